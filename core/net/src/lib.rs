@@ -1,0 +1,3 @@
+//! To be written.
+#![no_std]
+#![forbid(unsafe_code)]

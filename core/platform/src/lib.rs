@@ -1,0 +1,21 @@
+//! The contract between Kayvee's core and whatever it runs on.
+//!
+//! The core never reads a clock, draws a random number or touches a device by itself: each of them is an argument, so
+//! that a whole server runs in a test under a simulated clock, wire and disk. This crate holds those arguments' types
+//! and nothing else; it depends on no other crate.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod frame;
+mod heap;
+mod time;
+
+pub use frame::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
+pub use heap::Heap;
+pub use time::{Clock, Now};
+
+/// A source of random bytes that an outsider cannot predict.
+pub trait Entropy {
+    /// Fills `bytes` with random data.
+    fn fill(&mut self, bytes: &mut [u8]);
+}

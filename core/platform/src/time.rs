@@ -1,0 +1,21 @@
+/// One reading of both clocks, taken together at the start of a turn of the event loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Nanoseconds since an arbitrary start; never goes back.
+    pub monotonic_ns: u64,
+    /// Microseconds since 1970-01-01 00:00 UTC; may be stepped when the wall clock is corrected.
+    pub unix_us: u64,
+}
+
+impl Now {
+    /// Milliseconds since 1970-01-01 00:00 UTC, the unit of key expiry.
+    pub fn unix_ms(&self) -> u64 {
+        self.unix_us / 1000
+    }
+}
+
+/// The time, as the platform knows it.
+pub trait Clock {
+    /// Reads both clocks.
+    fn now(&self) -> Now;
+}

@@ -1,0 +1,126 @@
+use alloc::vec::Vec;
+
+/// A quoted word that does not end, or a closing quote that is not followed by a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnbalancedQuotes;
+
+/// Splits one line into words as Redis does for inline commands and configuration lines.
+///
+/// Words are separated by white space. `"…"` understands `\n \r \t \b \a \\ \" \xHH`; `'…'` only `\'`.
+pub fn split_words(line: &[u8]) -> Result<Vec<Vec<u8>>, UnbalancedQuotes> {
+    let mut words = Vec::new();
+    let mut rest = line;
+    loop {
+        rest = rest.trim_ascii_start();
+        if rest.first().is_none_or(|&b| b == 0) {
+            return Ok(words);
+        }
+        let (word, after) = split_word(rest)?;
+        words.push(word);
+        rest = after;
+    }
+}
+
+fn split_word(line: &[u8]) -> Result<(Vec<u8>, &[u8]), UnbalancedQuotes> {
+    let mut word = Vec::new();
+    let mut at = 0;
+    while let Some(&byte) = line.get(at) {
+        match byte {
+            b' ' | b'\n' | b'\r' | b'\t' | 0x0b | 0x0c | 0 => break,
+            b'"' | b'\'' => {
+                at = if byte == b'"' {
+                    double_quoted(line, at + 1, &mut word)?
+                } else {
+                    single_quoted(line, at + 1, &mut word)?
+                };
+                // A closing quote ends the word: only white space or the end may follow.
+                match line.get(at) {
+                    None | Some(0) => {}
+                    Some(b) if b.is_ascii_whitespace() || *b == 0x0b => {}
+                    Some(_) => return Err(UnbalancedQuotes),
+                }
+                break;
+            }
+            _ => {
+                word.push(byte);
+                at += 1;
+            }
+        }
+    }
+    Ok((word, &line[at..]))
+}
+
+/// Reads up to the closing quote and returns the offset behind it.
+fn double_quoted(line: &[u8], mut at: usize, word: &mut Vec<u8>) -> Result<usize, UnbalancedQuotes> {
+    loop {
+        match (line.get(at), line.get(at + 1)) {
+            (None, _) => return Err(UnbalancedQuotes),
+            (Some(b'"'), _) => return Ok(at + 1),
+            (Some(b'\\'), Some(b'x')) if hex_byte(line, at + 2).is_some() => {
+                word.extend(hex_byte(line, at + 2));
+                at += 4;
+            }
+            (Some(b'\\'), Some(&escaped)) => {
+                word.push(match escaped {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 8,
+                    b'a' => 7,
+                    other => other,
+                });
+                at += 2;
+            }
+            (Some(&byte), _) => {
+                word.push(byte);
+                at += 1;
+            }
+        }
+    }
+}
+
+fn single_quoted(line: &[u8], mut at: usize, word: &mut Vec<u8>) -> Result<usize, UnbalancedQuotes> {
+    loop {
+        match (line.get(at), line.get(at + 1)) {
+            (None, _) => return Err(UnbalancedQuotes),
+            (Some(b'\''), _) => return Ok(at + 1),
+            (Some(b'\\'), Some(b'\'')) => {
+                word.push(b'\'');
+                at += 2;
+            }
+            (Some(&byte), _) => {
+                word.push(byte);
+                at += 1;
+            }
+        }
+    }
+}
+
+fn hex_byte(line: &[u8], at: usize) -> Option<u8> {
+    let digit = |i: usize| (*line.get(i)? as char).to_digit(16);
+    Some((digit(at)? * 16 + digit(at + 1)?) as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Result<Vec<Vec<u8>>, UnbalancedQuotes> {
+        split_words(line.as_bytes())
+    }
+
+    #[test]
+    fn splits_at_white_space_and_honours_quotes() {
+        assert_eq!(words("  set  a\tb \r\n").unwrap(), [b"set".to_vec(), b"a".to_vec(), b"b".to_vec()]);
+        assert_eq!(words(r#"set k "a b\x41\n\"" 'it\'s'"#).unwrap()[2..], [b"a bA\n\"".to_vec(), b"it's".to_vec()]);
+        assert_eq!(words("''").unwrap(), [b"".to_vec()]);
+        assert_eq!(words("").unwrap(), Vec::<Vec<u8>>::new());
+    }
+
+    #[test]
+    fn refuses_unbalanced_quotes() {
+        for line in ["\"a", "'a", "\"a\"b", "'a'b", "\"\\"] {
+            assert_eq!(words(line), Err(UnbalancedQuotes), "{line}");
+        }
+    }
+}

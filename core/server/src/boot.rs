@@ -1,0 +1,170 @@
+//! The boot command line of an image: what the machine needs to know, then the store's options.
+//!
+//! ```text
+//! ip=192.0.2.2/24 gateway=192.0.2.1 log=info -- --port 6379 --maxmemory 100mb --requirepass "a b"
+//! ```
+//!
+//! Words before `--` configure the machine; those behind it are redis.conf's names as process arguments. Words that a
+//! hypervisor adds by itself (`virtio_mmio.device=…`) are kept for the drivers.
+
+use alloc::{string::String, vec::Vec};
+use core::net::Ipv4Addr;
+use kayvee_commands::options::{OptionError, Options};
+use kayvee_resp::split_words;
+
+/// How the guest gets its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressing {
+    /// From a DHCP server.
+    Dhcp,
+    /// Fixed by the command line.
+    Static {
+        /// The guest's own address.
+        address: Ipv4Addr,
+        /// Length of the network prefix, 0 to 32 bits.
+        prefix_bits: u8,
+        /// The default router, if there is one.
+        gateway: Option<Ipv4Addr>,
+    },
+}
+
+/// A parsed boot command line.
+#[derive(Clone, Debug)]
+pub struct BootArgs {
+    /// How the guest gets its address; DHCP unless `ip=` says otherwise.
+    pub addressing: Addressing,
+    /// `virtio_mmio.device=SIZE@ADDRESS:IRQ` words, as the hypervisor wrote them.
+    pub virtio_mmio: Vec<String>,
+    /// The store's options.
+    pub options: Options,
+}
+
+/// Why a boot command line was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BootArgsError {
+    /// Not UTF-8, or quotes that do not close.
+    Malformed,
+    /// A machine word that nothing here understands, or whose value is wrong.
+    Word(String),
+    /// A store option was refused.
+    Option(OptionError),
+}
+
+impl core::fmt::Display for BootArgsError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            BootArgsError::Malformed => write!(f, "boot arguments: not UTF-8, or unbalanced quotes"),
+            BootArgsError::Word(word) => write!(f, "boot argument '{word}' is unknown or its value is wrong"),
+            BootArgsError::Option(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl core::error::Error for BootArgsError {}
+
+impl BootArgs {
+    /// Parses a command line. Linux' own words that a hypervisor may add (`console=…`, `reboot=…`, `panic=…`, `pci=…`,
+    /// `acpi=…`, `root=…`) are ignored.
+    pub fn parse(line: &[u8]) -> Result<BootArgs, BootArgsError> {
+        let words = split_words(line).map_err(|_| BootArgsError::Malformed)?;
+        let words: Vec<&str> = words
+            .iter()
+            .map(|w| core::str::from_utf8(w))
+            .collect::<Result<_, _>>()
+            .map_err(|_| BootArgsError::Malformed)?;
+        let (machine, store) = match words.iter().position(|w| *w == "--") {
+            Some(at) => (&words[..at], &words[at + 1..]),
+            None => (&words[..], &[][..]),
+        };
+        let mut static_address = None;
+        let mut gateway = None;
+        let mut virtio_mmio = Vec::new();
+        for &word in machine {
+            let bad = || BootArgsError::Word(word.into());
+            match word.split_once('=').unwrap_or((word, "")) {
+                ("ip", "dhcp") => static_address = None,
+                ("ip", value) => {
+                    let (address, bits) = value.split_once('/').ok_or_else(bad)?;
+                    let bits: u8 = bits.parse().map_err(|_| bad())?;
+                    if bits > 32 {
+                        return Err(bad());
+                    }
+                    static_address = Some((address.parse().map_err(|_| bad())?, bits));
+                }
+                ("gateway", value) => gateway = Some(value.parse().map_err(|_| bad())?),
+                ("virtio_mmio.device", value) => virtio_mmio.push(value.into()),
+                ("console" | "reboot" | "panic" | "pci" | "acpi" | "root" | "ro" | "rw" | "quiet" | "nomodule", _) => {}
+                _ => return Err(bad()),
+            }
+        }
+        // Some hypervisors append their words behind everything else, so they may stand among the store's options.
+        let (appended, store): (Vec<&str>, Vec<&str>) =
+            store.iter().partition(|w| w.starts_with("virtio_mmio.device="));
+        virtio_mmio.extend(appended.iter().filter_map(|w| w.split_once('=')).map(|(_, value)| String::from(value)));
+        let options = Options::from_args(store.iter().map(|w| w.as_bytes())).map_err(BootArgsError::Option)?;
+        let addressing = match static_address {
+            Some((address, prefix_bits)) => Addressing::Static { address, prefix_bits, gateway },
+            None => Addressing::Dhcp,
+        };
+        Ok(BootArgs { addressing, virtio_mmio, options })
+    }
+}
+
+/// Writes one word so that [`split_words`] reads it back.
+pub fn quote_word(word: &str) -> String {
+    let plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\'' | b'\\');
+    if !word.is_empty() && word.bytes().all(plain) {
+        return word.into();
+    }
+    let mut quoted = String::from("\"");
+    for byte in word.bytes() {
+        match byte {
+            b'"' | b'\\' => quoted.extend(['\\', byte as char]),
+            b' ' => quoted.push(' '),
+            _ if plain(byte) || byte == b'\'' => quoted.push(byte as char),
+            _ => quoted.push_str(&alloc::format!("\\x{byte:02x}")),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_words_and_store_options() {
+        let args = BootArgs::parse(
+            b"console=ttyS0 ip=10.0.0.2/24 gateway=10.0.0.1 -- --port 7000 virtio_mmio.device=4K@0xd0000000:5",
+        )
+        .unwrap();
+        assert_eq!(
+            args.addressing,
+            Addressing::Static {
+                address: Ipv4Addr::new(10, 0, 0, 2),
+                prefix_bits: 24,
+                gateway: Some(Ipv4Addr::new(10, 0, 0, 1))
+            }
+        );
+        assert_eq!(args.options.port, 7000);
+        assert_eq!(args.virtio_mmio, ["4K@0xd0000000:5"]);
+        assert_eq!(BootArgs::parse(b"").unwrap().addressing, Addressing::Dhcp);
+    }
+
+    #[test]
+    fn refuses_what_it_does_not_know() {
+        for line in
+            ["ip=10.0.0.2", "ip=10.0.0.2/33", "ip=x/24", "gateway=", "bogus", "-- --bogus 1", "\"", "-- --port x"]
+        {
+            assert!(BootArgs::parse(line.as_bytes()).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn quoting_is_undone_by_splitting() {
+        for word in ["plain", "", "a b", "it's", "q\"\\", "tab\t", "\u{e9}"] {
+            assert_eq!(split_words(quote_word(word).as_bytes()).unwrap(), [word.as_bytes()], "{word:?}");
+        }
+    }
+}

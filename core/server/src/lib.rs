@@ -1,0 +1,27 @@
+//! The sans-IO engine of the store: bytes in, bytes out, next deadline.
+//!
+//! A target owns the sockets, the clock and the devices. It drives one [`Engine`] in turns:
+//!
+//! ```text
+//! wait until a socket is readable or writable, or engine.next_deadline_ns()
+//! engine.begin_turn(clock.now())
+//! for each new connection:     engine.connect(peer)            -> ClientId, or a refusal to send
+//! for each readable client:    engine.receive(client, bytes)
+//! for each connection that is gone: engine.disconnect(client)
+//! engine.end_turn()            -> a slice of background work
+//! while let Some(client) = engine.next_ready():
+//!     send engine.output(client), report engine.sent(client, n), then obey engine.fate(client)
+//! ```
+//!
+//! Replies leave only after `end_turn`, which is where they will wait for the durable log. The engine never blocks and
+//! never knows what carries its bytes. It depends on the command families and the keyspace, never on `kayvee-net`.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod boot;
+mod engine;
+
+pub use engine::{ClientId, Engine, Environment, Fate, Peer, Refusal, Shutdown};
+pub use kayvee_commands::options::{OptionError, Options};
