@@ -1,7 +1,26 @@
 //! The command table as data, and one file per command family.
+//!
+//! A command is a row of the [`table`] and a function from a [`Context`] and a request to a reply or an [`Error`]. The
+//! functions know the data, the options and the sessions of all clients; they know nothing of connections, sockets or
+//! clocks.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+mod context;
+mod error;
 pub mod options;
+mod session;
+mod store;
+pub mod table;
+
+pub use context::Context;
+pub use error::{Error, Outcome};
+pub use session::{Close, Pending, ReplyMode, Session};
+pub use store::{Environment, Pause, Stats, Store};
+
+mod connection;
+mod generic;
+mod server;
+mod strings;

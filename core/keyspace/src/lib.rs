@@ -1,3 +1,40 @@
-//! To be written.
+//! The data: a hash index, the records that it points at, their values and expiry.
+//!
+//! A key and a small value lie together in one record of a size-classed [`slab`]; the [`index`] finds it by 32-bit
+//! reference, through one cache line. Nothing here pauses: the index grows by one bucket at a time. Nothing here panics
+//! for want of memory either: whatever grows with the data reports [`OutOfMemory`].
+//!
+//! No clock, no randomness of its own, no I/O: time and the generator are arguments.
 #![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod db;
+mod index;
+mod record;
+mod segmented;
+mod slab;
+mod value;
+
+pub use db::{Db, Expiry, Found, HashKey, Slice};
+pub use record::Decimal;
+pub use value::{Encoding, Owned, Value, parse_integer};
+
+/// Memory for the data could not be had; nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+impl core::fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("out of memory")
+    }
+}
+
+impl core::error::Error for OutOfMemory {}
+
+impl From<alloc::collections::TryReserveError> for OutOfMemory {
+    fn from(_: alloc::collections::TryReserveError) -> OutOfMemory {
+        OutOfMemory
+    }
+}

@@ -6,6 +6,10 @@
 
 extern crate alloc;
 
+mod parser;
 mod words;
+mod writer;
 
+pub use parser::{ARGUMENTS_LIMIT, INLINE_LIMIT_BYTES, Limits, Parser, Progress, ProtocolError, Request};
 pub use words::{UnbalancedQuotes, split_words};
+pub use writer::{Protocol, Writer};

@@ -1,8 +1,18 @@
-//! A placeholder with the final interface, until the commands are in: it answers PING.
+use alloc::{boxed::Box, collections::VecDeque, format, string::String, vec::Vec};
+use kayvee_commands::{Close, Environment, Pause, Pending, Session, Store, options::Options, table::Flags};
+use kayvee_platform::Now;
+use kayvee_resp::{Limits, Parser, Progress, Request};
 
-use alloc::{collections::VecDeque, string::String, vec::Vec};
-use kayvee_commands::options::Options;
-use kayvee_platform::{Heap, Now};
+/// Output capacity that an idle connection may keep.
+const KEPT_OUTPUT_BYTES: usize = 4 << 10;
+/// Clients that take less are never dropped for want of memory: it would not help.
+const EVICTION_FLOOR_BYTES: usize = 64 << 10;
+/// Keys looked at in one slice of active expiry, at effort 1.
+const EXPIRE_SLICE_KEYS: usize = 200;
+/// Slices in one round of active expiry. A round that finds much to do is followed by the next one soon.
+const EXPIRE_SLICES: usize = 8;
+const EXPIRE_AGAIN_NS: u64 = 1_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// A connected client: a dense index, reused after [`Engine::disconnect`], by which a target finds its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,18 +25,6 @@ pub struct Peer {
     pub remote: String,
     /// The `address:port` that it connected to.
     pub local: String,
-}
-
-/// What a target provides for one engine.
-pub struct Environment {
-    /// How the store runs, for `INFO server`: `linux`, `kvm`, `tcg` ...
-    pub target: &'static str,
-    /// The operating system or hypervisor in words, for `INFO server`.
-    pub os: String,
-    /// Live memory figures.
-    pub heap: &'static dyn Heap,
-    /// A secret seed from the platform's entropy: it keys the hash table and the random generator.
-    pub seed: [u8; 32],
 }
 
 /// Why a connection was not accepted: bytes to send before closing it.
@@ -53,81 +51,460 @@ pub struct Shutdown {
     pub status: u8,
 }
 
+/// One connection's bytes.
+struct Connection {
+    parser: Parser,
+    /// Bytes that are not executed yet; they begin where a request begins.
+    query: Vec<u8>,
+    /// How much of the session's output is sent.
+    sent: usize,
+    /// Whether it is in the ready queue.
+    is_ready: bool,
+    /// Whether its next request waits for the end of a `CLIENT PAUSE`.
+    is_held: bool,
+}
+
+/// Why execution of a client's requests stopped.
+enum Stop {
+    /// All that is complete has been executed.
+    Incomplete {
+        /// Bytes that the next request has at least, as far as it can be told.
+        at_least: usize,
+    },
+    /// A pause is in force.
+    Held,
+    /// The connection ends.
+    Closing,
+}
+
 /// The store and its clients.
 pub struct Engine {
-    clients: Vec<Option<Vec<u8>>>,
+    store: Store,
+    connections: Vec<Option<Box<Connection>>>,
+    free_slots: Vec<u32>,
     ready: VecDeque<ClientId>,
+    next_client_id: u64,
+    next_cron_ns: u64,
+    /// When idle clients are looked at next.
+    next_sweep_ns: u64,
+    /// The database that active expiry goes on with.
+    expire_db: usize,
 }
 
 impl Engine {
     /// Makes an empty store.
-    pub fn new(_options: Options, _environment: Environment, _now: Now) -> Engine {
-        Engine { clients: Vec::new(), ready: VecDeque::new() }
+    pub fn new(options: Options, environment: Environment, now: Now) -> Engine {
+        Engine {
+            store: Store::new(options, environment, now),
+            connections: Vec::new(),
+            free_slots: Vec::new(),
+            ready: VecDeque::new(),
+            next_client_id: 1,
+            next_cron_ns: now.monotonic_ns,
+            next_sweep_ns: now.monotonic_ns,
+            expire_db: 0,
+        }
+    }
+
+    /// The options in force; `CONFIG SET` may have changed them since start.
+    pub fn options(&self) -> &Options {
+        &self.store.options
     }
 
     /// Starts a turn: all that happens until the next one happens at `now`.
-    pub fn begin_turn(&mut self, _now: Now) {}
+    pub fn begin_turn(&mut self, now: Now) {
+        self.store.now = now;
+    }
 
     /// Admits a new connection.
-    pub fn connect(&mut self, _peer: Peer) -> Result<ClientId, Refusal> {
-        let slot = self.clients.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.clients.push(None);
-            self.clients.len() - 1
+    pub fn connect(&mut self, peer: Peer) -> Result<ClientId, Refusal> {
+        if self.store.clients >= self.store.options.maxclients as usize {
+            self.store.stats.connections_rejected += 1;
+            return Err(Refusal(b"-ERR max number of clients reached\r\n"));
+        }
+        if self.is_short_of_memory() {
+            self.store.stats.connections_rejected += 1;
+            return Err(Refusal(b"-ERR out of memory for another client\r\n"));
+        }
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.store.sessions.push(None);
+            self.connections.len() as u32 - 1
         });
-        self.clients[slot] = Some(Vec::new());
-        Ok(ClientId(slot as u32))
+        let now_ns = self.store.now.monotonic_ns;
+        let session = Session {
+            id: self.next_client_id,
+            remote: peer.remote,
+            local: peer.local,
+            name: Vec::new(),
+            lib_name: Vec::new(),
+            lib_ver: Vec::new(),
+            db: 0,
+            protocol: Default::default(),
+            authenticated: self.store.options.requirepass.is_empty(),
+            reply_mode: Default::default(),
+            no_evict: false,
+            no_touch: false,
+            connected_ns: now_ns,
+            last_request_ns: now_ns,
+            last_command: None,
+            requests: 0,
+            output: Vec::new(),
+            pending: Pending::default(),
+            close: None,
+            over_soft_limit_since_ns: None,
+        };
+        let connection =
+            Connection { parser: Parser::new(), query: Vec::new(), sent: 0, is_ready: false, is_held: false };
+        self.store.sessions[slot as usize] = Some(Box::new(session));
+        self.connections[slot as usize] = Some(Box::new(connection));
+        self.next_client_id += 1;
+        self.store.clients += 1;
+        self.store.stats.connections_received += 1;
+        Ok(ClientId(slot))
     }
 
     /// Takes bytes that a client sent, all of them, and executes the requests that they complete.
     pub fn receive(&mut self, client: ClientId, bytes: &[u8]) {
-        if let Some(Some(output)) = self.clients.get_mut(client.0 as usize) {
-            for _ in bytes.windows(4).filter(|w| w.eq_ignore_ascii_case(b"PING")) {
-                output.extend_from_slice(b"+PONG\r\n");
+        let Some(mut connection) = self.connections.get_mut(client.0 as usize).and_then(Option::take) else { return };
+        self.store.stats.net_input_bytes += bytes.len() as u64;
+        if connection.query.is_empty() && !connection.is_held {
+            // The usual case: whole requests, executed where they are.
+            let (used, stop) = self.execute_all(client.0, &mut connection.parser, bytes);
+            self.keep(client.0, &mut connection, &bytes[used..], stop);
+        } else if self.append(client.0, &mut connection, bytes, 0) {
+            self.resume(client.0, &mut connection);
+        }
+        self.connections[client.0 as usize] = Some(connection);
+        self.check_output(client.0);
+        self.mark_ready(client);
+    }
+
+    /// Executes what is in a connection's query buffer.
+    fn resume(&mut self, slot: u32, connection: &mut Connection) {
+        let mut query = core::mem::take(&mut connection.query);
+        let (used, stop) = self.execute_all(slot, &mut connection.parser, &query);
+        if used == query.len() {
+            query = Vec::new();
+        } else {
+            query.drain(..used);
+        }
+        connection.query = query;
+        self.keep(slot, connection, &[], stop);
+    }
+
+    /// Executes every complete request at the start of `bytes`. Returns the length of what was executed.
+    fn execute_all(&mut self, slot: u32, parser: &mut Parser, bytes: &[u8]) -> (usize, Stop) {
+        let mut used = 0;
+        loop {
+            let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else {
+                return (bytes.len(), Stop::Closing);
+            };
+            if session.close.is_some() {
+                return (bytes.len(), Stop::Closing);
             }
-            self.ready.push_back(client);
+            let limits =
+                Limits { bulk_bytes: self.store.options.proto_max_bulk_len, authenticated: session.authenticated };
+            match parser.parse(&bytes[used..], limits) {
+                Ok(Progress::Partial { at_least }) => return (used, Stop::Incomplete { at_least }),
+                Ok(Progress::Complete(len)) => {
+                    let request = parser.request(&bytes[used..]);
+                    if !request.is_empty() {
+                        if self.is_held_back(request) {
+                            parser.reset();
+                            return (used, Stop::Held);
+                        }
+                        self.store.execute(slot, request);
+                    }
+                    parser.reset();
+                    used += len;
+                }
+                Err(error) => {
+                    log::debug!("protocol error from client {} at {}: {error}", session.id, session.remote);
+                    let text = format!("-ERR Protocol error: {error}\r\n");
+                    session.output.extend_from_slice(text.as_bytes());
+                    session.close = Some(Close::AfterOutput);
+                    return (bytes.len(), Stop::Closing);
+                }
+            }
+        }
+    }
+
+    fn is_held_back(&mut self, request: Request<'_>) -> bool {
+        let Some(Pause { writes_only, .. }) = self.active_pause() else { return false };
+        let Some(command) = self.store.command_of(request) else { return false };
+        // Whoever paused must be able to end the pause.
+        command.group != "connection"
+            && (!writes_only || command.flags.contains(Flags::WRITE) || command.flags.contains(Flags::MAY_REPLICATE))
+    }
+
+    fn active_pause(&mut self) -> Option<Pause> {
+        self.store.pause.filter(|pause| pause.until_ns > self.store.now.monotonic_ns)
+    }
+
+    /// Keeps bytes that could not be executed yet, and notes what the connection waits for.
+    fn keep(&mut self, slot: u32, connection: &mut Connection, rest: &[u8], stop: Stop) {
+        connection.is_held = matches!(stop, Stop::Held);
+        match stop {
+            Stop::Closing => (connection.query, connection.parser) = (Vec::new(), Parser::new()),
+            Stop::Incomplete { at_least } => _ = self.append(slot, connection, rest, at_least),
+            Stop::Held => _ = self.append(slot, connection, rest, 0),
+        }
+        if let Some(session) = self.store.sessions[slot as usize].as_deref_mut() {
+            let (query_bytes, query_capacity) = (connection.query.len(), connection.query.capacity());
+            session.pending = Pending { query_bytes, query_capacity };
+        }
+    }
+
+    /// Appends to the query buffer within its limit, or ends the connection. `at_least` bytes will come in all: growth
+    /// stops there, but never runs ahead of what was received by more than that again.
+    fn append(&mut self, slot: u32, connection: &mut Connection, bytes: &[u8], at_least: usize) -> bool {
+        let query = &mut connection.query;
+        let len = query.len() + bytes.len();
+        let within_limit = len as u64 <= self.store.options.client_query_buffer_limit;
+        let capacity = len.max(at_least.min(len * 2));
+        if within_limit && (capacity <= query.capacity() || query.try_reserve_exact(capacity - query.len()).is_ok()) {
+            query.extend_from_slice(bytes);
+            return true;
+        }
+        if let Some(session) = self.store.sessions[slot as usize].as_deref_mut() {
+            let why = if within_limit {
+                "there is no memory for its requests"
+            } else {
+                "it reached client-query-buffer-limit"
+            };
+            log::warn!("closing client {} at {}: {why} ({len} bytes)", session.id, session.remote);
+            session.close = Some(Close::Now);
+            self.store.stats.query_buffer_limit_disconnections += 1;
+        }
+        (connection.query, connection.parser) = (Vec::new(), Parser::new());
+        false
+    }
+
+    /// Ends a connection whose unsent replies exceed their limits.
+    fn check_output(&mut self, slot: u32) {
+        let limit = self.store.options.client_output_buffer_limit[0];
+        let now_ns = self.store.now.monotonic_ns;
+        let (Some(session), Some(connection)) =
+            (self.store.sessions[slot as usize].as_deref_mut(), self.connections[slot as usize].as_deref())
+        else {
+            return;
+        };
+        let bytes = (session.output.len() - connection.sent) as u64;
+        let over_hard = limit.hard_bytes > 0 && bytes > limit.hard_bytes;
+        let since = match session.over_soft_limit_since_ns {
+            _ if limit.soft_bytes == 0 || bytes <= limit.soft_bytes => None,
+            None => Some(now_ns),
+            since => since,
+        };
+        session.over_soft_limit_since_ns = since;
+        let over_soft = since.is_some_and(|since| now_ns - since >= limit.soft_seconds * SECOND_NS);
+        if (over_hard || over_soft) && session.close != Some(Close::Now) {
+            log::warn!("closing client {} at {}: {bytes} bytes of unsent replies", session.id, session.remote);
+            session.close = Some(Close::Now);
+            self.store.stats.output_buffer_limit_disconnections += 1;
+            self.mark_ready(ClientId(slot));
         }
     }
 
     /// Forgets a client whose connection is gone. Its id may be given out again from now on.
     pub fn disconnect(&mut self, client: ClientId) {
-        self.clients[client.0 as usize] = None;
+        let slot = client.0 as usize;
+        if self.store.sessions.get_mut(slot).and_then(Option::take).is_some() {
+            self.connections[slot] = None;
+            self.free_slots.push(client.0);
+            self.store.clients -= 1;
+        }
     }
 
     /// Ends a turn with a bounded slice of background work.
-    pub fn end_turn(&mut self) {}
+    pub fn end_turn(&mut self) {
+        let now_ns = self.store.now.monotonic_ns;
+        if self.store.pause.is_some() && self.active_pause().is_none() {
+            self.store.pause = None;
+            self.release_held();
+        }
+        if now_ns >= self.next_cron_ns {
+            let again = self.expire_round();
+            let period_ns = if again { EXPIRE_AGAIN_NS } else { SECOND_NS / u64::from(self.store.options.hz) };
+            self.next_cron_ns = now_ns + period_ns;
+            self.store.stats.peak_bytes = self.store.stats.peak_bytes.max(self.store.environment.heap.used_bytes());
+        }
+        if now_ns >= self.next_sweep_ns {
+            self.sweep_clients();
+            self.next_sweep_ns = now_ns + SECOND_NS;
+        }
+        self.limit_clients_memory();
+        while let Some(slot) = self.store.touched.pop() {
+            self.mark_ready(ClientId(slot));
+        }
+    }
+
+    /// Executes what waited for the end of a pause.
+    fn release_held(&mut self) {
+        for slot in 0..self.connections.len() as u32 {
+            let held = self.connections[slot as usize].take_if(|connection| connection.is_held);
+            if let Some(mut connection) = held {
+                self.resume(slot, &mut connection);
+                self.connections[slot as usize] = Some(connection);
+                self.check_output(slot);
+                self.mark_ready(ClientId(slot));
+            }
+        }
+    }
+
+    /// Removes keys whose time has come. Returns whether there is probably more to do.
+    fn expire_round(&mut self) -> bool {
+        let limit = EXPIRE_SLICE_KEYS * usize::from(self.store.options.active_expire_effort);
+        let mut again = false;
+        for _ in 0..EXPIRE_SLICES.max(self.store.dbs.len()) {
+            let db = &mut self.store.dbs[self.expire_db];
+            let slice = db.expire_slice(self.store.now.unix_ms(), limit);
+            self.store.stats.expired_keys += slice.expired as u64 + db.take_lazily_expired();
+            // Above a tenth of expired keys it pays to look on in the same database.
+            let productive = slice.examined >= limit && slice.expired * 10 > slice.examined;
+            again |= productive;
+            if !productive {
+                self.expire_db = (self.expire_db + 1) % self.store.dbs.len();
+            }
+        }
+        again
+    }
+
+    /// Ends connections that have been idle for too long or could not send their output.
+    fn sweep_clients(&mut self) {
+        let timeout_ns = u64::from(self.store.options.timeout) * SECOND_NS;
+        let now_ns = self.store.now.monotonic_ns;
+        for slot in 0..self.connections.len() as u32 {
+            let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else { continue };
+            if timeout_ns > 0 && now_ns - session.last_request_ns > timeout_ns && session.close.is_none() {
+                log::debug!("closing idle client {} at {}", session.id, session.remote);
+                session.close = Some(Close::Now);
+                self.mark_ready(ClientId(slot));
+            } else if session.over_soft_limit_since_ns.is_some() {
+                self.check_output(slot);
+            }
+        }
+    }
+
+    /// Whether so little memory is left that small allocations, which cannot fail gracefully, are in danger.
+    fn is_short_of_memory(&self) -> bool {
+        let heap = self.store.environment.heap;
+        heap.limit_bytes().is_some_and(|limit| limit.saturating_sub(heap.used_bytes()) < (limit / 32).min(8 << 20))
+    }
+
+    /// Ends the connections that take the most memory while clients take more than they may.
+    fn limit_clients_memory(&mut self) {
+        let limit = self.store.clients_memory_limit_bytes();
+        if limit.is_none() && !self.is_short_of_memory() {
+            return;
+        }
+        let open = |session: &&Session| session.close != Some(Close::Now) && !session.no_evict;
+        let mut total: u64 = self.store.all_sessions().map(|session| session.memory_bytes() as u64).sum();
+        let mut freed = 0;
+        while limit.is_some_and(|limit| total > limit) || (freed == 0 && self.is_short_of_memory()) {
+            let largest = self.store.all_sessions().filter(open).max_by_key(|session| session.memory_bytes());
+            let Some(largest) = largest.map(|session| session.id) else { break };
+            let Some(slot) = self.store.slot_of(largest) else { break };
+            let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else { break };
+            freed = session.memory_bytes() as u64;
+            if limit.is_none() && freed < EVICTION_FLOOR_BYTES as u64 {
+                break;
+            }
+            log::warn!("closing client {} at {}: its {freed} bytes of buffers are needed", session.id, session.remote);
+            session.close = Some(Close::Now);
+            total -= freed;
+            self.store.stats.evicted_clients += 1;
+            self.mark_ready(ClientId(slot));
+        }
+    }
+
+    fn mark_ready(&mut self, client: ClientId) {
+        if let Some(connection) = self.connections[client.0 as usize].as_deref_mut()
+            && !connection.is_ready
+        {
+            connection.is_ready = true;
+            self.ready.push_back(client);
+        }
+    }
 
     /// The next client with output to send or a changed [`Fate`], each at most once a turn.
     pub fn next_ready(&mut self) -> Option<ClientId> {
-        self.ready.pop_front()
+        loop {
+            let client = self.ready.pop_front()?;
+            if let Some(connection) = self.connections[client.0 as usize].as_deref_mut() {
+                // One that was reconnected in the same slot since then is named once more, which does no harm.
+                connection.is_ready = false;
+                return Some(client);
+            }
+        }
     }
 
     /// Bytes waiting to be sent to a client, in order.
     pub fn output(&self, client: ClientId) -> &[u8] {
-        self.clients[client.0 as usize].as_deref().unwrap_or(&[])
+        let slot = client.0 as usize;
+        match (self.store.sessions.get(slot), self.connections.get(slot)) {
+            (Some(Some(session)), Some(Some(connection))) => &session.output[connection.sent..],
+            _ => &[],
+        }
     }
 
     /// Reports that the first `len` bytes of a client's output are on their way.
     pub fn sent(&mut self, client: ClientId, len: usize) {
-        if let Some(Some(output)) = self.clients.get_mut(client.0 as usize) {
-            output.drain(..len);
+        let slot = client.0 as usize;
+        let (Some(Some(session)), Some(Some(connection))) =
+            (self.store.sessions.get_mut(slot), self.connections.get_mut(slot))
+        else {
+            return;
+        };
+        connection.sent += len;
+        assert!(connection.sent <= session.output.len());
+        self.store.stats.net_output_bytes += len as u64;
+        if connection.sent == session.output.len() {
+            connection.sent = 0;
+            if session.output.capacity() > KEPT_OUTPUT_BYTES {
+                session.output = Vec::new();
+            } else {
+                session.output.clear();
+            }
+        } else if connection.sent > session.output.len() / 2 {
+            session.output.drain(..connection.sent);
+            connection.sent = 0;
         }
     }
 
     /// What to do with a client's connection.
-    pub fn fate(&self, _client: ClientId) -> Fate {
-        Fate::Open
+    pub fn fate(&self, client: ClientId) -> Fate {
+        let slot = client.0 as usize;
+        match (self.store.sessions.get(slot), self.connections.get(slot)) {
+            (Some(Some(session)), Some(Some(connection))) => match session.close {
+                Some(Close::Now) => Fate::CloseNow,
+                Some(Close::AfterOutput) => Fate::CloseAfterOutput,
+                None if connection.is_held => Fate::Paused,
+                None => Fate::Open,
+            },
+            _ => Fate::CloseNow,
+        }
     }
 
     /// When the engine wants its next turn even if nothing arrives, in the clock's monotonic nanoseconds.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        None
+        let store = &self.store;
+        let expiry = store.dbs.iter().any(|db| db.volatile_len() > 0).then_some(self.next_cron_ns);
+        let watches_clients =
+            store.options.timeout > 0 || store.all_sessions().any(|session| session.over_soft_limit_since_ns.is_some());
+        let sweep = (store.clients > 0 && watches_clients).then_some(self.next_sweep_ns);
+        let pause = store.pause.map(|pause| pause.until_ns);
+        [expiry, sweep, pause].into_iter().flatten().min()
     }
 
     /// A shutdown that a client has asked for. The target sends the output that is left, then ends.
     pub fn shutdown(&self) -> Option<Shutdown> {
-        None
+        self.store.shutdown.map(|status| Shutdown { status })
     }
 
     /// Asks for a clean shutdown from outside, as a signal does.
-    pub fn request_shutdown(&mut self) {}
+    pub fn request_shutdown(&mut self) {
+        self.store.shutdown.get_or_insert(0);
+    }
 }

@@ -23,5 +23,6 @@ extern crate alloc;
 pub mod boot;
 mod engine;
 
-pub use engine::{ClientId, Engine, Environment, Fate, Peer, Refusal, Shutdown};
+pub use engine::{ClientId, Engine, Fate, Peer, Refusal, Shutdown};
+pub use kayvee_commands::Environment;
 pub use kayvee_commands::options::{OptionError, Options};

@@ -1,0 +1,205 @@
+use crate::{
+    Close, Error, Outcome, ReplyMode, Session, Store,
+    store::Calls,
+    table::{Command, Flags},
+};
+use alloc::{format, string::String, vec::Vec};
+use kayvee_keyspace::{Db, Found};
+use kayvee_resp::{Request, Writer};
+
+/// What one command works with.
+pub struct Context<'a> {
+    /// The data, the options and the clients.
+    pub store: &'a mut Store,
+    /// Where the reply goes.
+    pub reply: Writer<'a>,
+    /// The slot of the client that sent the command.
+    pub slot: u32,
+}
+
+impl Context<'_> {
+    /// The client that sent the command.
+    pub fn session(&mut self) -> &mut Session {
+        self.store.sessions[self.slot as usize].as_deref_mut().expect("a client that sends commands has a session")
+    }
+
+    /// The number of the client's database.
+    pub fn db_index(&self) -> usize {
+        self.store.sessions[self.slot as usize].as_ref().map_or(0, |session| session.db)
+    }
+
+    /// The client's database.
+    pub fn db(&mut self) -> &mut Db {
+        let index = self.db_index();
+        &mut self.store.dbs[index]
+    }
+
+    /// The time of this turn in milliseconds since 1970.
+    pub fn now_ms(&self) -> u64 {
+        self.store.now.unix_ms()
+    }
+
+    /// Finds a key for reading its value: counts a hit or miss and notes the use.
+    pub fn read(&mut self, key: &[u8]) -> Option<Found> {
+        let found = self.find(key);
+        match found {
+            Some(found) => {
+                self.store.stats.keyspace_hits += 1;
+                let now_ms = self.now_ms();
+                if !self.session().no_touch {
+                    self.db().touch(found, now_ms);
+                }
+            }
+            None => self.store.stats.keyspace_misses += 1,
+        }
+        found
+    }
+
+    /// Finds a key and leaves its statistics alone.
+    pub fn find(&mut self, key: &[u8]) -> Option<Found> {
+        let now_ms = self.now_ms();
+        self.db().find(key, now_ms)
+    }
+}
+
+impl Store {
+    /// Executes one request of the client in `slot` and appends the reply to its output.
+    pub fn execute(&mut self, slot: u32, request: Request<'_>) {
+        let now_ns = self.now.monotonic_ns;
+        let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
+        session.requests += 1;
+        session.last_request_ns = now_ns;
+        let protocol = session.protocol;
+        let mut output = core::mem::take(&mut session.output);
+        let start = output.len();
+        let mut context = Context { store: self, reply: Writer::new(&mut output, protocol), slot };
+        let outcome = context.dispatch(request);
+        if let Err(error) = outcome {
+            context.reply.truncate(start);
+            context.reply.error(error.0.as_bytes());
+            context.store.count_error(&error);
+        }
+        if context.reply.failed() {
+            // The reply found no memory. An error is short enough for what was there before, or else nothing is.
+            context.reply.truncate(start);
+            context.reply.error(Error::OUT_OF_MEMORY.0.as_bytes());
+            if context.reply.failed() {
+                context.reply.truncate(start);
+                context.session().close = Some(Close::AfterOutput);
+            }
+        }
+        self.stats.commands_processed += 1;
+        let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
+        match session.reply_mode {
+            ReplyMode::On => {}
+            ReplyMode::Off => output.truncate(start),
+            ReplyMode::SkipNext => {
+                output.truncate(start);
+                session.reply_mode = ReplyMode::Skip;
+            }
+            ReplyMode::Skip => {
+                output.truncate(start);
+                session.reply_mode = ReplyMode::On;
+            }
+        }
+        session.output = output;
+    }
+
+    /// The command that a request names, if it may be called at all: `None` for one that is unknown.
+    pub fn command_of(&self, request: Request<'_>) -> Option<&'static Command> {
+        let command = self.commands.find(request.get(0)?)?;
+        match request.get(1) {
+            Some(name) if !command.subcommands.is_empty() => {
+                command.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
+            }
+            _ => Some(command),
+        }
+    }
+
+    fn count_error(&mut self, error: &Error) {
+        const KINDS_LIMIT: usize = 128;
+        self.stats.error_replies += 1;
+        let code = error.0.split(' ').next().unwrap_or_default();
+        let errors = &mut self.stats.errors;
+        match errors.iter().position(|(name, _)| name == code) {
+            Some(at) => errors[at].1 += 1,
+            None if errors.len() < KINDS_LIMIT => errors.push((code.into(), 1)),
+            None => {}
+        }
+    }
+
+    fn count_call(&mut self, command: &'static Command) -> &mut Calls {
+        let at = match self.calls.iter().position(|(counted, _)| core::ptr::eq(*counted, command)) {
+            Some(at) => at,
+            None => {
+                self.calls.push((command, Calls::default()));
+                self.calls.len() - 1
+            }
+        };
+        &mut self.calls[at].1
+    }
+}
+
+impl Context<'_> {
+    fn dispatch(&mut self, request: Request<'_>) -> Outcome {
+        let name = request.get(0).unwrap_or_default();
+        let Some(container) = self.store.commands.find(name) else { return Err(unknown_command(request)) };
+        let (command, sub) = match (container.subcommands, request.get(1)) {
+            ([], _) => (container, None),
+            (subs, Some(name)) => {
+                let sub = subs.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name));
+                let Some(sub) = sub else { return Err(unknown_subcommand(container, name)) };
+                (sub, Some(sub))
+            }
+            (_, None) if container.handler.is_some() => (container, None),
+            (_, None) => return Err(wrong_arity(container, None)),
+        };
+        if !command.accepts(request.len()) {
+            self.store.count_call(command).rejected += 1;
+            return Err(wrong_arity(container, sub));
+        }
+        let session = self.session();
+        session.last_command = Some((container, sub));
+        if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) {
+            self.store.count_call(command).rejected += 1;
+            return Err(Error::NO_AUTH);
+        }
+        if command.flags.contains(Flags::DENYOOM) && self.store.is_full() {
+            self.store.count_call(command).rejected += 1;
+            return Err(Error::OUT_OF_MEMORY);
+        }
+        let handler = command.handler.expect("only containers lack one, and they were handled");
+        let outcome = handler(self, request);
+        let counts = self.store.count_call(command);
+        counts.calls += 1;
+        counts.failed += u64::from(outcome.is_err());
+        outcome
+    }
+}
+
+fn shown(bytes: &[u8], limit: usize) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(limit)]).into_owned()
+}
+
+fn unknown_command(request: Request<'_>) -> Error {
+    const SHOWN_LIMIT: usize = 128;
+    let mut args = String::new();
+    for arg in request.from(1) {
+        if args.len() >= SHOWN_LIMIT {
+            break;
+        }
+        args.push_str(&format!("'{}' ", shown(arg, SHOWN_LIMIT - args.len())));
+    }
+    let name = shown(request.get(0).unwrap_or_default(), SHOWN_LIMIT);
+    format!("ERR unknown command '{name}', with args beginning with: {args}").into()
+}
+
+fn unknown_subcommand(container: &Command, name: &[u8]) -> Error {
+    let upper = container.name.to_ascii_uppercase();
+    format!("ERR unknown subcommand '{}'. Try {upper} HELP.", shown(name, 128)).into()
+}
+
+fn wrong_arity(container: &Command, sub: Option<&Command>) -> Error {
+    let name: Vec<&str> = core::iter::once(container.name).chain(sub.map(|sub| sub.name)).collect();
+    format!("ERR wrong number of arguments for '{}' command", name.join("|")).into()
+}

@@ -1,0 +1,3 @@
+use crate::table::Command;
+
+pub static COMMANDS: &[Command] = &[];

@@ -1,0 +1,91 @@
+use crate::table::Command;
+use alloc::{string::String, vec::Vec};
+use kayvee_resp::Protocol;
+
+/// Whether a client wants replies, as `CLIENT REPLY` sets it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplyMode {
+    /// Every reply.
+    #[default]
+    On,
+    /// None.
+    Off,
+    /// None to this command and the next one.
+    SkipNext,
+    /// None to this command.
+    Skip,
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// When all replies are sent.
+    AfterOutput,
+    /// At once.
+    Now,
+}
+
+/// What of a client's connection `CLIENT LIST` shows, kept up to date by the engine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pending {
+    /// Bytes of requests that are not executed yet.
+    pub query_bytes: usize,
+    /// Bytes allocated for them.
+    pub query_capacity: usize,
+}
+
+/// What the store knows of one client.
+pub struct Session {
+    /// Its unique number, from 1 on.
+    pub id: u64,
+    /// Where it connected from.
+    pub remote: String,
+    /// Where it connected to.
+    pub local: String,
+    /// Its name, by `CLIENT SETNAME`.
+    pub name: Vec<u8>,
+    /// Its library's name and version, by `CLIENT SETINFO`.
+    pub lib_name: Vec<u8>,
+    #[allow(missing_docs)]
+    pub lib_ver: Vec<u8>,
+    /// The selected database.
+    pub db: usize,
+    /// The protocol that it speaks.
+    pub protocol: Protocol,
+    /// Whether it has authenticated, or need not.
+    pub authenticated: bool,
+    /// Whether it wants replies.
+    pub reply_mode: ReplyMode,
+    /// Spared when clients are dropped for want of memory, by `CLIENT NO-EVICT`.
+    pub no_evict: bool,
+    /// Leaves the time of last use of keys alone, by `CLIENT NO-TOUCH`.
+    pub no_touch: bool,
+    /// When it connected, and when it last sent a request, in monotonic nanoseconds.
+    pub connected_ns: u64,
+    #[allow(missing_docs)]
+    pub last_request_ns: u64,
+    /// The last command that it sent, with its subcommand.
+    pub last_command: Option<(&'static Command, Option<&'static Command>)>,
+    /// Requests that it sent.
+    pub requests: u64,
+    /// Replies that are not sent yet.
+    pub output: Vec<u8>,
+    /// Its unexecuted requests.
+    pub pending: Pending,
+    /// Set when the connection is to end.
+    pub close: Option<Close>,
+    /// Since when its output has been above the soft limit, in monotonic nanoseconds.
+    pub over_soft_limit_since_ns: Option<u64>,
+}
+
+impl Session {
+    /// Bytes of memory that the client takes.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Session>()
+            + self.output.capacity()
+            + self.pending.query_capacity
+            + self.name.capacity()
+            + self.remote.capacity()
+            + self.local.capacity()
+    }
+}

@@ -1,0 +1,172 @@
+use crate::{
+    Session,
+    options::{ClientsMemory, Options},
+    table::{ByName, Command},
+};
+use alloc::{boxed::Box, string::String, vec::Vec};
+use kayvee_keyspace::{Db, HashKey};
+use kayvee_platform::{Heap, Now};
+
+/// What the platform provides for a store.
+pub struct Environment {
+    /// How the store runs, for `INFO server`: `linux`, `kvm`, `tcg` …
+    pub target: &'static str,
+    /// The operating system or hypervisor in words, for `INFO server`.
+    pub os: String,
+    /// Live memory figures.
+    pub heap: &'static dyn Heap,
+    /// A secret seed from the platform's entropy: it keys the hash table and the random generator.
+    pub seed: [u8; 32],
+}
+
+/// Counters for `INFO stats`, since start or `CONFIG RESETSTAT`.
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs)]
+pub struct Stats {
+    pub connections_received: u64,
+    pub connections_rejected: u64,
+    pub commands_processed: u64,
+    pub net_input_bytes: u64,
+    pub net_output_bytes: u64,
+    pub expired_keys: u64,
+    pub keyspace_hits: u64,
+    pub keyspace_misses: u64,
+    pub error_replies: u64,
+    pub evicted_clients: u64,
+    pub query_buffer_limit_disconnections: u64,
+    pub output_buffer_limit_disconnections: u64,
+    /// Most bytes ever in use.
+    pub peak_bytes: u64,
+    /// Replies by error code, for `INFO errorstats`.
+    pub errors: Vec<(String, u64)>,
+}
+
+/// A pause of clients, by `CLIENT PAUSE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// When it ends, in monotonic nanoseconds.
+    pub until_ns: u64,
+    /// Whether only commands that may write are held back.
+    pub writes_only: bool,
+}
+
+/// The data, the options and the clients: all that commands work on.
+pub struct Store {
+    /// The databases, by number.
+    pub dbs: Vec<Db>,
+    /// The options in force.
+    pub options: Options,
+    /// Counters.
+    pub stats: Stats,
+    /// The clients by slot; a free slot is `None`.
+    pub sessions: Vec<Option<Box<Session>>>,
+    /// Number of clients.
+    pub clients: usize,
+    /// The time of the current turn.
+    pub now: Now,
+    /// When the store started.
+    pub started: Now,
+    /// For sampling; not secret.
+    pub rng: fastrand::Rng,
+    /// What the platform provides.
+    pub environment: Environment,
+    /// The commands by name.
+    pub commands: ByName,
+    /// 40 hexadecimal digits that name this run, for `INFO server`.
+    pub run_id: String,
+    /// A pause that is in force.
+    pub pause: Option<Pause>,
+    /// Slots of clients that a command of another client has given output or ended.
+    pub touched: Vec<u32>,
+    /// Set when the store is to end, with the exit status.
+    pub shutdown: Option<u8>,
+    /// How often each command was called, by the address of its row.
+    pub calls: Vec<(&'static Command, Calls)>,
+    hash_key: HashKey,
+}
+
+/// How often a command was called, and how it ended.
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)]
+pub struct Calls {
+    pub calls: u64,
+    pub rejected: u64,
+    pub failed: u64,
+}
+
+impl Store {
+    /// An empty store.
+    pub fn new(options: Options, environment: Environment, now: Now) -> Store {
+        let word = |at: usize| u64::from_le_bytes(environment.seed[at..at + 8].try_into().expect("eight bytes"));
+        let hash_key = HashKey(word(0), word(8));
+        let mut rng = fastrand::Rng::with_seed(word(16));
+        let run_id = (0..40).map(|_| char::from(b"0123456789abcdef"[rng.usize(..16)])).collect();
+        let dbs = (0..options.databases).map(|_| Db::new(hash_key)).collect();
+        Store {
+            dbs,
+            options,
+            stats: Stats::default(),
+            sessions: Vec::new(),
+            clients: 0,
+            now,
+            started: now,
+            rng,
+            environment,
+            commands: ByName::default(),
+            run_id,
+            pause: None,
+            touched: Vec::new(),
+            shutdown: None,
+            calls: Vec::new(),
+            hash_key,
+        }
+    }
+
+    /// An empty database, to put in another one's place.
+    pub fn empty_db(&self) -> Db {
+        Db::new(self.hash_key)
+    }
+
+    /// All clients.
+    pub fn all_sessions(&self) -> impl Iterator<Item = &Session> {
+        self.sessions.iter().flatten().map(Box::as_ref)
+    }
+
+    /// Bytes of memory that may be used for everything: the smaller one of `maxmemory` and the platform's limit, less
+    /// what the platform needs to go on working.
+    pub fn memory_limit_bytes(&self) -> Option<u64> {
+        let platform = self.environment.heap.limit_bytes().map(|limit| limit - reserve_bytes(limit));
+        match (self.options.maxmemory, platform) {
+            (0, platform) => platform,
+            (maxmemory, platform) => Some(platform.map_or(maxmemory, |limit| limit.min(maxmemory))),
+        }
+    }
+
+    /// Bytes that all clients' buffers may take together.
+    pub fn clients_memory_limit_bytes(&self) -> Option<u64> {
+        match self.options.maxmemory_clients {
+            ClientsMemory::Unlimited => None,
+            ClientsMemory::Bytes(bytes) => Some(bytes),
+            ClientsMemory::Percent(percent) if self.options.maxmemory > 0 => {
+                Some(self.options.maxmemory / 100 * u64::from(percent))
+            }
+            ClientsMemory::Percent(_) => None,
+        }
+    }
+
+    /// The slot of the client with this unique number.
+    pub fn slot_of(&self, id: u64) -> Option<u32> {
+        let is_it = |session: &Option<Box<Session>>| session.as_ref().is_some_and(|session| session.id == id);
+        self.sessions.iter().position(is_it).map(|slot| slot as u32)
+    }
+
+    /// Whether commands that need memory are refused.
+    pub fn is_full(&self) -> bool {
+        self.memory_limit_bytes().is_some_and(|limit| self.environment.heap.used_bytes() > limit)
+    }
+}
+
+/// Memory that data may never take, so that sessions, replies and errors have room: a sixteenth, up to 16 MiB.
+fn reserve_bytes(limit: u64) -> u64 {
+    (limit / 16).min(16 << 20)
+}

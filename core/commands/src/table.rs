@@ -1,0 +1,305 @@
+//! The table of commands: name, arity, flags, keys, categories, documentation and function of each.
+
+use crate::{Context, Outcome};
+use kayvee_resp::Request;
+
+/// Runs a command.
+pub type Handler = fn(&mut Context<'_>, Request<'_>) -> Outcome;
+
+/// A command's properties, as `COMMAND INFO` names them. They combine with `|`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flags(pub u32);
+
+/// ACL categories. They combine with `|`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Categories(pub u32);
+
+macro_rules! bits {
+    ($type:ident: $($(#[$doc:meta])* $name:ident = $bit:literal $text:literal),+ $(,)?) => {
+        impl $type {
+            $($(#[$doc])* pub const $name: $type = $type(1 << $bit);)+
+            /// The empty set.
+            pub const NONE: $type = $type(0);
+            const NAMES: &'static [($type, &'static str)] = &[$(($type::$name, $text)),+];
+
+            /// Whether all of `other` is in it.
+            pub const fn contains(self, other: $type) -> bool {
+                self.0 & other.0 == other.0
+            }
+
+            /// Both together, where `|` cannot be used.
+            pub const fn union(self, other: $type) -> $type {
+                $type(self.0 | other.0)
+            }
+
+            /// The names of its members.
+            pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
+                $type::NAMES.iter().filter(move |(bit, _)| self.contains(*bit)).map(|(_, name)| *name)
+            }
+        }
+
+        impl core::ops::BitOr for $type {
+            type Output = $type;
+            fn bitor(self, other: $type) -> $type {
+                self.union(other)
+            }
+        }
+    };
+}
+
+bits! { Flags:
+    /// May change data.
+    WRITE = 0 "write",
+    /// Reads data and changes none.
+    READONLY = 1 "readonly",
+    /// May use more memory, so it is refused when there is none.
+    DENYOOM = 2 "denyoom",
+    /// For administrators.
+    ADMIN = 3 "admin",
+    /// Belongs to publish and subscribe.
+    PUBSUB = 4 "pubsub",
+    /// Not for scripts.
+    NOSCRIPT = 5 "noscript",
+    /// May block its client.
+    BLOCKING = 6 "blocking",
+    /// Allowed while data is being loaded.
+    LOADING = 7 "loading",
+    /// Allowed on a replica with stale data.
+    STALE = 8 "stale",
+    /// Not shown to `MONITOR`.
+    SKIP_MONITOR = 9 "skip_monitor",
+    /// Not kept in the slow log.
+    SKIP_SLOWLOG = 10 "skip_slowlog",
+    /// Takes constant or logarithmic time.
+    FAST = 11 "fast",
+    /// Allowed before authentication.
+    NO_AUTH = 12 "no_auth",
+    /// May be replicated although it writes nothing.
+    MAY_REPLICATE = 13 "may_replicate",
+    /// Not for transactions.
+    NO_MULTI = 14 "no_multi",
+    /// Its keys stand where only it knows.
+    MOVABLEKEYS = 15 "movablekeys",
+    /// Runs even while data is being loaded asynchronously.
+    NO_ASYNC_LOADING = 16 "no_async_loading",
+    /// Allowed while another script or command takes too long.
+    ALLOW_BUSY = 17 "allow_busy",
+}
+
+bits! { Categories:
+    /// Any key.
+    KEYSPACE = 0 "@keyspace",
+    /// Reads.
+    READ = 1 "@read",
+    /// Writes.
+    WRITE = 2 "@write",
+    /// Sets.
+    SET = 3 "@set",
+    /// Sorted sets.
+    SORTED_SET = 4 "@sortedset",
+    /// Lists.
+    LIST = 5 "@list",
+    /// Hashes.
+    HASH = 6 "@hash",
+    /// Strings.
+    STRING = 7 "@string",
+    /// Bitmaps.
+    BITMAP = 8 "@bitmap",
+    /// HyperLogLogs.
+    HYPERLOGLOG = 9 "@hyperloglog",
+    /// Geospatial indexes.
+    GEO = 10 "@geo",
+    /// Streams.
+    STREAM = 11 "@stream",
+    /// Publish and subscribe.
+    PUBSUB = 12 "@pubsub",
+    /// For administrators.
+    ADMIN = 13 "@admin",
+    /// Quick.
+    FAST = 14 "@fast",
+    /// Not quick.
+    SLOW = 15 "@slow",
+    /// May block.
+    BLOCKING = 16 "@blocking",
+    /// Could do harm in the wrong hands.
+    DANGEROUS = 17 "@dangerous",
+    /// About the connection.
+    CONNECTION = 18 "@connection",
+    /// Transactions.
+    TRANSACTION = 19 "@transaction",
+    /// Scripts.
+    SCRIPTING = 20 "@scripting",
+}
+
+/// What a command does with the keys of one [`Keys`] row, as `COMMAND INFO` names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyFlags(pub u32);
+
+bits! { KeyFlags:
+    /// Reads and writes.
+    RW = 0 "RW",
+    /// Only reads.
+    RO = 1 "RO",
+    /// Overwrites.
+    OW = 2 "OW",
+    /// Removes.
+    RM = 3 "RM",
+    /// Returns or copies the value.
+    ACCESS = 4 "access",
+    /// Changes the value, depending on what it was.
+    UPDATE = 5 "update",
+    /// Adds to the value without changing what is there.
+    INSERT = 6 "insert",
+    /// Removes part of the value.
+    DELETE = 7 "delete",
+    /// Not really a key.
+    NOT_KEY = 8 "not_key",
+    /// More keys may be there than this tells.
+    INCOMPLETE = 9 "incomplete",
+    /// The flags depend on the arguments.
+    VARIABLE_FLAGS = 10 "variable_flags",
+}
+
+/// Where keys stand among the arguments: from `first` (the command's name is 0) to `last` (negative: from the end, -1
+/// being the last argument), every `step`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Keys {
+    pub first: i16,
+    pub last: i16,
+    pub step: i16,
+    pub flags: KeyFlags,
+}
+
+/// One command, or one subcommand.
+pub struct Command {
+    /// Its name in lower case; a subcommand's is its own part only.
+    pub name: &'static str,
+    /// Number of arguments with the name (and the container's); negative: at least that many.
+    pub arity: i16,
+    /// Its properties.
+    pub flags: Flags,
+    /// Where its keys are; several rows where one cannot tell.
+    pub keys: &'static [Keys],
+    /// ACL categories beyond those that follow from the flags.
+    pub categories: Categories,
+    /// Group in the documentation.
+    pub group: &'static str,
+    /// First version of Redis that has it.
+    pub since: &'static str,
+    /// How its time grows.
+    pub complexity: &'static str,
+    /// What it does, in a sentence.
+    pub summary: &'static str,
+    /// Its function; containers have none, only subcommands.
+    pub handler: Option<Handler>,
+    /// Its subcommands, if it is a container.
+    pub subcommands: &'static [Command],
+}
+
+impl Command {
+    /// All ACL categories, with those that follow from the flags.
+    pub fn all_categories(&self) -> Categories {
+        let implied = [
+            (Flags::WRITE, Categories::WRITE),
+            (Flags::READONLY, Categories::READ),
+            (Flags::ADMIN, Categories::ADMIN | Categories::DANGEROUS),
+            (Flags::PUBSUB, Categories::PUBSUB),
+            (Flags::FAST, Categories::FAST),
+            (Flags::BLOCKING, Categories::BLOCKING),
+        ];
+        let implied = implied.iter().filter(|(flag, _)| self.flags.contains(*flag)).map(|(_, category)| *category);
+        let all = implied.fold(self.categories, Categories::union);
+        if all.contains(Categories::FAST) { all } else { all | Categories::SLOW }
+    }
+
+    /// Whether a request of `len` arguments has as many as the command takes.
+    pub fn accepts(&self, len: usize) -> bool {
+        if self.arity < 0 { len >= self.arity.unsigned_abs() as usize } else { len == self.arity as usize }
+    }
+}
+
+/// Every command, in alphabetical order within its family.
+pub static FAMILIES: &[&[Command]] =
+    &[crate::strings::COMMANDS, crate::generic::COMMANDS, crate::connection::COMMANDS, crate::server::COMMANDS];
+
+/// All commands.
+pub fn all() -> impl Iterator<Item = &'static Command> {
+    FAMILIES.iter().copied().flatten()
+}
+
+/// Buckets of the name index: a power of two, sparse enough that a look-up rarely goes on.
+const BUCKETS: usize = 1024;
+/// Longest name.
+const NAME_LIMIT: usize = 32;
+
+/// Finds commands by name, in any case.
+pub struct ByName {
+    buckets: alloc::vec::Vec<Option<&'static Command>>,
+}
+
+impl Default for ByName {
+    fn default() -> ByName {
+        let mut buckets = alloc::vec![None; BUCKETS];
+        for command in all() {
+            assert!(command.name.len() <= NAME_LIMIT);
+            let mut at = Self::bucket_of(command.name.as_bytes());
+            while buckets[at].is_some() {
+                at = (at + 1) % BUCKETS;
+            }
+            buckets[at] = Some(command);
+        }
+        ByName { buckets }
+    }
+}
+
+impl ByName {
+    /// The command of this name.
+    #[inline]
+    pub fn find(&self, name: &[u8]) -> Option<&'static Command> {
+        if name.len() > NAME_LIMIT {
+            return None;
+        }
+        let mut at = Self::bucket_of(name);
+        while let Some(command) = self.buckets[at] {
+            if command.name.as_bytes().eq_ignore_ascii_case(name) {
+                return Some(command);
+            }
+            at = (at + 1) % BUCKETS;
+        }
+        None
+    }
+
+    fn bucket_of(name: &[u8]) -> usize {
+        // FNV-1a over the letters in lower case; the names are ours, so nobody can choose collisions.
+        let hash = name.iter().fold(0xcbf2_9ce4u32, |hash, &b| (hash ^ u32::from(b | 0x20)).wrapping_mul(0x0100_0193));
+        (hash ^ hash >> 15) as usize % BUCKETS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_found_and_well_formed() {
+        let by_name = ByName::default();
+        for command in all() {
+            let upper = command.name.to_ascii_uppercase();
+            assert!(core::ptr::eq(by_name.find(upper.as_bytes()).unwrap(), command), "{}", command.name);
+            assert!(command.handler.is_some() || !command.subcommands.is_empty(), "{}", command.name);
+            assert!(command.arity != 0 && !command.summary.is_empty(), "{}", command.name);
+            for sub in command.subcommands {
+                assert!(sub.handler.is_some() && sub.subcommands.is_empty(), "{} {}", command.name, sub.name);
+            }
+        }
+        assert!(by_name.find(b"nonsense").is_none());
+    }
+
+    #[test]
+    fn families_are_sorted() {
+        for family in FAMILIES {
+            assert!(family.windows(2).all(|pair| pair[0].name < pair[1].name));
+        }
+    }
+}

@@ -1,0 +1,476 @@
+use crate::{
+    OutOfMemory,
+    index::Index,
+    record::{Decimal, Records, copied},
+    slab::Ref,
+    value::{Encoding, Owned, Value},
+};
+use alloc::vec::Vec;
+use core::hash::Hasher;
+use siphasher::sip::SipHasher13;
+
+/// The secret key of the hash, drawn at start: without it nobody can choose keys that collide.
+#[derive(Clone, Copy, Debug)]
+pub struct HashKey(pub u64, pub u64);
+
+impl HashKey {
+    pub(crate) fn hash(&self, key: &[u8]) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
+        hasher.write(key);
+        hasher.finish()
+    }
+}
+
+/// A key that was found. It is good until the next change to the database.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    record: Ref,
+    hash: u64,
+}
+
+/// What a new value does to a key's expiry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// The key no longer expires.
+    Never,
+    /// The expiry stays as it is.
+    Keep,
+    /// The key expires at this time, in milliseconds since 1970.
+    At(u64),
+}
+
+/// What one slice of active expiry did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slice {
+    /// Keys with an expiry that were looked at.
+    pub examined: usize,
+    /// Those among them that had expired and were removed.
+    pub expired: usize,
+}
+
+/// One database.
+pub struct Db {
+    records: Records,
+    index: Index,
+    /// The records that have an expiry.
+    volatile: Index,
+    /// Where the next slice of active expiry goes on.
+    expire_cursor: u64,
+    /// Keys that were found expired when they were looked up, since [`Db::take_lazily_expired`].
+    lazily_expired: u64,
+}
+
+impl Db {
+    /// An empty database. It takes no memory until the first key comes.
+    pub const fn new(hash_key: HashKey) -> Db {
+        Db {
+            records: Records::new(hash_key),
+            index: Index::new(),
+            volatile: Index::new(),
+            expire_cursor: 0,
+            lazily_expired: 0,
+        }
+    }
+
+    /// Number of keys, including those that expired unseen.
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of keys with an expiry.
+    pub fn volatile_len(&self) -> usize {
+        self.volatile.len()
+    }
+
+    /// Number of buckets of the index and of the index of keys with an expiry.
+    pub fn buckets(&self) -> (usize, usize) {
+        (self.index.buckets(), self.volatile.buckets())
+    }
+
+    /// Bytes that are not the values' own: pages' free room is counted, long values are not.
+    pub fn overhead_bytes(&self) -> usize {
+        self.records.overhead_bytes() + self.index.bytes() + self.volatile.bytes()
+    }
+
+    fn lookup(&self, key: &[u8]) -> (u64, Option<Ref>) {
+        let hash = self.records.hash(key);
+        (hash, self.index.find(hash, |record| self.records.key(record) == key))
+    }
+
+    /// Finds a key. One whose time has come is removed and not found.
+    pub fn find(&mut self, key: &[u8], now_ms: u64) -> Option<Found> {
+        let (hash, record) = self.lookup(key);
+        let found = Found { record: record?, hash };
+        if self.is_expired(found.record, now_ms) {
+            self.remove(found);
+            self.lazily_expired += 1;
+            return None;
+        }
+        Some(found)
+    }
+
+    fn is_expired(&self, record: Ref, now_ms: u64) -> bool {
+        self.records.expires_ms(record).is_some_and(|at| at < now_ms)
+    }
+
+    /// How many keys [`find`](Self::find) has removed since the last call.
+    pub fn take_lazily_expired(&mut self) -> u64 {
+        core::mem::take(&mut self.lazily_expired)
+    }
+
+    /// A key's name.
+    pub fn key(&self, found: Found) -> &[u8] {
+        self.records.key(found.record)
+    }
+
+    /// A key's value.
+    pub fn value(&self, found: Found) -> Value<'_> {
+        self.records.value(found.record)
+    }
+
+    /// How a key's value is stored.
+    pub fn encoding(&self, found: Found) -> Encoding {
+        self.records.encoding(found.record)
+    }
+
+    /// When a key expires, in milliseconds since 1970.
+    pub fn expires_ms(&self, found: Found) -> Option<u64> {
+        self.records.expires_ms(found.record)
+    }
+
+    /// Bytes of memory that a key takes, with its share of the index.
+    pub fn bytes_of(&self, found: Found) -> usize {
+        self.records.bytes(found.record) + self.index.bytes() / self.index.len().max(1)
+    }
+
+    /// Notes that a key was used now.
+    pub fn touch(&mut self, found: Found, now_ms: u64) {
+        self.records.touch(found.record, (now_ms / 1000) as u32);
+    }
+
+    /// Seconds since a key was last used.
+    pub fn idle_s(&self, found: Found, now_ms: u64) -> u32 {
+        let now_s = (now_ms / 1000) as u32;
+        now_s.wrapping_sub(self.records.last_use_s(found.record)) & 0x00ff_ffff
+    }
+
+    /// Gives a key a value, whatever it had before.
+    pub fn set(&mut self, key: &[u8], value: Owned, expiry: Expiry, now_ms: u64) -> Result<(), OutOfMemory> {
+        let (hash, old) = self.lookup(key);
+        let now_s = (now_ms / 1000) as u32;
+        let expires_ms = match expiry {
+            Expiry::Never => None,
+            Expiry::At(at) => Some(at),
+            // One that has passed went with the old value.
+            Expiry::Keep => old.and_then(|old| self.records.expires_ms(old)).filter(|&at| at >= now_ms),
+        };
+        if let Some(old) = old
+            && self.records.overwrite(old, &value, expires_ms, now_s)
+        {
+            return Ok(());
+        }
+        let new = self.records.create(key, value, expires_ms, now_s)?;
+        self.install(hash, old, new)
+    }
+
+    /// Puts a new record in place of an old one or of none, and frees the old one; or frees the new one if there is no
+    /// memory for that.
+    fn install(&mut self, hash: u64, old: Option<Ref>, new: Ref) -> Result<(), OutOfMemory> {
+        let Db { records, index, volatile, .. } = self;
+        let hash_of = |record| records.hash_of(record);
+        let was_volatile = old.filter(|&old| records.expires_ms(old).is_some());
+        let is_volatile = records.expires_ms(new).is_some();
+        let result = if is_volatile && was_volatile.is_none() { volatile.insert(hash, new, hash_of) } else { Ok(()) };
+        let result = result.and_then(|()| match old {
+            Some(old) => {
+                index.replace(hash, old, new);
+                Ok(())
+            }
+            None => index.insert(hash, new, hash_of).inspect_err(|_| {
+                volatile.remove(hash, new, hash_of);
+            }),
+        });
+        if let Err(error) = result {
+            self.records.free(new);
+            return Err(error);
+        }
+        match was_volatile {
+            Some(old) if is_volatile => volatile.replace(hash, old, new),
+            Some(old) => _ = volatile.remove(hash, old, hash_of),
+            None => {}
+        }
+        if let Some(old) = old {
+            self.records.free(old);
+        }
+        Ok(())
+    }
+
+    /// Changes when a key expires.
+    pub fn set_expires_ms(&mut self, found: Found, expires_ms: Option<u64>) -> Result<(), OutOfMemory> {
+        match (self.records.expires_ms(found.record), expires_ms) {
+            (None, None) => Ok(()),
+            (Some(_), Some(at)) => {
+                self.records.set_expires_ms(found.record, at);
+                Ok(())
+            }
+            _ => {
+                let new = self.records.move_with_expiry(found.record, expires_ms)?;
+                self.install_moved(found, new)
+            }
+        }
+    }
+
+    /// Installs a record that has taken over another one's object.
+    fn install_moved(&mut self, found: Found, new: Ref) -> Result<(), OutOfMemory> {
+        let Db { records, index, volatile, .. } = self;
+        let hash_of = |record| records.hash_of(record);
+        if records.expires_ms(new).is_some() {
+            if let Err(error) = volatile.insert(found.hash, new, hash_of) {
+                records.free_shell(new);
+                return Err(error);
+            }
+        } else {
+            volatile.remove(found.hash, found.record, hash_of);
+        }
+        index.replace(found.hash, found.record, new);
+        records.free_shell(found.record);
+        Ok(())
+    }
+
+    /// Makes the string at `key` exactly `len` bytes long, zero-filled where it grows and starting empty where there is
+    /// no key, and lends its bytes for editing. The expiry stays.
+    pub fn resize(&mut self, key: &[u8], len: usize, now_ms: u64) -> Result<&mut [u8], OutOfMemory> {
+        let found = self.find(key, now_ms);
+        if let Some(found) = found {
+            self.touch(found, now_ms);
+            let same_length = matches!(self.value(found), Value::Bytes(bytes) if bytes.len() == len);
+            if !same_length && let Some(blob) = self.records.blob_mut(found.record) {
+                blob.try_reserve(len.saturating_sub(blob.len()))?;
+                blob.resize(len, 0);
+                return Ok(self.records.bytes_mut(found.record));
+            }
+            if same_length {
+                return Ok(self.records.bytes_mut(found.record));
+            }
+        }
+        let decimal;
+        let old = match found.map(|found| self.value(found)) {
+            Some(Value::Bytes(bytes)) => bytes,
+            Some(Value::Integer(number)) => {
+                decimal = Decimal::new(number);
+                decimal.as_bytes()
+            }
+            None => &[],
+        };
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len)?;
+        bytes.extend_from_slice(&old[..old.len().min(len)]);
+        bytes.resize(len, 0);
+        self.set(key, Owned::Raw(bytes), Expiry::Keep, now_ms)?;
+        let (_, record) = self.lookup(key);
+        Ok(self.records.bytes_mut(record.expect("it was just set")))
+    }
+
+    /// Removes a key.
+    pub fn remove(&mut self, found: Found) {
+        let Db { records, index, volatile, .. } = self;
+        let hash_of = |record| records.hash_of(record);
+        if records.expires_ms(found.record).is_some() {
+            volatile.remove(found.hash, found.record, hash_of);
+        }
+        index.remove(found.hash, found.record, hash_of);
+        self.records.free(found.record);
+    }
+
+    /// Copies a key's value and expiry out, as the value of another key.
+    pub fn copy_out(&self, found: Found) -> Result<(Owned<'static>, Expiry), OutOfMemory> {
+        let expiry = self.expires_ms(found).map_or(Expiry::Never, Expiry::At);
+        let value = match self.value(found) {
+            Value::Integer(number) => Owned::Integer(number),
+            Value::Bytes(bytes) if self.records.is_edited(found.record) => Owned::Raw(copied(bytes)?),
+            Value::Bytes(bytes) => Owned::Kept(copied(bytes)?),
+        };
+        Ok((value, expiry))
+    }
+
+    /// Visits one bucket of keys at `cursor` (0 to begin) and returns the cursor that continues; 0 is the end. A key
+    /// that is there from the beginning to the end is visited at least once.
+    pub fn scan(&self, cursor: u64, now_ms: u64, mut visit: impl FnMut(&[u8])) -> u64 {
+        self.index.scan(cursor, |record| {
+            if !self.is_expired(record, now_ms) {
+                visit(self.records.key(record));
+            }
+        })
+    }
+
+    /// A random key that has not expired. Gives up after so many expired ones that there can hardly be another.
+    pub fn random(&mut self, rng: &mut fastrand::Rng, now_ms: u64) -> Option<Found> {
+        const ATTEMPTS: usize = 100;
+        for _ in 0..ATTEMPTS {
+            let record = self.index.random(rng)?;
+            let found = Found { record, hash: self.records.hash_of(record) };
+            if !self.is_expired(record, now_ms) {
+                return Some(found);
+            }
+            self.remove(found);
+            self.lazily_expired += 1;
+        }
+        None
+    }
+
+    /// Looks at keys that have an expiry, about `limit` of them, and removes those whose time has come.
+    pub fn expire_slice(&mut self, now_ms: u64, limit: usize) -> Slice {
+        let mut slice = Slice::default();
+        let mut due = Vec::new();
+        while slice.examined < limit && self.volatile.len() > 0 {
+            self.expire_cursor = self.volatile.scan(self.expire_cursor, |record| {
+                slice.examined += 1;
+                if self.records.expires_ms(record).is_some_and(|at| at < now_ms) {
+                    due.push(record);
+                }
+            });
+            slice.expired += due.len();
+            for record in due.drain(..) {
+                let hash = self.records.hash_of(record);
+                self.remove(Found { record, hash });
+            }
+            if self.expire_cursor == 0 {
+                break;
+            }
+        }
+        slice
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::{collections::BTreeMap, string::ToString, vec};
+
+    fn shown(db: &Db, found: Found) -> Vec<u8> {
+        match db.value(found) {
+            Value::Integer(number) => number.to_string().into_bytes(),
+            Value::Bytes(bytes) => bytes.to_vec(),
+        }
+    }
+
+    fn random_value(rng: &mut fastrand::Rng) -> Vec<u8> {
+        let len = match rng.u8(..10) {
+            0 => return rng.i64(..).to_string().into_bytes(),
+            1 => rng.usize(900..1100),
+            2 => rng.usize(..5000),
+            _ => rng.usize(..80),
+        };
+        (0..len).map(|_| rng.u8(..)).collect()
+    }
+
+    /// Every operation against an ordered map that does the same.
+    #[test]
+    fn behaves_like_a_map_with_expiry() {
+        for seed in 0..20 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let mut db = Db::new(HashKey(seed, 7));
+            let mut model: BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)> = BTreeMap::new();
+            let mut now = 1_000_000;
+            for step in 0..4000 {
+                now += rng.u64(..3);
+                let number = rng.u32(..300);
+                let key =
+                    if number.is_multiple_of(10) { vec![number as u8; 600] } else { number.to_string().into_bytes() };
+                let context = (seed, step, number);
+                model.retain(|_, (_, at)| at.is_none_or(|at| at >= now));
+                match rng.u8(..8) {
+                    0..3 => {
+                        let value = random_value(&mut rng);
+                        let at = now + rng.u64(1..500);
+                        let (expiry, expected) = match rng.u8(..3) {
+                            0 => (Expiry::Never, None),
+                            1 => (Expiry::At(at), Some(at)),
+                            _ => (Expiry::Keep, model.get(&key).and_then(|(_, at)| *at)),
+                        };
+                        db.set(&key, Owned::Text(&value), expiry, now).unwrap();
+                        model.insert(key.clone(), (value, expected));
+                    }
+                    3 => {
+                        let found = db.find(&key, now);
+                        assert_eq!(found.is_some(), model.remove(&key).is_some(), "{context:?}");
+                        found.into_iter().for_each(|found| db.remove(found));
+                    }
+                    4 => {
+                        let at = if rng.bool() { Some(now + rng.u64(1..500)) } else { None };
+                        if let Some(found) = db.find(&key, now) {
+                            db.set_expires_ms(found, at).unwrap();
+                            model.get_mut(&key).unwrap().1 = at;
+                        }
+                    }
+                    5 => {
+                        let len = rng.usize(..2000);
+                        let fill = rng.u8(..);
+                        let value = &mut model.entry(key.clone()).or_default().0;
+                        value.resize(len, 0);
+                        let bytes = db.resize(&key, len, now).unwrap();
+                        if let (Some(a), Some(b)) = (bytes.last_mut(), value.last_mut()) {
+                            (*a, *b) = (fill, fill);
+                        }
+                    }
+                    6 => _ = db.expire_slice(now, 50),
+                    _ => {}
+                }
+                match (db.find(&key, now), model.get(&key)) {
+                    (Some(found), Some((value, at))) => {
+                        assert_eq!((&shown(&db, found), db.expires_ms(found)), (value, *at), "{context:?}");
+                        assert_eq!(db.key(found), key);
+                    }
+                    (None, None) => {}
+                    (found, expected) => panic!("{context:?}: {found:?} {expected:?}"),
+                }
+            }
+            let expected: Vec<&Vec<u8>> =
+                model.iter().filter(|(_, v)| v.1.is_none_or(|at| at >= now)).map(|(k, _)| k).collect();
+            let mut keys = Vec::new();
+            let mut cursor = 0;
+            loop {
+                cursor = db.scan(cursor, now, |key| keys.push(key.to_vec()));
+                if cursor == 0 {
+                    break;
+                }
+            }
+            keys.sort();
+            assert_eq!(keys.iter().collect::<Vec<_>>(), expected, "seed {seed}");
+            while db.volatile_len() > 0 {
+                db.expire_slice(u64::MAX, 100);
+            }
+            assert_eq!(db.len(), model.values().filter(|v| v.1.is_none()).count());
+        }
+    }
+
+    #[test]
+    fn encodings_are_those_of_redis() {
+        let mut db = Db::new(HashKey(0, 0));
+        for (value, encoding) in
+            [(&b"12"[..], "int"), (b"012", "embstr"), (&[b'x'; 44], "embstr"), (&[b'x'; 45], "raw")]
+        {
+            db.set(b"k", Owned::Text(value), Expiry::Never, 0).unwrap();
+            let found = db.find(b"k", 0).unwrap();
+            assert_eq!(db.encoding(found).name(), encoding);
+        }
+        db.set(b"k", Owned::Text(b"a"), Expiry::Never, 0).unwrap();
+        db.resize(b"k", 2, 0).unwrap();
+        let found = db.find(b"k", 0).unwrap();
+        assert_eq!(db.encoding(found).name(), "raw");
+    }
+
+    #[test]
+    fn random_gives_up_on_a_database_of_expired_keys() {
+        let mut db = Db::new(HashKey(0, 0));
+        for i in 0..50u32 {
+            db.set(&i.to_le_bytes(), Owned::Text(b"v"), Expiry::At(10), 0).unwrap();
+        }
+        assert!(db.random(&mut fastrand::Rng::with_seed(1), 11).is_none());
+    }
+}

@@ -1,0 +1,85 @@
+//! A vector that grows without ever moving what it holds.
+
+use crate::OutOfMemory;
+use alloc::vec::Vec;
+
+/// Elements in one segment.
+const SEGMENT: usize = 1024;
+
+/// A growable array in segments, so that neither growth nor shrinking copies more than one of them.
+pub struct Segmented<T> {
+    segments: Vec<Vec<T>>,
+    len: usize,
+}
+
+impl<T> Segmented<T> {
+    pub const fn new() -> Segmented<T> {
+        Segmented { segments: Vec::new(), len: 0 }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends one element.
+    pub fn push(&mut self, element: T) -> Result<(), OutOfMemory> {
+        if self.len == self.segments.len() * SEGMENT {
+            self.segments.try_reserve(1)?;
+            self.segments.push(Vec::new());
+        }
+        let first = self.segments.len() == 1;
+        let last = &mut self.segments[self.len / SEGMENT];
+        if last.len() == last.capacity() {
+            // Only the first segment starts small: a small database must stay small.
+            last.try_reserve_exact(if first { last.len().max(16) } else { SEGMENT })?;
+        }
+        last.push(element);
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Removes the last element.
+    pub fn pop(&mut self) -> Option<T> {
+        let last = self.segments.last_mut()?;
+        let element = last.pop()?;
+        if last.is_empty() {
+            self.segments.pop();
+        }
+        self.len -= 1;
+        Some(element)
+    }
+}
+
+impl<T> core::ops::Index<usize> for Segmented<T> {
+    type Output = T;
+
+    fn index(&self, at: usize) -> &T {
+        &self.segments[at / SEGMENT][at % SEGMENT]
+    }
+}
+
+impl<T> core::ops::IndexMut<usize> for Segmented<T> {
+    fn index_mut(&mut self, at: usize) -> &mut T {
+        &mut self.segments[at / SEGMENT][at % SEGMENT]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_order_over_segment_borders() {
+        let mut array = Segmented::new();
+        for i in 0..5000 {
+            array.push(i).unwrap();
+        }
+        assert!((0..5000).all(|i| array[i] == i));
+        for i in (0..5000).rev() {
+            assert_eq!(array.pop(), Some(i));
+        }
+        assert_eq!((array.pop(), array.len()), (None, 0));
+        array.push(7).unwrap();
+        assert_eq!(array[0], 7);
+    }
+}

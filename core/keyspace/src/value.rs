@@ -1,0 +1,101 @@
+use crate::record::INLINE_TEXT_LIMIT;
+use alloc::vec::Vec;
+
+/// A value as it lies in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// A string that is the canonical decimal form of an integer.
+    Integer(i64),
+    /// Any other string.
+    Bytes(&'a [u8]),
+}
+
+/// A value on its way into the store.
+#[derive(Debug)]
+pub enum Owned<'a> {
+    /// A string that may turn out to be an integer's canonical form.
+    Text(&'a [u8]),
+    /// An integer.
+    Integer(i64),
+    /// A string that is known not to be an integer's canonical form.
+    Kept(Vec<u8>),
+    /// A string that stays as it is, because it was edited in place; `OBJECT ENCODING` calls it `raw`.
+    Raw(Vec<u8>),
+}
+
+/// How a value is stored, by Redis' names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// An integer.
+    Int,
+    /// A short string that was never edited.
+    Embstr,
+    /// Any other string.
+    Raw,
+}
+
+impl Encoding {
+    /// The name in `OBJECT ENCODING`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Encoding::Int => "int",
+            Encoding::Embstr => "embstr",
+            Encoding::Raw => "raw",
+        }
+    }
+
+    pub(crate) fn of_bytes(len: usize) -> Encoding {
+        if len <= INLINE_TEXT_LIMIT { Encoding::Embstr } else { Encoding::Raw }
+    }
+}
+
+/// Reads an integer in canonical decimal form: no sign `+`, no leading zero, no space, no `-0`.
+pub fn parse_integer(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        _ => (false, text),
+    };
+    match digits {
+        [b'0'] if !negative => return Some(0),
+        [b'1'..=b'9', ..] if digits.len() <= 19 => {}
+        _ => return None,
+    }
+    let mut magnitude: u64 = 0;
+    for &digit in digits {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        // Nineteen digits cannot overflow 64 bits.
+        magnitude = magnitude * 10 + u64::from(digit - b'0');
+    }
+    if negative { 0i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn integers_are_canonical_only() {
+        for number in [0, 1, -1, 9, 10, 123456, i64::MAX, i64::MIN, i64::MAX - 1, i64::MIN + 1] {
+            assert_eq!(parse_integer(number.to_string().as_bytes()), Some(number));
+        }
+        for text in [
+            "",
+            "-",
+            "-0",
+            "00",
+            "01",
+            "+1",
+            " 1",
+            "1 ",
+            "1a",
+            "9223372036854775808",
+            "-9223372036854775809",
+            "99999999999999999999",
+        ] {
+            assert_eq!(parse_integer(text.as_bytes()), None, "{text:?}");
+        }
+    }
+}

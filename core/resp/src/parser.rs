@@ -1,0 +1,405 @@
+use alloc::{string::String, vec::Vec};
+
+use crate::words::split_words;
+
+/// Longest inline request, and longest line that announces a count or length (Redis' `PROTO_INLINE_MAX_SIZE`).
+pub const INLINE_LIMIT_BYTES: usize = 64 << 10;
+/// Most arguments of one request.
+pub const ARGUMENTS_LIMIT: usize = 1 << 20;
+/// Most arguments, and longest one, from a client that has yet to authenticate: it must not fill our memory.
+const UNAUTHENTICATED_ARGUMENTS_LIMIT: usize = 10;
+const UNAUTHENTICATED_BULK_LIMIT_BYTES: u64 = 16 << 10;
+
+/// What a request may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Longest argument in bytes.
+    pub bulk_bytes: u64,
+    /// Whether the client has authenticated, or need not.
+    pub authenticated: bool,
+}
+
+/// Bytes that are not a request. The connection cannot go on, since nobody knows where the next request starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProtocolError {
+    /// An inline request or a line that does not end.
+    TooBigInline,
+    /// A count of arguments that does not end.
+    TooBigMultibulkCount,
+    /// A length line that does not end.
+    TooBigBulkCount,
+    /// Not a number of arguments, or too many.
+    InvalidMultibulkLength,
+    /// Too many arguments before authentication.
+    UnauthenticatedMultibulkLength,
+    /// Something other than `$` before an argument.
+    ExpectedDollar(u8),
+    /// Not a length, or too long.
+    InvalidBulkLength,
+    /// Too long before authentication.
+    UnauthenticatedBulkLength,
+    /// An inline request whose quotes do not close.
+    UnbalancedQuotes,
+}
+
+impl core::fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let text = match self {
+            ProtocolError::TooBigInline => "too big inline request",
+            ProtocolError::TooBigMultibulkCount => "too big mbulk count string",
+            ProtocolError::TooBigBulkCount => "too big bulk count string",
+            ProtocolError::InvalidMultibulkLength => "invalid multibulk length",
+            ProtocolError::UnauthenticatedMultibulkLength => "unauthenticated multibulk length",
+            ProtocolError::ExpectedDollar(got) => {
+                let shown: String = if got.is_ascii_control() { " ".into() } else { (*got as char).into() };
+                return write!(f, "expected '$', got '{shown}'");
+            }
+            ProtocolError::InvalidBulkLength => "invalid bulk length",
+            ProtocolError::UnauthenticatedBulkLength => "unauthenticated bulk length",
+            ProtocolError::UnbalancedQuotes => "unbalanced quotes in request",
+        };
+        f.write_str(text)
+    }
+}
+
+/// One argument's place in the request's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    start: usize,
+    end: usize,
+}
+
+/// A complete request: its arguments, the first of which is the command's name.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    bytes: &'a [u8],
+    spans: &'a [Span],
+}
+
+impl<'a> Request<'a> {
+    /// Number of arguments, the name included.
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether there is no argument at all: an empty line, which is ignored.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// The argument at `at`, if there is one.
+    #[inline]
+    pub fn get(&self, at: usize) -> Option<&'a [u8]> {
+        self.spans.get(at).map(|span| &self.bytes[span.start..span.end])
+    }
+
+    /// All arguments from `at` on.
+    pub fn from(&self, at: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + use<'a> {
+        let bytes = self.bytes;
+        self.spans.get(at..).unwrap_or_default().iter().map(move |span| &bytes[span.start..span.end])
+    }
+}
+
+impl core::ops::Index<usize> for Request<'_> {
+    type Output = [u8];
+
+    #[inline]
+    fn index(&self, at: usize) -> &[u8] {
+        let span = self.spans[at];
+        &self.bytes[span.start..span.end]
+    }
+}
+
+/// How far a call to [`Parser::parse`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// A request is complete and ends at this offset. [`Parser::request`] gives it.
+    Complete(usize),
+    /// More bytes are needed. When an argument's length is known, that many bytes in all at least.
+    Partial {
+        /// The least length of the request as far as it can be told.
+        at_least: usize,
+    },
+}
+
+/// The state of one request that may arrive in any number of pieces.
+///
+/// It is given the request's bytes from the beginning each time, and goes on where it stopped.
+#[derive(Default)]
+pub struct Parser {
+    /// Offset of the first byte that is not parsed yet.
+    at: usize,
+    /// Arguments that are still to come; `None` before their count is known.
+    missing: Option<usize>,
+    /// Length of the argument that is being read.
+    bulk_len: Option<usize>,
+    spans: Vec<Span>,
+    /// The arguments of an inline request, unquoted and in a row.
+    inline: Vec<u8>,
+    is_inline: bool,
+}
+
+/// Spans that are kept allocated between requests.
+const KEPT_SPANS: usize = 1024;
+
+impl Parser {
+    /// A parser at the start of a request.
+    pub const fn new() -> Parser {
+        Parser { at: 0, missing: None, bulk_len: None, spans: Vec::new(), inline: Vec::new(), is_inline: false }
+    }
+
+    /// Gets ready for the next request.
+    pub fn reset(&mut self) {
+        (self.at, self.missing, self.bulk_len, self.is_inline) = (0, None, None, false);
+        self.spans.clear();
+        if self.spans.capacity() > KEPT_SPANS {
+            self.spans = Vec::new();
+        }
+        self.inline = Vec::new();
+    }
+
+    /// Whether a request has begun.
+    pub fn is_busy(&self) -> bool {
+        self.missing.is_some()
+    }
+
+    /// The request that [`parse`](Self::parse) completed, over the same bytes.
+    #[inline]
+    pub fn request<'a>(&'a self, bytes: &'a [u8]) -> Request<'a> {
+        Request { bytes: if self.is_inline { &self.inline } else { bytes }, spans: &self.spans }
+    }
+
+    /// Parses on. `bytes` begins where the request begins, and holds at least what it held the last time.
+    pub fn parse(&mut self, bytes: &[u8], limits: Limits) -> Result<Progress, ProtocolError> {
+        let mut missing = match self.missing {
+            Some(missing) => missing,
+            None => match bytes.first() {
+                None => return Ok(Progress::Partial { at_least: 1 }),
+                Some(b'*') => match self.parse_count(bytes, limits)? {
+                    Some(count) => count,
+                    None => return Ok(Progress::Partial { at_least: bytes.len() + 1 }),
+                },
+                Some(_) => return self.parse_inline(bytes),
+            },
+        };
+        while missing > 0 {
+            let len = match self.bulk_len {
+                Some(len) => len,
+                None => match self.parse_bulk_len(bytes, limits)? {
+                    Some(len) => len,
+                    None => {
+                        self.missing = Some(missing);
+                        return Ok(Progress::Partial { at_least: bytes.len() + 1 });
+                    }
+                },
+            };
+            let end = self.at + len;
+            if bytes.len() < end + 2 {
+                (self.missing, self.bulk_len) = (Some(missing), Some(len));
+                return Ok(Progress::Partial { at_least: end + 2 });
+            }
+            self.spans.push(Span { start: self.at, end });
+            self.at = end + 2;
+            self.bulk_len = None;
+            missing -= 1;
+        }
+        Ok(Progress::Complete(self.at))
+    }
+
+    fn parse_count(&mut self, bytes: &[u8], limits: Limits) -> Result<Option<usize>, ProtocolError> {
+        let Some((number, end)) = parse_line(bytes, 1, ProtocolError::TooBigMultibulkCount)? else { return Ok(None) };
+        let count = number.filter(|&n| n <= ARGUMENTS_LIMIT as i64).ok_or(ProtocolError::InvalidMultibulkLength)?;
+        if count > UNAUTHENTICATED_ARGUMENTS_LIMIT as i64 && !limits.authenticated {
+            return Err(ProtocolError::UnauthenticatedMultibulkLength);
+        }
+        self.at = end;
+        // A count of zero or less is an empty request.
+        Ok(Some(count.max(0) as usize))
+    }
+
+    fn parse_bulk_len(&mut self, bytes: &[u8], limits: Limits) -> Result<Option<usize>, ProtocolError> {
+        match bytes.get(self.at) {
+            None => return Ok(None),
+            Some(b'$') => {}
+            // What is wrong shows only when the line is complete, as in Redis.
+            Some(&got) => {
+                return match parse_line(bytes, self.at + 1, ProtocolError::TooBigBulkCount)? {
+                    None => Ok(None),
+                    Some(_) => Err(ProtocolError::ExpectedDollar(got)),
+                };
+            }
+        }
+        let Some((number, end)) = parse_line(bytes, self.at + 1, ProtocolError::TooBigBulkCount)? else {
+            return Ok(None);
+        };
+        let len = number.and_then(|n| u64::try_from(n).ok()).filter(|&n| n <= limits.bulk_bytes);
+        let len = len.ok_or(ProtocolError::InvalidBulkLength)?;
+        if len > UNAUTHENTICATED_BULK_LIMIT_BYTES && !limits.authenticated {
+            return Err(ProtocolError::UnauthenticatedBulkLength);
+        }
+        self.at = end;
+        Ok(Some(len as usize))
+    }
+
+    fn parse_inline(&mut self, bytes: &[u8]) -> Result<Progress, ProtocolError> {
+        // Searching goes on where the last call ended, so that a line that comes byte by byte costs its length once.
+        let newline = bytes.iter().skip(self.at).position(|&b| b == b'\n').map(|i| i + self.at);
+        let Some(newline) = newline else {
+            self.at = bytes.len();
+            if bytes.len() > INLINE_LIMIT_BYTES {
+                return Err(ProtocolError::TooBigInline);
+            }
+            return Ok(Progress::Partial { at_least: bytes.len() + 1 });
+        };
+        if newline > INLINE_LIMIT_BYTES {
+            return Err(ProtocolError::TooBigInline);
+        }
+        let line = &bytes[..newline];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        for word in split_words(line).map_err(|_| ProtocolError::UnbalancedQuotes)? {
+            let start = self.inline.len();
+            self.inline.extend_from_slice(&word);
+            self.spans.push(Span { start, end: self.inline.len() });
+        }
+        self.is_inline = true;
+        self.at = newline + 1;
+        Ok(Progress::Complete(self.at))
+    }
+}
+
+/// Reads a number up to CR LF from `start` on. Returns it, or `None` in its place if it is not one, with the offset
+/// behind the line; or `None` if the line is not complete.
+#[inline]
+fn parse_line(
+    bytes: &[u8],
+    start: usize,
+    too_long: ProtocolError,
+) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
+    let rest = &bytes[start..];
+    let window = &rest[..rest.len().min(INLINE_LIMIT_BYTES)];
+    // Nearly all lines are a few digits long, so a plain loop beats a vectorised search.
+    let Some(cr) = window.iter().position(|&b| b == b'\r') else {
+        return if rest.len() >= INLINE_LIMIT_BYTES { Err(too_long) } else { Ok(None) };
+    };
+    // Redis takes whatever follows the CR for the LF.
+    if rest.len() < cr + 2 {
+        return Ok(None);
+    }
+    Ok(Some((parse_number(&rest[..cr]), start + cr + 2)))
+}
+
+/// Redis' `string2ll`: an optional minus, no leading zeros, 64 bits.
+#[inline]
+fn parse_number(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        _ => (false, text),
+    };
+    if digits.is_empty() || digits.len() > 19 || (digits[0] == b'0' && text.len() > 1) {
+        return None;
+    }
+    let mut number: i64 = 0;
+    for &digit in digits {
+        let digit = digit.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        number = number.checked_mul(10)?.checked_add(i64::from(digit))?;
+    }
+    Some(if negative { -number } else { number })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::{format, vec};
+
+    const LIMITS: Limits = Limits { bulk_bytes: 1 << 20, authenticated: true };
+
+    type Outcome = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
+
+    /// Parses a whole stream that arrives in the given pieces.
+    fn parse_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Outcome {
+        let (mut parser, mut buffer, mut requests) = (Parser::new(), Vec::new(), Vec::new());
+        for piece in pieces {
+            buffer.extend_from_slice(piece);
+            loop {
+                match parser.parse(&buffer, LIMITS) {
+                    Ok(Progress::Complete(len)) => {
+                        requests.push(parser.request(&buffer).from(0).map(<[u8]>::to_vec).collect());
+                        parser.reset();
+                        buffer.drain(..len);
+                    }
+                    Ok(Progress::Partial { at_least }) => {
+                        assert!(at_least > buffer.len());
+                        break;
+                    }
+                    Err(error) => return (requests, Some(error)),
+                }
+            }
+        }
+        (requests, None)
+    }
+
+    const STREAMS: &[&[u8]] = &[
+        b"*1\r\n$4\r\nPING\r\n*2\r\n$3\r\nGET\r\n$0\r\n\r\nPING\r\n\r\nset \"a b\" 'c'\n*0\r\n*-1\r\n*1\r\n$1\r\nx\r\n",
+        b"*3\r\n$3\r\nSET\r\n$3\r\nk\r\n\r\n$5\r\n\x00\xff*$\n\r\nGET x\r\n",
+        b"*x\r\n",
+        b"*1048577\r\n",
+        b"*1\r\n:3\r\n",
+        b"*1\r\n$-1\r\n",
+        b"*1\r\n$1048577\r\n",
+        b"*1\r\n$01\r\n",
+        b"PING\r\nset \"a\r\n",
+    ];
+
+    #[test]
+    fn any_split_gives_the_same_requests() {
+        for stream in STREAMS {
+            let whole = parse_pieces(core::iter::once(*stream));
+            for at in 0..=stream.len() {
+                let (a, b) = stream.split_at(at);
+                assert_eq!(parse_pieces([a, b].into_iter()), whole, "{stream:?} at {at}");
+            }
+            assert_eq!(parse_pieces(stream.chunks(1)), whole, "{stream:?} byte by byte");
+        }
+    }
+
+    #[test]
+    fn reads_requests() {
+        let (requests, error) = parse_pieces(core::iter::once(STREAMS[0]));
+        assert_eq!(error, None);
+        let lens: Vec<usize> = requests.iter().map(Vec::len).collect();
+        assert_eq!(lens, [1, 2, 1, 0, 3, 0, 0, 1]);
+        assert_eq!(requests[4], [b"set".to_vec(), b"a b".to_vec(), b"c".to_vec()]);
+    }
+
+    #[test]
+    fn errors_are_those_of_redis() {
+        for (stream, message) in [
+            (&b"*x\r\n"[..], "invalid multibulk length"),
+            (b"*1\r\n:3\r\n", "expected '$', got ':'"),
+            (b"*1\r\n$x\r\n", "invalid bulk length"),
+            (b"set 'a\r\n", "unbalanced quotes in request"),
+            (&vec![b'a'; INLINE_LIMIT_BYTES + 1], "too big inline request"),
+            (&[b"*".to_vec(), vec![b'1'; INLINE_LIMIT_BYTES]].concat(), "too big mbulk count string"),
+            (&[b"*1\r\n$".to_vec(), vec![b'1'; INLINE_LIMIT_BYTES]].concat(), "too big bulk count string"),
+        ] {
+            let (_, error) = parse_pieces(core::iter::once(stream));
+            assert_eq!(format!("{}", error.unwrap()), message);
+        }
+    }
+
+    #[test]
+    fn strangers_get_less() {
+        let limits = Limits { authenticated: false, ..LIMITS };
+        assert_eq!(Parser::new().parse(b"*11\r\n", limits), Err(ProtocolError::UnauthenticatedMultibulkLength));
+        assert_eq!(Parser::new().parse(b"*1\r\n$16385\r\n", limits), Err(ProtocolError::UnauthenticatedBulkLength));
+    }
+
+    #[test]
+    fn a_long_argument_tells_how_much_is_missing() {
+        let mut parser = Parser::new();
+        assert_eq!(parser.parse(b"*1\r\n$1000\r\nabc", LIMITS), Ok(Progress::Partial { at_least: 11 + 1002 }));
+    }
+}

@@ -1,0 +1,228 @@
+use alloc::vec::Vec;
+
+/// The protocol version that a client speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// The default.
+    #[default]
+    Resp2,
+    /// After `HELLO 3`.
+    Resp3,
+}
+
+/// Writes replies in a client's protocol. What RESP2 lacks is written as its nearest relative.
+///
+/// A writer never panics for want of memory: from the first byte that finds no room it drops everything, and
+/// [`failed`](Self::failed) tells.
+pub struct Writer<'a> {
+    out: &'a mut Vec<u8>,
+    protocol: Protocol,
+    failed: bool,
+}
+
+impl<'a> Writer<'a> {
+    /// Writes behind what `out` holds.
+    pub fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Writer<'a> {
+        Writer { out, protocol, failed: false }
+    }
+
+    /// The protocol that replies are written in.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Goes on in another protocol, as `HELLO` asks.
+    pub fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+    }
+
+    /// Writes bytes that are a reply, or part of one, already.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.put(bytes);
+    }
+
+    /// Bytes written and not yet taken away.
+    pub fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Whether nothing is written.
+    pub fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// Takes back all that was written since [`len`](Self::len) was `len`, and a failure with it.
+    pub fn truncate(&mut self, len: usize) {
+        self.out.truncate(len);
+        self.failed = false;
+    }
+
+    /// Whether memory ran out: what was written is then incomplete.
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        if self.out.capacity() - self.out.len() < bytes.len() {
+            self.failed = self.failed || self.out.try_reserve(bytes.len()).is_err();
+        }
+        if !self.failed {
+            self.out.extend_from_slice(bytes);
+        }
+    }
+
+    fn line(&mut self, kind: u8, text: &[u8]) {
+        self.put(&[kind]);
+        self.put(text);
+        self.put(b"\r\n");
+    }
+
+    fn header(&mut self, kind: u8, number: i64) {
+        let mut digits = [0; 24];
+        let mut at = digits.len() - 2;
+        digits[at..].copy_from_slice(b"\r\n");
+        let mut magnitude = number.unsigned_abs();
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (magnitude % 10) as u8;
+            magnitude /= 10;
+            if magnitude == 0 {
+                break;
+            }
+        }
+        if number < 0 {
+            at -= 1;
+            digits[at] = b'-';
+        }
+        at -= 1;
+        digits[at] = kind;
+        self.put(&digits[at..]);
+    }
+
+    /// `+OK`
+    pub fn ok(&mut self) {
+        self.put(b"+OK\r\n");
+    }
+
+    /// `+text`, one line.
+    pub fn simple(&mut self, text: &str) {
+        debug_assert!(!text.contains(['\r', '\n']));
+        self.line(b'+', text.as_bytes());
+    }
+
+    /// `-text`; the text starts with the error's code. Line breaks in it become spaces, since they would end it.
+    pub fn error(&mut self, text: &[u8]) {
+        self.put(b"-");
+        for (at, line) in text.split(|b| matches!(b, b'\r' | b'\n')).enumerate() {
+            self.put(if at > 0 { b" " } else { b"" });
+            self.put(line);
+        }
+        self.put(b"\r\n");
+    }
+
+    /// `:number`
+    pub fn integer(&mut self, number: i64) {
+        self.header(b':', number);
+    }
+
+    /// `$len`, the bytes
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.header(b'$', bytes.len() as i64);
+        self.put(bytes);
+        self.put(b"\r\n");
+    }
+
+    /// Text for people, with its format in RESP3.
+    pub fn verbatim(&mut self, format: &[u8; 3], text: &[u8]) {
+        match self.protocol {
+            Protocol::Resp2 => self.bulk(text),
+            Protocol::Resp3 => {
+                self.header(b'=', text.len() as i64 + 4);
+                self.put(format);
+                self.put(b":");
+                self.put(text);
+                self.put(b"\r\n");
+            }
+        }
+    }
+
+    /// Nothing, where a string or other single value would stand.
+    pub fn null(&mut self) {
+        self.put(match self.protocol {
+            Protocol::Resp2 => b"$-1\r\n",
+            Protocol::Resp3 => b"_\r\n",
+        });
+    }
+
+    /// Nothing, where an array would stand.
+    pub fn null_array(&mut self) {
+        self.put(match self.protocol {
+            Protocol::Resp2 => b"*-1\r\n",
+            Protocol::Resp3 => b"_\r\n",
+        });
+    }
+
+    /// A truth value; 1 or 0 in RESP2.
+    pub fn boolean(&mut self, value: bool) {
+        match self.protocol {
+            Protocol::Resp2 => self.integer(value.into()),
+            Protocol::Resp3 => self.put(if value { b"#t\r\n" } else { b"#f\r\n" }),
+        }
+    }
+
+    /// The head of an array of `len` elements, which follow.
+    pub fn array(&mut self, len: usize) {
+        self.header(b'*', len as i64);
+    }
+
+    /// The head of a map of `pairs` keys and values, which follow in turn.
+    pub fn map(&mut self, pairs: usize) {
+        match self.protocol {
+            Protocol::Resp2 => self.header(b'*', pairs as i64 * 2),
+            Protocol::Resp3 => self.header(b'%', pairs as i64),
+        }
+    }
+
+    /// The head of a set of `len` elements, which follow.
+    pub fn set(&mut self, len: usize) {
+        self.header(if self.protocol == Protocol::Resp3 { b'~' } else { b'*' }, len as i64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(protocol: Protocol, write: impl FnOnce(&mut Writer)) -> Vec<u8> {
+        let mut out = Vec::new();
+        write(&mut Writer::new(&mut out, protocol));
+        out
+    }
+
+    #[test]
+    fn both_protocols() {
+        let all = |w: &mut Writer| {
+            w.ok();
+            w.error(b"ERR a\r\nb");
+            w.integer(i64::MIN);
+            w.integer(0);
+            w.bulk(b"ab");
+            w.verbatim(b"txt", b"hi");
+            w.null();
+            w.null_array();
+            w.boolean(true);
+            w.array(2);
+            w.map(1);
+            w.set(3);
+        };
+        assert_eq!(
+            written(Protocol::Resp2, all),
+            b"+OK\r\n-ERR a  b\r\n:-9223372036854775808\r\n:0\r\n$2\r\nab\r\n$2\r\nhi\r\n$-1\r\n*-1\r\n:1\r\n*2\r\n*2\r\n*3\r\n"
+        );
+        assert_eq!(
+            written(Protocol::Resp3, all),
+            b"+OK\r\n-ERR a  b\r\n:-9223372036854775808\r\n:0\r\n$2\r\nab\r\n=6\r\ntxt:hi\r\n_\r\n_\r\n#t\r\n*2\r\n%1\r\n~3\r\n"
+        );
+    }
+}
