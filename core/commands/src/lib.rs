@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+mod args;
 mod context;
 mod error;
 pub mod options;

@@ -15,10 +15,9 @@ pub static COMMANDS: &[Command] = &[Command {
     categories: Categories::STRING,
     group: "string",
     since: "1.0.0",
-    complexity: "O(1)",
     summary: "Returns the string stored at a key.",
     handler: Some(get),
-    subcommands: &[],
+    ..Command::ROW
 }];
 
 fn get(context: &mut Context<'_>, request: Request<'_>) -> Outcome {

@@ -219,6 +219,23 @@ impl Command {
     }
 }
 
+impl Command {
+    /// A row without what most commands lack, to be filled in with `..Command::ROW`.
+    pub const ROW: Command = Command {
+        name: "",
+        arity: 0,
+        flags: Flags::NONE,
+        keys: &[],
+        categories: Categories::NONE,
+        group: "",
+        since: "",
+        complexity: "O(1)",
+        summary: "",
+        handler: None,
+        subcommands: &[],
+    };
+}
+
 /// Every command, in alphabetical order within its family.
 pub static FAMILIES: &[&[Command]] =
     &[crate::strings::COMMANDS, crate::generic::COMMANDS, crate::connection::COMMANDS, crate::server::COMMANDS];
