@@ -1,2 +1,68 @@
-//! To be written.
-fn main() {}
+//! `kayvee`: boots the store on this machine and looks after it.
+//!
+//! One module a subject: what the user asks for ([`args`], [`store`]), what a guest runs on ([`probe`], [`qemu`]), how
+//! it is reached ([`network`], [`tap`], [`namespace`], [`proxy`]), and its life ([`supervise`], [`console`], [`ready`],
+//! [`log`], [`instances`]). System calls that need `unsafe` are in [`sys`]. It depends on `kayvee-server` for the
+//! options and the boot line alone; the store itself is another program, or a guest.
+
+mod args;
+mod console;
+mod image;
+mod instances;
+mod log;
+mod namespace;
+mod network;
+mod probe;
+mod proxy;
+mod qemu;
+mod ready;
+mod run;
+mod store;
+mod supervise;
+mod sys;
+mod tap;
+
+use args::{Cli, Command};
+use clap::Parser;
+use std::{fmt, io, process::ExitCode};
+
+const STATUS_FAILED: u8 = 1;
+const STATUS_USAGE: u8 = 2;
+
+/// Arguments that make no sense.
+#[derive(Debug)]
+pub struct UsageError(pub String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Ps => instances::ps(),
+        Command::Logs(args) => instances::logs(&args.name, args.follow),
+        Command::Stop(args) if args.all => instances::stop_all(),
+        Command::Stop(args) => instances::stop(&args.names),
+        Command::Image(args) => image::write(&args.output),
+        Command::TryNamespace => namespace::enter_with_tap().map(drop),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kayvee: {error:#}");
+            if error.is::<UsageError>() { STATUS_USAGE.into() } else { STATUS_FAILED.into() }
+        }
+    }
+}
+
+/// Whether whoever read this program's output, such as `head`, has had enough.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,220 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::{fmt, path::PathBuf};
+
+const AFTER_HELP: &str = "\
+`./kayvee test` runs everything that CI runs.
+
+Exit status: 0 after a clean end, 1 when something failed, 2 for wrong arguments.";
+
+const RUN_AFTER_HELP: &str = "\
+REDIS-OPTIONS are redis.conf's names, the same on every target:
+  kayvee run -- --maxmemory 100mb --requirepass secret
+
+Ctrl-C or SIGTERM shuts the store down and ends with status 0.";
+
+/// Kayvee: a Redis-compatible store that boots without an operating system.
+#[derive(Parser)]
+#[command(name = "kayvee", version, after_help = AFTER_HELP, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Boot the store and say when it answers
+    Run(RunArgs),
+    /// List the detached instances
+    Ps,
+    /// Show what a detached instance has written
+    Logs(LogsArgs),
+    /// Shut detached instances down
+    Stop(StopArgs),
+    /// Write the bootable image to a file
+    Image(ImageArgs),
+    /// Enters a network namespace and ends
+    #[command(hide = true, name = crate::namespace::TRIAL_COMMAND)]
+    TryNamespace,
+}
+
+#[derive(Args, Clone)]
+#[command(after_help = RUN_AFTER_HELP)]
+pub struct RunArgs {
+    /// What the store runs on; auto is KVM where a guest really boots under it, else a Linux process
+    #[arg(long, value_enum, default_value_t = Target::Auto)]
+    pub target: Target,
+
+    /// TCP port, on this host and in the guest [default: 6379]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+
+    /// Memory of the guest; as a Linux process, the store's maxmemory [default: 1024 for a guest]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..=4 << 20))]
+    pub memory: Option<u32>,
+
+    /// How the guest is reached: through a tap of its own (needs rights), or without any rights
+    #[arg(long, value_enum, default_value_t = Net::Auto)]
+    pub net: Net,
+
+    /// The guest's machine type
+    #[arg(long, value_enum, default_value_t = Machine::Microvm)]
+    pub machine: Machine,
+
+    /// Leave it running in the background
+    #[arg(long, group = "background")]
+    pub detach: bool,
+
+    /// Name of the detached instance [default: kayvee]
+    #[arg(long, value_parser = instance_name, requires = "background")]
+    pub name: Option<String>,
+
+    /// This process is the background half of --detach.
+    #[arg(long, hide = true, group = "background")]
+    pub supervised: bool,
+
+    /// The store's options under redis.conf's names, such as --maxmemory 100mb
+    #[arg(last = true, value_name = "REDIS-OPTIONS")]
+    pub redis_options: Vec<String>,
+}
+
+/// The name of a detached instance that was given none.
+pub const DEFAULT_NAME: &str = "kayvee";
+const NAME_MAX_BYTES: usize = 64;
+
+/// Where the store runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Target {
+    /// KVM where a probe boots, else the Linux process
+    Auto,
+    /// A guest under QEMU with KVM
+    Kvm,
+    /// A guest under QEMU's emulation
+    Tcg,
+    /// A process on this system
+    Linux,
+}
+
+/// How a guest is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Net {
+    /// tap with the rights for it, else user
+    Auto,
+    /// A tap device in this system's network
+    Tap,
+    /// No rights needed: a tap in a private network namespace, else QEMU's own network stack
+    User,
+}
+
+/// The machine that QEMU emulates around the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Machine {
+    /// virtio over MMIO, no PCI: boots fastest
+    Microvm,
+    /// A PC with PCI Express
+    Q35,
+}
+
+macro_rules! display_as_argument {
+    ($($type:ty),+) => {
+        $(impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.to_possible_value().map_or(Ok(()), |value| f.write_str(value.get_name()))
+            }
+        })+
+    };
+}
+display_as_argument!(Target, Net, Machine);
+
+#[derive(Args)]
+pub struct LogsArgs {
+    /// Keep showing what is added, until the instance ends
+    #[arg(short, long)]
+    pub follow: bool,
+
+    /// The instance
+    #[arg(value_parser = instance_name, default_value = DEFAULT_NAME)]
+    pub name: String,
+}
+
+#[derive(Args)]
+pub struct StopArgs {
+    /// Every detached instance
+    #[arg(long, conflicts_with = "names")]
+    pub all: bool,
+
+    /// The instances
+    #[arg(value_name = "NAME", value_parser = instance_name, default_value = DEFAULT_NAME)]
+    pub names: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct ImageArgs {
+    /// Where to write it
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+}
+
+/// A name is a folder's name and a column of `ps`.
+fn instance_name(name: &str) -> Result<String, String> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let plain = !name.is_empty() && name.len() <= NAME_MAX_BYTES && name.bytes().all(allowed);
+    if plain && !name.starts_with(['.', '-']) {
+        Ok(name.to_string())
+    } else {
+        Err(format!("a name has 1 to {NAME_MAX_BYTES} letters, digits, '-', '_' or '.', and starts with none of '-.'"))
+    }
+}
+
+impl RunArgs {
+    /// The detached instance's name.
+    pub fn instance_name(&self) -> &str {
+        self.name.as_deref().unwrap_or(DEFAULT_NAME)
+    }
+
+    /// What the background half is started with, to do what this command line asks for.
+    pub fn to_supervised_args(&self) -> Vec<String> {
+        let mut args: Vec<String> = ["run", "--supervised"].map(String::from).into();
+        args.push(format!("--name={}", self.instance_name()));
+        args.extend([format!("--target={}", self.target), format!("--net={}", self.net)]);
+        args.push(format!("--machine={}", self.machine));
+        args.extend(self.port.map(|port| format!("--port={port}")));
+        args.extend(self.memory.map(|mib| format!("--memory={mib}")));
+        args.push("--".into());
+        args.extend(self.redis_options.iter().cloned());
+        args
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn supervised_arguments_parse_back_to_the_same_run() {
+        let line = ["kayvee", "run", "--target", "tcg", "--port", "7000", "--memory", "64", "--net", "user"];
+        let line = line.iter().chain(&["--machine", "q35", "--detach", "--name", "a-b", "--", "--save", ""]);
+        let Command::Run(first) = Cli::try_parse_from(line).unwrap().command else { panic!("not run") };
+        let again = std::iter::once("kayvee".to_string()).chain(first.to_supervised_args());
+        let Command::Run(second) = Cli::try_parse_from(again).unwrap().command else { panic!("not run") };
+        assert!(second.supervised && !second.detach);
+        assert_eq!(first.to_supervised_args(), second.to_supervised_args());
+        assert_eq!((second.port, second.memory), (Some(7000), Some(64)));
+        assert_eq!(second.redis_options, ["--save", ""]);
+    }
+
+    #[test]
+    fn names_cannot_leave_their_folder() {
+        for name in ["", "..", ".x", "a/b", "-f", "a b", &"x".repeat(65)] {
+            assert!(instance_name(name).is_err(), "{name:?}");
+        }
+        assert_eq!(instance_name("kv-1_b.c").unwrap(), "kv-1_b.c");
+    }
+}

@@ -1,0 +1,334 @@
+//! The detached instances: one folder each, with a lock that its supervisor holds for as long as it lives.
+//!
+//! The kernel releases a record lock with its process and tells who holds it, so neither a killed supervisor nor a
+//! process number that was given out again can pass for a living instance.
+
+use crate::{args::RunArgs, console::next_line, log, sys};
+use anyhow::{Context, Result, anyhow, bail};
+use nix::{
+    fcntl::{FcntlArg, fcntl},
+    libc,
+    sys::signal::Signal,
+};
+use std::{
+    collections::VecDeque,
+    env,
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, BufReader, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// Longer than a supervisor gives its store.
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a followed log is looked at.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
+/// Lines that are shown of the log of an instance that did not start.
+const TAIL_LINES: usize = 30;
+
+/// What a supervisor says to the process that started it, before the words of [`Claim::announce`].
+const CLAIMED: &str = "claimed";
+
+/// An instance, living or dead.
+struct Instance {
+    name: String,
+    folder: PathBuf,
+}
+
+/// A supervisor's hold on its instance.
+pub struct Claim {
+    instance: Instance,
+    /// Closing any descriptor of the file releases the lock, so it is opened once and kept.
+    _lock: File,
+}
+
+/// The folder of all instances of this user.
+fn state_folder() -> Result<PathBuf> {
+    let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = match set("XDG_RUNTIME_DIR") {
+        Some(folder) if folder.is_dir() => folder,
+        _ if nix::unistd::geteuid().is_root() => PathBuf::from("/run"),
+        _ => set("XDG_STATE_HOME")
+            .or_else(|| set("HOME").map(|home| home.join(".local/state")))
+            .ok_or_else(|| anyhow!("neither XDG_RUNTIME_DIR nor HOME is set: no place for a detached instance"))?,
+    };
+    Ok(base.join("kayvee"))
+}
+
+impl Instance {
+    fn named(name: &str) -> Result<Instance> {
+        Ok(Instance { name: name.into(), folder: state_folder()?.join(name) })
+    }
+
+    fn all() -> Result<Vec<Instance>> {
+        let entries = match fs::read_dir(state_folder()?) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut instances = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            instances
+                .extend(entry.file_name().to_str().map(|name| Instance { name: name.into(), folder: entry.path() }));
+        }
+        instances.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(instances)
+    }
+
+    fn exists(&self) -> bool {
+        self.folder.is_dir()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// The number of the living supervisor.
+    fn supervisor(&self) -> Result<Option<u32>> {
+        let lock = match File::open(self.folder.join("lock")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            lock => lock?,
+        };
+        let mut request = whole_file(libc::F_WRLCK);
+        fcntl(&lock, FcntlArg::F_GETLK(&mut request))?;
+        Ok((request.l_type != libc::F_UNLCK as libc::c_short).then_some(request.l_pid as u32))
+    }
+
+    /// Locks the folder, making it where it is missing, or returns `None` when another process holds it.
+    fn lock(&self) -> Result<Option<File>> {
+        loop {
+            DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+            let path = self.folder.join("lock");
+            let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+            if fcntl(&lock, FcntlArg::F_SETLK(&whole_file(libc::F_WRLCK))).is_err() {
+                return Ok(None);
+            }
+            // Between opening and locking, the folder may have been removed and made anew by others.
+            if fs::metadata(&path).is_ok_and(|found| lock.metadata().is_ok_and(|own| found.ino() == own.ino())) {
+                return Ok(Some(lock));
+            }
+        }
+    }
+
+    fn fact(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.folder.join(name)).ok().map(|text| text.trim().to_string())
+    }
+
+    fn record(&self, name: &str, fact: &str) -> Result<()> {
+        // Readers never see half a file.
+        let (path, draft) = (self.folder.join(name), self.folder.join(format!("{name}.new")));
+        fs::write(&draft, fact).and_then(|()| fs::rename(&draft, path)).with_context(|| format!("recording {name}"))
+    }
+
+    /// Removes what a dead instance has left.
+    fn remove(&self) -> Result<()> {
+        match self.lock()? {
+            Some(_lock) => fs::remove_dir_all(&self.folder).context("removing its folder"),
+            None => bail!("it has just been started again"),
+        }
+    }
+}
+
+fn whole_file(lock_type: libc::c_int) -> libc::flock {
+    libc::flock {
+        l_type: lock_type as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
+}
+
+impl Claim {
+    /// Makes this process the supervisor of an instance, in place of a dead one of that name.
+    pub fn take(name: &str) -> Result<(Claim, log::Log)> {
+        let instance = Instance::named(name)?;
+        let Some(lock) = instance.lock().with_context(|| format!("making {}", instance.folder.display()))? else {
+            bail!("{}", already_running(name));
+        };
+        for entry in fs::read_dir(&instance.folder)? {
+            let path = entry?.path();
+            if path.file_name().is_some_and(|name| name != "lock") {
+                fs::remove_file(path)?;
+            }
+        }
+        let log = log::Log::file(instance.log_path())?;
+        let claim = Claim { instance, _lock: lock };
+        writeln!(io::stdout(), "{CLAIMED}")?;
+        Ok((claim, log))
+    }
+
+    /// Records what `ps` shows, and tells the process that waits for it; a failure means that it does not wait any more.
+    pub fn announce(&self, target: &str, address: &str, words: &str) -> Result<()> {
+        self.instance.record("target", target)?;
+        self.instance.record("address", address)?;
+        self.instance.record("started", &unix_seconds().to_string())?;
+        let mut stdout = io::stdout();
+        writeln!(stdout, "{words}").and_then(|()| stdout.flush()).context("nobody waits for this instance any more")?;
+        let nowhere = OpenOptions::new().write(true).open("/dev/null")?;
+        Ok(nix::unistd::dup2_stdout(nowhere)?)
+    }
+
+    /// Records how the run ended.
+    pub fn end(&self, status: u8) -> Result<()> {
+        self.instance.record("status", &status.to_string())
+    }
+}
+
+fn already_running(name: &str) -> String {
+    format!("an instance '{name}' is running; stop it with `kayvee stop {name}`, or choose another --name")
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Starts a supervisor in the background and waits until its store answers.
+pub fn detach(args: &RunArgs) -> Result<()> {
+    let name = args.instance_name();
+    let instance = Instance::named(name)?;
+    if instance.supervisor()?.is_some() {
+        bail!("{}", already_running(name));
+    }
+    let mut command = Command::new("/proc/self/exe");
+    command.args(args.to_supervised_args()).stdin(Stdio::null()).stdout(Stdio::piped());
+    sys::leave_session(&mut command);
+    let mut supervisor = command.spawn().context("starting the background process")?;
+    let mut words = String::new();
+    supervisor.stdout.take().expect("it is piped").read_to_string(&mut words)?;
+    match words.strip_prefix(CLAIMED).map(str::trim_start) {
+        Some(ready) if !ready.is_empty() => {
+            println!("{}", ready.trim_end());
+            println!("       in the background: kayvee ps, kayvee logs {name}, kayvee stop {name}");
+            Ok(())
+        }
+        // It could not even take the name, and has said why on this process's standard error.
+        None => bail!("'{name}' did not start"),
+        Some(_) => {
+            supervisor.wait()?;
+            for line in tail(&instance.log_path())? {
+                eprintln!("{line}");
+            }
+            bail!("'{name}' did not start; the lines above are the end of its log")
+        }
+    }
+}
+
+fn tail(path: &Path) -> Result<VecDeque<String>> {
+    let mut log = BufReader::new(File::open(path)?);
+    let mut lines = VecDeque::new();
+    while let Some(line) = next_line(&mut log) {
+        lines.push_back(line);
+        if lines.len() > TAIL_LINES {
+            lines.pop_front();
+        }
+    }
+    Ok(lines)
+}
+
+/// Lists all instances.
+pub fn ps() -> Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{:<16} {:<8} {:<22} {:<8} STATE", "NAME", "TARGET", "ADDRESS", "PID")?;
+    for instance in Instance::all()? {
+        let fact = |name| instance.fact(name).unwrap_or_else(|| "-".into());
+        let supervisor = instance.supervisor()?;
+        let started = instance.fact("started").and_then(|seconds| seconds.parse::<u64>().ok());
+        let state = match (supervisor, started, instance.fact("status")) {
+            (Some(_), Some(seconds), _) => format!("up {}", duration(unix_seconds().saturating_sub(seconds))),
+            (Some(_), None, _) => "starting".into(),
+            (None, _, Some(status)) => format!("ended with status {status}"),
+            (None, _, None) => "killed".into(),
+        };
+        let pid = supervisor.map_or("-".into(), |pid| pid.to_string());
+        writeln!(out, "{:<16} {:<8} {:<22} {pid:<8} {state}", instance.name, fact("target"), fact("address"))?;
+    }
+    Ok(())
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..172_800 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// Shows an instance's log, its older half first, and what is added to it until the instance ends.
+pub fn logs(name: &str, follow: bool) -> Result<()> {
+    let instance = existing(name)?;
+    let mut out = io::stdout().lock();
+    if let Ok(mut older) = File::open(log::set_aside(&instance.log_path())) {
+        io::copy(&mut older, &mut out)?;
+    }
+    let mut current = File::open(instance.log_path()).with_context(|| format!("'{name}' has no log yet"))?;
+    loop {
+        // Asked before reading: what a supervisor has written until it ended is then still read.
+        let living = instance.supervisor()?.is_some();
+        io::copy(&mut current, &mut out)?;
+        out.flush()?;
+        if !follow || !living {
+            return Ok(());
+        }
+        // The log may have been set aside and begun anew.
+        if let Ok(newest) = File::open(instance.log_path())
+            && newest.metadata()?.ino() != current.metadata()?.ino()
+        {
+            io::copy(&mut current, &mut out)?;
+            current = newest;
+            continue;
+        }
+        thread::sleep(FOLLOW_INTERVAL);
+    }
+}
+
+/// Shuts instances down and forgets them, the dead ones too.
+pub fn stop(names: &[String]) -> Result<()> {
+    for name in names {
+        stop_one(&existing(name)?).with_context(|| format!("stopping '{name}'"))?;
+    }
+    Ok(())
+}
+
+/// Shuts all instances down and forgets them.
+pub fn stop_all() -> Result<()> {
+    Instance::all()?
+        .iter()
+        .try_for_each(|instance| stop_one(instance).with_context(|| format!("stopping '{}'", instance.name)))
+}
+
+fn existing(name: &str) -> Result<Instance> {
+    let instance = Instance::named(name)?;
+    if !instance.exists() {
+        bail!("there is no instance '{name}'; `kayvee ps` lists them");
+    }
+    Ok(instance)
+}
+
+fn stop_one(instance: &Instance) -> Result<()> {
+    let name = &instance.name;
+    if let Some(pid) = instance.supervisor()? {
+        // The handle is opened first and the lock asked again: then the handle is the supervisor's.
+        let process = sys::Process::open(pid);
+        if instance.supervisor()? == Some(pid) {
+            let process = process?;
+            process.signal(Signal::SIGTERM)?;
+            if !process.wait(STOP_TIMEOUT)? {
+                eprintln!("kayvee: '{name}' did not end within {} s and is killed", STOP_TIMEOUT.as_secs());
+                process.signal(Signal::SIGKILL)?;
+                if !process.wait(KILL_TIMEOUT)? {
+                    bail!("process {pid} does not end");
+                }
+            }
+        }
+        println!("stopped {name}");
+    } else {
+        println!("removed {name}, which was not running");
+    }
+    instance.remove()
+}

@@ -1,0 +1,162 @@
+//! QEMU: its command line, and what the ways in which it ends mean. Both are documented in `docs/boot.md`.
+
+use crate::{args::Machine, network::Network, tap::Link};
+use anyhow::{Result, anyhow};
+use std::{
+    env,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus},
+};
+
+const PROGRAM: &str = "qemu-system-x86_64";
+
+/// The address that QEMU's own network stack gives a guest, and its router there.
+const QEMU_GUEST: &str = "10.0.2.15";
+const QEMU_GATEWAY: &str = "10.0.2.2";
+
+/// What executes the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accelerator {
+    /// The processor, by KVM.
+    Kvm,
+    /// Emulation.
+    Tcg,
+}
+
+impl Accelerator {
+    /// Its name for the user.
+    pub fn name(self) -> &'static str {
+        match self {
+            Accelerator::Kvm => "KVM",
+            Accelerator::Tcg => "TCG",
+        }
+    }
+
+    /// What the guest prints for `INFO server` is up to the guest; this is QEMU's side.
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Accelerator::Kvm => &["-accel", "kvm", "-cpu", "host,-arch-capabilities"],
+            // One possible processor would have QEMU drop the guest's memory barriers.
+            Accelerator::Tcg => &["-accel", "tcg", "-cpu", "max", "-smp", "1,maxcpus=2"],
+        }
+    }
+}
+
+/// Everything about a guest but its network.
+pub struct Guest<'a> {
+    /// The bootable image.
+    pub image: &'a Path,
+    /// What executes it.
+    pub accelerator: Accelerator,
+    /// The machine around it.
+    pub machine: Machine,
+    /// Its memory.
+    pub memory_mib: u32,
+}
+
+/// Finds QEMU.
+pub fn find() -> Result<PathBuf> {
+    let paths = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&paths).map(|folder| folder.join(PROGRAM)).find(|path| path.is_file()).ok_or_else(|| {
+        let packages = "apt: qemu-system-x86, dnf: qemu-system-x86-core, apk: qemu-system-x86_64, pacman: \
+            qemu-system-x86, zypper: qemu-x86";
+        anyhow!("{PROGRAM} is not installed ({packages})")
+    })
+}
+
+impl Guest<'_> {
+    /// The command for this guest without a network.
+    pub fn command(&self, qemu: &Path, boot_line: &str) -> Command {
+        let mut command = Command::new(qemu);
+        let machine: &[&str] = match self.machine {
+            Machine::Microvm => {
+                &["-M", "microvm,acpi=off,rtc=on,pit=off,pic=off", "-global", "virtio-mmio.force-legacy=false"]
+            }
+            Machine::Q35 => &["-M", "q35"],
+        };
+        command.args(machine).args(self.accelerator.arguments());
+        command.args(["-m", &self.memory_mib.to_string(), "-append", boot_line]).arg("-kernel").arg(self.image);
+        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
+        command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+        command
+    }
+
+    /// Adds the guest's network device to its command.
+    pub fn add_network(&self, command: &mut Command, network: &Network, listeners: &[TcpListener]) -> Result<()> {
+        let mut device = match self.machine {
+            Machine::Microvm => "virtio-net-device,netdev=n0".to_string(),
+            Machine::Q35 => "virtio-net-pci,netdev=n0,disable-legacy=on,romfile=".to_string(),
+        };
+        let backend = match network.tap() {
+            Some(tap) => {
+                let mac = tap.link.guest_mac.map(|byte| format!("{byte:02x}")).join(":");
+                device.push_str(&format!(",mac={mac}"));
+                format!("tap,id=n0,fd={},vhost=off", tap.end.as_raw_fd())
+            }
+            None => {
+                let forwards = listeners.iter().map(TcpListener::local_addr);
+                let forwards: Vec<SocketAddr> = forwards.collect::<Result<_, _>>()?;
+                // QEMU's parser has no form for IPv6 addresses here.
+                let forwards = forwards.iter().filter(|address| address.is_ipv4());
+                let forwards = forwards.map(|host| format!(",hostfwd=tcp:{host}-{QEMU_GUEST}:{}", host.port()));
+                format!("user,id=n0{}", forwards.collect::<String>())
+            }
+        };
+        command.args(["-netdev", &backend, "-device", &device]);
+        Ok(())
+    }
+}
+
+/// The machine words of the boot line: where in this network the guest is.
+pub fn address_words(network: &Network) -> String {
+    match network.tap() {
+        Some(tap) => format!("ip={}/{} gateway={}", tap.link.guest, Link::PREFIX_BITS, tap.link.host),
+        None => format!("ip={QEMU_GUEST}/24 gateway={QEMU_GATEWAY}"),
+    }
+}
+
+/// How a guest ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// By a client's SHUTDOWN or a signal.
+    Clean,
+    /// It could not start.
+    Refused,
+    /// A panic or an exception.
+    Crashed,
+    /// A shutdown that was asked for with a failing status.
+    ShutDownFailing,
+    /// QEMU failed or was killed.
+    Qemu(ExitStatus),
+}
+
+impl Ending {
+    /// Reads QEMU's exit status.
+    pub fn of(status: ExitStatus) -> Ending {
+        match status.code() {
+            Some(0) => Ending::Clean,
+            Some(3) => Ending::Refused,
+            Some(5) => Ending::Crashed,
+            Some(7) => Ending::ShutDownFailing,
+            _ => Ending::Qemu(status),
+        }
+    }
+
+    /// What to tell the user of an ending that was not clean.
+    pub fn failure(self) -> Option<String> {
+        match self {
+            Ending::Clean => None,
+            Ending::Refused => Some("the guest refused to start; its last lines say why".into()),
+            Ending::Crashed => Some("the guest crashed; its last lines have the cause and the backtrace".into()),
+            Ending::ShutDownFailing => Some("the guest shut down with a failing status".into()),
+            Ending::Qemu(status) => Some(format!("QEMU ended with {status}")),
+        }
+    }
+}
+
+/// The address of the guest in its network.
+pub fn guest_address(network: &Network, port: u16) -> Option<SocketAddr> {
+    network.tap().map(|tap| SocketAddr::new(Ipv4Addr::into(tap.link.guest), port))
+}

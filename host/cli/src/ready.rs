@@ -1,0 +1,63 @@
+//! Whether a store answers.
+
+use anyhow::{Context, Result, bail};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+/// How long a store that accepts connections may take to answer one PING.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const REPLY_MAX_BYTES: u64 = 512;
+
+/// Connects to a store and has it answer a PING.
+pub fn ping(address: SocketAddr) -> Result<()> {
+    let connection =
+        TcpStream::connect_timeout(&address, ANSWER_TIMEOUT).with_context(|| format!("connecting to {address}"))?;
+    ping_over(connection).with_context(|| format!("asking {address}"))
+}
+
+/// Has a store answer a PING over a connection.
+pub fn ping_over(mut connection: TcpStream) -> Result<()> {
+    connection.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    connection.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+    connection.write_all(b"PING\r\n")?;
+    let mut reply = String::new();
+    BufReader::new(connection.take(REPLY_MAX_BYTES)).read_line(&mut reply)?;
+    // A store with a password does answer; whether the password is right is its client's business.
+    if reply == "+PONG\r\n" || reply.starts_with("-NOAUTH ") {
+        return Ok(());
+    }
+    bail!("PING was answered with {reply:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{net::TcpListener, thread};
+
+    fn ping_answered_with(reply: &'static [u8]) -> Result<()> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let mut request = [0; 6];
+            client.read_exact(&mut request).unwrap();
+            assert_eq!(&request, b"PING\r\n");
+            client.write_all(reply).unwrap();
+        });
+        let outcome = ping(address);
+        server.join().unwrap();
+        outcome
+    }
+
+    #[test]
+    fn an_answer_is_a_pong_or_the_wish_for_a_password() {
+        ping_answered_with(b"+PONG\r\n").unwrap();
+        ping_answered_with(b"-NOAUTH Authentication required.\r\n").unwrap();
+        for reply in [&b""[..], b"+PON", b"-ERR unknown command\r\n", b"HTTP/1.1 400 Bad Request\r\n"] {
+            assert!(ping_answered_with(reply).is_err(), "{reply:?}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! `kayvee run`: chooses what the store runs on, and puts the parts of a run together.
+
+use crate::{
+    UsageError,
+    args::{Machine, Net, RunArgs, Target},
+    image, instances,
+    log::Log,
+    network::{self, Network},
+    probe, proxy,
+    qemu::{self, Accelerator, Ending, Guest},
+    ready, store,
+    store::Store,
+    supervise::{self, Ask, Outcome, Run},
+};
+use anyhow::{Context, Result, anyhow, bail};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use signal_hook::iterator::Signals;
+use std::{
+    io::{self, Write},
+    net::{SocketAddr, TcpStream},
+    process::Command,
+    rc::Rc,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+/// Memory of a guest whose user asked for none in particular.
+const GUEST_MEMORY_MIB: u32 = 1024;
+/// Descriptors that are not the proxy's.
+const RESERVED_DESCRIPTORS: u64 = 64;
+/// How soon a process that does not accept connections yet is asked again.
+const CONNECT_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Boots the store, and stays with it until its end unless it is to run in the background.
+pub fn run(args: &RunArgs) -> Result<()> {
+    let store = Store::from_args(args)?;
+    if args.target == Target::Linux && (args.net != Net::Auto || args.machine != Machine::Microvm) {
+        return Err(
+            UsageError("--net and --machine are about guests; leave them out with --target linux".into()).into()
+        );
+    }
+    if args.detach {
+        return instances::detach(args);
+    }
+    let signals = supervise::catch_signals()?;
+    if !args.supervised {
+        let session = Session { log: Arc::new(Log::terminal()), claim: None };
+        return session.run(args, store, signals);
+    }
+    let (claim, log) = instances::Claim::take(args.instance_name())?;
+    let session = Session { log: Arc::new(log), claim: Some(Rc::new(claim)) };
+    let result = session.run(args, store, signals);
+    if let Some(claim) = &session.claim {
+        claim.end(u8::from(result.is_err()))?;
+    }
+    result
+}
+
+/// Where a run's words go: to the terminal, or to the log and record of a detached instance.
+struct Session {
+    log: Arc<Log>,
+    claim: Option<Rc<instances::Claim>>,
+}
+
+impl Session {
+    fn run(&self, args: &RunArgs, store: Store, signals: Signals) -> Result<()> {
+        match self.choose(args)? {
+            Some(accelerator) => self.run_guest(args, accelerator, &store, signals),
+            None => self.run_process(&store.with_default_maxmemory(args.memory), signals),
+        }
+    }
+
+    fn note(&self, text: &str) {
+        self.log.line(&format!("kayvee: {text}"));
+    }
+
+    /// What to boot a guest with, or `None` for the Linux process.
+    fn choose(&self, args: &RunArgs) -> Result<Option<Accelerator>> {
+        match args.target {
+            Target::Linux => Ok(None),
+            Target::Tcg => Ok(Some(Accelerator::Tcg)),
+            Target::Kvm => Ok(Some(Accelerator::Kvm)),
+            Target::Auto => match probe::kvm(&image::path()?) {
+                Ok(()) => Ok(Some(Accelerator::Kvm)),
+                Err(error) => {
+                    self.note(&format!("running as a Linux process, because no guest boots under KVM here: {error:#}"));
+                    Ok(None)
+                }
+            },
+        }
+    }
+
+    fn run_process(&self, store: &Store, signals: Signals) -> Result<()> {
+        let addresses = store.listen_addresses()?;
+        // Only to know before the start that the port is free; the process listens by itself.
+        let listeners = network::listen(&addresses, store.options().tcp_backlog)?;
+        let address = store::reachable(listeners[0].local_addr()?);
+        drop(listeners);
+        let mut command = Command::new(image::built("kayvee-linux")?);
+        command.args(store.words());
+        let prove = move || {
+            loop {
+                match TcpStream::connect(address) {
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => thread::sleep(CONNECT_INTERVAL),
+                    Err(error) => return Err(error).with_context(|| format!("connecting to {address}")),
+                    Ok(connection) => return ready::ping_over(connection),
+                }
+            }
+        };
+        let announce = self.announcement(store, "linux", address, "a Linux process");
+        let run = Run { command, inherited: None, ask: Ask::AtOnce, prove: Box::new(prove), announce };
+        let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;
+        match failure {
+            Some(failure) => Err(failure),
+            None if status.success() => Ok(()),
+            None => bail!("the store ended with {status}"),
+        }
+    }
+
+    fn run_guest(&self, args: &RunArgs, accelerator: Accelerator, store: &Store, signals: Signals) -> Result<()> {
+        let image = image::path()?;
+        let qemu = qemu::find()?;
+        let max_connections = raise_descriptor_limit()?.saturating_sub(RESERVED_DESCRIPTORS) / 2;
+        let listeners = network::listen(&store.listen_addresses()?, store.options().tcp_backlog)?;
+        let front = listeners[0].local_addr()?;
+        let network = Network::open(args.net, &listeners)?;
+
+        let memory_mib = args.memory.unwrap_or(GUEST_MEMORY_MIB);
+        let guest = Guest { image: &image, accelerator, machine: args.machine, memory_mib };
+        let boot_line = format!("{} -- {}", qemu::address_words(&network), store.boot_words());
+        let mut command = guest.command(&qemu, &boot_line);
+        guest.add_network(&mut command, &network, &listeners)?;
+
+        let guest_address = qemu::guest_address(&network, front.port());
+        let place = match (&network, guest_address) {
+            (Network::Tap(_), Some(address)) => format!("a {} guest, also at {address}", accelerator.name()),
+            _ => format!("a {} guest", accelerator.name()),
+        };
+        if let Network::Qemu { why } = &network {
+            self.note(&format!("the guest is reached through QEMU's own network stack, which is slow: {why}"));
+        }
+        let proxy = match guest_address {
+            Some(guest) => {
+                let keepalive = Some(store.options().tcp_keepalive).filter(|&seconds| seconds > 0);
+                let keepalive = keepalive.map(|seconds| Duration::from_secs(seconds.into()));
+                let settings = proxy::Settings { guest, max_connections: max_connections as usize, keepalive };
+                Some(proxy::Proxy::new(listeners, settings)?)
+            }
+            None => {
+                // QEMU takes the port itself.
+                drop(listeners);
+                None
+            }
+        };
+        let inherited = network.tap().map(|tap| std::os::fd::AsRawFd::as_raw_fd(&tap.end));
+        let announce =
+            self.announcement(store, &accelerator.name().to_ascii_lowercase(), store::reachable(front), &place);
+        let prove = move || {
+            if let Some(proxy) = proxy {
+                thread::spawn(move || proxy.run());
+            }
+            if let Some(address) = guest_address {
+                ready::ping(address)?;
+            }
+            ready::ping_over(network.connect_to_front(front)?)
+        };
+        let run = Run { command, inherited, ask: Ask::WhenListening, prove: Box::new(prove), announce };
+        let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;
+        match failure.or_else(|| Ending::of(status).failure().map(|text| anyhow!(text))) {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+
+    /// The words that say where the store answers, once it does.
+    fn announcement(
+        &self,
+        store: &Store,
+        target: &str,
+        address: SocketAddr,
+        place: &str,
+    ) -> Box<dyn FnOnce() -> Result<()>> {
+        let host = if address.ip().is_loopback() && address.is_ipv4() {
+            String::new()
+        } else {
+            format!(" -h {}", address.ip())
+        };
+        let password = if store.options().requirepass.is_empty() { "" } else { " --askpass" };
+        let words = format!("ready: {address} ({place})\n       redis-cli{host} -p {}{password}", address.port());
+        let (claim, target) = (self.claim.clone(), target.to_string());
+        Box::new(move || match claim {
+            Some(claim) => claim.announce(&target, &address.to_string(), &words),
+            None => {
+                // Whoever started this and does not read it wants the store all the same.
+                let _ = writeln!(io::stdout(), "{words}");
+                Ok(())
+            }
+        })
+    }
+}
+
+/// Allows this process as many open files as it may have, and returns how many those are: a connection takes two.
+fn raise_descriptor_limit() -> Result<u64> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).context("raising the limit of open files")?;
+    Ok(most)
+}

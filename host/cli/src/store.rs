@@ -1,0 +1,165 @@
+//! The store's options: checked here, before anything boots, and written in the form that each target takes.
+
+use crate::{UsageError, args::RunArgs};
+use anyhow::Result;
+use kayvee_server::{Options, boot::quote_word};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Checked options of one run.
+pub struct Store {
+    words: Vec<String>,
+    options: Options,
+}
+
+/// An address to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// Where.
+    pub address: SocketAddr,
+    /// What to do on a system that has no such address.
+    pub absent: Absent,
+}
+
+/// What a missing address means; redis.conf marks one that may be missing with a `-`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// The store does not start.
+    Refuse,
+    /// It does without.
+    Skip,
+}
+
+impl Store {
+    /// Checks the options of a run; `--port` is the same option as the store's, so both may be given only if they agree.
+    pub fn from_args(args: &RunArgs) -> Result<Store> {
+        let mut words = args.redis_options.clone();
+        let mut options = parse(&words)?;
+        if let Some(port) = args.port {
+            if !names(&words, "--port") {
+                words.extend(["--port".into(), port.to_string()]);
+                options = parse(&words)?;
+            } else if options.port != port {
+                let both = format!("--port is given twice: {port}, and {} behind '--'", options.port);
+                return Err(UsageError(format!("{both}; leave one of them out")).into());
+            }
+        }
+        Ok(Store { words, options })
+    }
+
+    /// These options with `maxmemory` set to `mib`, unless the user has set it already.
+    pub fn with_default_maxmemory(mut self, mib: Option<u32>) -> Store {
+        if let Some(mib) = mib.filter(|_| !names(&self.words, "--maxmemory")) {
+            self.words.extend(["--maxmemory".into(), format!("{mib}mb")]);
+            self.options.maxmemory = u64::from(mib) << 20;
+        }
+        self
+    }
+
+    /// The options as arguments of a process.
+    pub fn words(&self) -> &[String] {
+        &self.words
+    }
+
+    /// The options as the second half of an image's boot command line.
+    pub fn boot_words(&self) -> String {
+        self.words.iter().map(|word| quote_word(word)).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The options as the store understands them.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The addresses of `bind` on this host.
+    pub fn listen_addresses(&self) -> Result<Vec<Listen>> {
+        let port = self.options.port;
+        let addresses = self.options.bind.iter().map(|word| {
+            let (name, absent) = match word.strip_prefix('-') {
+                Some(name) => (name, Absent::Skip),
+                None => (word.as_str(), Absent::Refuse),
+            };
+            let ip = match name {
+                "*" => Ok(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+                "::*" => Ok(IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
+                name => name.parse().map_err(|_| UsageError(format!("option '--bind': '{word}' is not an address"))),
+            }?;
+            Ok(Listen { address: SocketAddr::new(ip, port), absent })
+        });
+        addresses.collect()
+    }
+}
+
+/// The address by which a client on this host reaches a listener.
+pub fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+fn parse(words: &[String]) -> Result<Options, UsageError> {
+    Options::from_args(words.iter().map(|word| word.as_bytes())).map_err(|error| UsageError(error.to_string()))
+}
+
+fn names(words: &[String], option: &str) -> bool {
+    words.iter().any(|word| word.eq_ignore_ascii_case(option))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    fn store(line: &[&str]) -> Result<Store> {
+        let Command::Run(args) = Cli::try_parse_from(["kayvee", "run"].iter().chain(line))?.command else {
+            panic!("not run")
+        };
+        Store::from_args(&args)
+    }
+
+    #[test]
+    fn both_ports_are_one_option() {
+        assert_eq!(store(&[]).unwrap().options().port, 6379);
+        assert_eq!(store(&["--port", "7000"]).unwrap().words(), ["--port", "7000"]);
+        assert_eq!(store(&["--", "--PORT", "7001"]).unwrap().options().port, 7001);
+        assert_eq!(store(&["--port", "7001", "--", "--port", "7001"]).unwrap().options().port, 7001);
+        assert!(store(&["--port", "7001", "--", "--port", "7000"]).is_err());
+        assert!(store(&["--port", "0"]).is_err());
+    }
+
+    #[test]
+    fn unknown_options_are_refused() {
+        for line in [&["--", "--nonsense", "1"][..], &["--", "--port"], &["--", "port", "1"], &["--", "--hz", "x"]] {
+            assert!(store(line).is_err(), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn boot_words_survive_the_guest_s_parser() {
+        let store = store(&["--port", "7000", "--", "--requirepass", "a \"b\"\t", "--save", ""]).unwrap();
+        let line = format!("ip=dhcp -- {}", store.boot_words());
+        let booted = kayvee_server::boot::BootArgs::parse(line.as_bytes()).unwrap();
+        assert_eq!(&booted.options, store.options());
+    }
+
+    #[test]
+    fn bind_names_the_addresses() {
+        let addresses = |bind: &str| store(&["--", "--bind", bind]).unwrap().listen_addresses();
+        let listen = addresses("* -::1").unwrap();
+        assert_eq!(listen[0], Listen { address: "0.0.0.0:6379".parse().unwrap(), absent: Absent::Refuse });
+        assert_eq!(listen[1], Listen { address: "[::1]:6379".parse().unwrap(), absent: Absent::Skip });
+        assert_eq!(reachable(listen[0].address), "127.0.0.1:6379".parse().unwrap());
+        assert!(addresses("example").is_err());
+    }
+
+    #[test]
+    fn memory_becomes_maxmemory_unless_that_is_set() {
+        assert_eq!(store(&[]).unwrap().with_default_maxmemory(Some(32)).words(), ["--maxmemory", "32mb"]);
+        let set = store(&["--", "--maxmemory", "1gb"]).unwrap().with_default_maxmemory(Some(32));
+        assert_eq!(set.options().maxmemory, 1 << 30);
+        assert_eq!(set.words().len(), 2);
+    }
+}

@@ -1,0 +1,189 @@
+//! One store from its start to its end: its console, its readiness, the signals to this process, and how it ended.
+
+use crate::{console, log::Log, sys};
+use anyhow::{Context, Result, anyhow};
+use nix::sys::signal::Signal;
+use signal_hook::{consts, iterator::Signals};
+use std::{
+    io,
+    os::fd::RawFd,
+    process::{Command, ExitStatus, Stdio},
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A slow machine that emulates the guest still boots it in a few seconds.
+const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a store may take to end in good order.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What happens in a run.
+pub enum Event {
+    /// This process received a signal that asks it to end.
+    Signal,
+    /// The store accepts connections.
+    Listening,
+    /// It has, or has not, answered.
+    Answered(Result<()>),
+    /// It has ended.
+    Ended(io::Result<ExitStatus>),
+}
+
+/// A store to run.
+pub struct Run {
+    /// What starts it.
+    pub command: Command,
+    /// A descriptor that it inherits.
+    pub inherited: Option<RawFd>,
+    /// When to ask whether it answers.
+    pub ask: Ask,
+    /// Proves that it answers.
+    pub prove: Box<dyn FnOnce() -> Result<()> + Send>,
+    /// Tells the user that it does.
+    pub announce: Box<dyn FnOnce() -> Result<()>>,
+}
+
+/// When a store is asked whether it answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// From the start on.
+    AtOnce,
+    /// Once its console says that it accepts connections.
+    WhenListening,
+}
+
+/// How a run came to its end.
+pub struct Outcome {
+    /// The store's exit status.
+    pub status: ExitStatus,
+    /// Why it was ended, where it did not end by itself and nobody asked for it.
+    pub failure: Option<anyhow::Error>,
+}
+
+/// The signals that ask this process to end, held back from now on until a run takes them.
+pub fn catch_signals() -> Result<Signals> {
+    Signals::new([consts::SIGINT, consts::SIGTERM, consts::SIGHUP]).context("catching signals")
+}
+
+/// Starts a store and stays with it until it has ended.
+pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcome> {
+    let Run { mut command, inherited, ask, prove, announce } = run;
+    let (sender, events) = mpsc::channel();
+    let (reader, writer) = io::pipe()?;
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    sys::tie_to_this_process(&mut command, inherited);
+    let program = command.get_program().to_string_lossy().into_owned();
+    let mut child = command.spawn().with_context(|| format!("starting {program}"))?;
+    // It holds the writing end of the console's pipe.
+    drop(command);
+    let process = sys::Process::open(child.id())?;
+    let console = console::follow(reader, log, sender.clone());
+    let ended = sender.clone();
+    thread::spawn(move || ended.send(Event::Ended(child.wait())));
+    let signalled = sender.clone();
+    thread::spawn(move || signals.forever().try_for_each(|_| signalled.send(Event::Signal)));
+
+    let mut supervision = Supervision {
+        process,
+        sender,
+        prove: Some(prove),
+        announce: Some(announce),
+        failure: None,
+        phase: Phase::Boot,
+    };
+    if ask == Ask::AtOnce {
+        supervision.handle(Event::Listening)?;
+    }
+    let mut deadline = Some(Instant::now() + BOOT_TIMEOUT);
+    let status = loop {
+        let event = match deadline {
+            Some(deadline) => events.recv_timeout(deadline.saturating_duration_since(Instant::now())),
+            None => events.recv().map_err(mpsc::RecvTimeoutError::from),
+        };
+        let phase = supervision.phase;
+        match event {
+            Ok(Event::Ended(status)) => break status?,
+            Ok(event) => supervision.handle(event)?,
+            Err(_) => supervision.time_out()?,
+        }
+        if supervision.phase != phase {
+            deadline = supervision.phase.limit().map(|limit| Instant::now() + limit);
+        }
+    };
+    // The console's last lines come before the verdict on them.
+    let _ = console.join();
+    Ok(Outcome { status, failure: supervision.failure })
+}
+
+struct Supervision {
+    process: sys::Process,
+    sender: mpsc::Sender<Event>,
+    prove: Option<Box<dyn FnOnce() -> Result<()> + Send>>,
+    announce: Option<Box<dyn FnOnce() -> Result<()>>>,
+    failure: Option<anyhow::Error>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Boot,
+    Serve,
+    Stop,
+    Kill,
+}
+
+impl Phase {
+    fn limit(self) -> Option<Duration> {
+        match self {
+            Phase::Boot => Some(BOOT_TIMEOUT),
+            Phase::Serve | Phase::Kill => None,
+            Phase::Stop => Some(STOP_TIMEOUT),
+        }
+    }
+}
+
+impl Supervision {
+    fn handle(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Listening => {
+                if let Some(prove) = self.prove.take() {
+                    let sender = self.sender.clone();
+                    thread::spawn(move || sender.send(Event::Answered(prove())));
+                }
+                Ok(())
+            }
+            Event::Answered(Ok(())) if self.phase == Phase::Boot => {
+                self.phase = Phase::Serve;
+                let announced = self.announce.take().map_or(Ok(()), |announce| announce());
+                announced.or_else(|error| self.fail(error))
+            }
+            Event::Answered(Err(error)) if self.phase == Phase::Boot => self.fail(error),
+            Event::Signal if self.phase == Phase::Stop => self.end(Signal::SIGKILL),
+            Event::Signal => self.end(Signal::SIGTERM),
+            Event::Answered(_) | Event::Ended(_) => Ok(()),
+        }
+    }
+
+    fn time_out(&mut self) -> Result<()> {
+        if self.phase == Phase::Stop {
+            self.failure.get_or_insert_with(|| anyhow!("it did not end within {} s", STOP_TIMEOUT.as_secs()));
+            return self.end(Signal::SIGKILL);
+        }
+        self.fail(anyhow!("the store did not answer within {} s", BOOT_TIMEOUT.as_secs()))
+    }
+
+    fn fail(&mut self, error: anyhow::Error) -> Result<()> {
+        self.failure = Some(error);
+        self.end(Signal::SIGTERM)
+    }
+
+    fn end(&mut self, signal: Signal) -> Result<()> {
+        self.phase = if signal == Signal::SIGKILL { Phase::Kill } else { Phase::Stop };
+        match self.process.signal(signal) {
+            // It has ended just now, which its own event says next.
+            Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) => Ok(()),
+            result => Ok(result?),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! System calls that no crate here wraps safely. All `unsafe` of this program is in this file.
+
+use nix::{errno::Errno, libc, poll, sys::signal::Signal};
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    mem::zeroed,
+    net::Ipv4Addr,
+    os::{
+        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+        unix::process::CommandExt,
+    },
+    process::Command,
+    time::Duration,
+};
+
+/// Makes a tap device and returns its open end, whose closing removes the device, and its name. A `%d` in the name is
+/// replaced by the kernel with the first free number.
+pub fn create_tap(name: &str) -> io::Result<(File, String)> {
+    let tun = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
+    let mut request = interface_request(name)?;
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
+    // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is.
+    Errno::result(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, &mut request) })?;
+    let name = request.ifr_name.iter().take_while(|&&b| b != 0).map(|&b| char::from(b as u8)).collect();
+    Ok((tun, name))
+}
+
+/// Gives an interface its IPv4 address and mask and switches it on.
+pub fn bring_up(name: &str, address: Ipv4Addr, mask: Ipv4Addr) -> io::Result<()> {
+    let socket = datagram_socket()?;
+    let mut request = interface_request(name)?;
+    for (operation, ip) in [(libc::SIOCSIFADDR, address), (libc::SIOCSIFNETMASK, mask)] {
+        request.ifr_ifru.ifru_addr = socket_address(ip);
+        // SAFETY: both operations read one `ifreq` with `ifru_addr` set, which `request` is.
+        Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), operation as _, &request) })?;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
+    // SAFETY: the operation reads one `ifreq` with `ifru_flags` set, which `request` is.
+    Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &request) })?;
+    Ok(())
+}
+
+/// Enters a neighbour's Ethernet address for good, so that the first packet to it waits for no ARP exchange.
+pub fn add_neighbour(interface: &str, address: Ipv4Addr, mac: [u8; 6]) -> io::Result<()> {
+    let socket = datagram_socket()?;
+    // SAFETY: `arpreq` is plain data, for which all zeros is a value.
+    let mut request: libc::arpreq = unsafe { zeroed() };
+    request.arp_pa = socket_address(address);
+    request.arp_ha.sa_family = libc::ARPHRD_ETHER;
+    for (to, from) in request.arp_ha.sa_data.iter_mut().zip(mac) {
+        *to = from as _;
+    }
+    request.arp_flags = libc::ATF_PERM | libc::ATF_COM;
+    for (to, from) in request.arp_dev.iter_mut().zip(interface.bytes().take(libc::IFNAMSIZ - 1)) {
+        *to = from as _;
+    }
+    // SAFETY: the operation reads one `arpreq`, which `request` is.
+    Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSARP as _, &request) })?;
+    Ok(())
+}
+
+fn datagram_socket() -> io::Result<socket2::Socket> {
+    socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)
+}
+
+fn interface_request(name: &str) -> io::Result<libc::ifreq> {
+    if name.len() >= libc::IFNAMSIZ {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: `ifreq` is plain data, for which all zeros is a value.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as _;
+    }
+    Ok(request)
+}
+
+fn socket_address(ip: Ipv4Addr) -> libc::sockaddr {
+    // `sockaddr_in` behind its family: two bytes of port, then the address in network order.
+    let mut data = [0; 14];
+    for (to, from) in data[2..].iter_mut().zip(ip.octets()) {
+        *to = from as _;
+    }
+    libc::sockaddr { sa_family: libc::AF_INET as _, sa_data: data }
+}
+
+/// Has a child receive SIGTERM when this process ends in whatever way, inherit `inherited` under the same number, and
+/// live in a process group of its own, so that a terminal's Ctrl-C reaches this process alone.
+///
+/// The thread that spawns the child has to live as long as the process: the kernel sends the signal when it ends.
+pub fn tie_to_this_process(command: &mut Command, inherited: Option<RawFd>) {
+    command.process_group(0);
+    let parent = nix::unistd::getpid();
+    let prepare = move || {
+        nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
+        // The parent may have ended before the line above.
+        if nix::unistd::getppid() != parent {
+            return Err(Errno::ESRCH.into());
+        }
+        if let Some(fd) = inherited {
+            // SAFETY: F_SETFD takes an integer and touches no memory; on a number that is not open it fails.
+            Errno::result(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) })?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes system calls only, and allocates nothing.
+    unsafe { command.pre_exec(prepare) };
+}
+
+/// Has a child start a session of its own, away from the terminal of this one.
+pub fn leave_session(command: &mut Command) {
+    // SAFETY: setsid is a system call that touches no memory.
+    unsafe { command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(io::Error::from)) };
+}
+
+/// A handle to one process, which stays that process's when its number is given out again.
+pub struct Process(OwnedFd);
+
+impl Process {
+    /// Opens the process that has this number now.
+    pub fn open(pid: u32) -> io::Result<Process> {
+        // SAFETY: pidfd_open takes two integers and touches no memory.
+        let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) })?;
+        // SAFETY: the call has just returned this descriptor, and nothing else owns it.
+        Ok(Process(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        // SAFETY: the third argument may be null; no other argument is a pointer.
+        let sent = unsafe {
+            let no_info: *const libc::siginfo_t = std::ptr::null();
+            libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal as i32, no_info, 0)
+        };
+        Errno::result(sent)?;
+        Ok(())
+    }
+
+    /// Waits until the process has ended, and tells whether it did so in time.
+    pub fn wait(&self, limit: Duration) -> io::Result<bool> {
+        wait_readable(&self.0, limit)
+    }
+}
+
+/// Waits until a descriptor has something to read, or its end, and tells whether that was in time.
+pub fn wait_readable(fd: &impl AsFd, limit: Duration) -> io::Result<bool> {
+    let mut fds = [poll::PollFd::new(fd.as_fd(), poll::PollFlags::POLLIN)];
+    let limit = poll::PollTimeout::try_from(limit).unwrap_or(poll::PollTimeout::MAX);
+    Ok(poll::poll(&mut fds, limit)? > 0)
+}
