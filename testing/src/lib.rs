@@ -1,1 +1,10 @@
-//! To be written.
+//! What proves the store from outside.
+//!
+//! Everything here that speaks to a server does so through [`client`], a small RESP client of its own: a mistake in
+//! `kayvee-resp` must not hide itself. The modules take an address, so the same tests run against the Linux process, a
+//! booted image and redis-server, which is the judge of what is right.
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod conformance;
+pub mod random;
