@@ -97,20 +97,26 @@ pub struct Traits {
     pub version: (u32, u32),
     /// Whether `DEBUG` may be used.
     pub debug: bool,
+    /// Whether a value of 512 MiB fits.
+    pub large: bool,
 }
+
+/// The memory that cases with values of 512 MiB want.
+const LARGE_BYTES: u64 = 3 << 30;
 
 impl Traits {
     /// Asks the server.
     pub fn of(target: &Target) -> io::Result<Traits> {
         let mut client = Client::connect_with(&target.addr, target.password.as_deref())?;
-        let info = client.call(&["INFO", "server"])?;
+        let info = client.call(&["INFO"])?;
         let text = String::from_utf8_lossy(info.text().unwrap_or_default()).into_owned();
-        let version = text.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or_default();
-        let mut numbers = version.trim().split('.').map(|n| n.parse().unwrap_or(0));
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
+        let mut numbers = field("redis_version:").split('.').map(|n| n.parse().unwrap_or(0));
         let debug = client.call(&["DEBUG", "HELP"])?;
         Ok(Traits {
             version: (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)),
             debug: matches!(debug, Reply::Array(_)),
+            large: field("total_system_memory:").parse().is_ok_and(|bytes: u64| bytes >= LARGE_BYTES),
         })
     }
 
@@ -120,6 +126,7 @@ impl Traits {
             match tag.as_str() {
                 "7.2" if self.version < (7, 2) => return Some("needs Redis 7.2"),
                 "7.0" if self.version >= (7, 2) => return Some("what Redis 7.2 changed"),
+                "large" if !self.large => return Some("needs a machine with more memory"),
                 "debug" if !self.debug => return Some("needs DEBUG"),
                 _ => {}
             }
@@ -153,8 +160,7 @@ fn run_recording(case: &Case, target: &Target, mode: Mode) -> (Result<(), String
         Ok(control) => control,
         Err(error) => return (Err(format!("cannot prepare: {error}")), Vec::new()),
     };
-    let bindings =
-        Bindings::from([("password".to_string(), target.password.clone().unwrap_or_default().into_bytes())]);
+    let bindings = Bindings::from([("password".to_string(), target.password.clone().unwrap_or_default().into_bytes())]);
     let mut run = Run { case, target, mode, connections: HashMap::new(), bindings };
     let mut got = Vec::new();
     let mut result = run.script(&mut got);
@@ -374,7 +380,7 @@ pub fn record(file: &str, text: &str, target: &Target, traits: &Traits) -> Resul
             let closes = got.closed || matches!(step.outcome, Outcome::Closes(_));
             let mut bindings = Bindings::new();
             let fits = patterns.len() == got.replies.len()
-                && patterns.iter().zip(&got.replies).all(|(p, r)| p.binds() || p.matches(r, &mut bindings));
+                && patterns.iter().zip(&got.replies).all(|(p, r)| p.uses_names() || p.matches(r, &mut bindings));
             if fits || (got.replies.is_empty() && !got.closed) {
                 continue;
             }

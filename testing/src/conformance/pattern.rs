@@ -181,6 +181,15 @@ impl Pattern {
         }
     }
 
+    /// Whether it depends on what an earlier reply was bound to.
+    pub fn uses_names(&self) -> bool {
+        match self {
+            Pattern::Like(template) | Pattern::ErrorLike(template) => template.uses_names(),
+            Pattern::Lines(globs) => globs.iter().any(Template::uses_names),
+            _ => self.binds(),
+        }
+    }
+
     /// Whether `reply` is what this pattern describes, in the protocol version that the connection speaks.
     pub fn matches(&self, reply: &Reply, bindings: &mut Bindings) -> bool {
         match self {
@@ -266,9 +275,9 @@ fn matches_map(pairs: &[(Pattern, Pattern)], more: Rest, reply: &Reply, bindings
             pairs.len() == found.len()
                 && pairs.iter().zip(&found).all(|((k, v), (rk, rv))| k.matches(rk, bindings) && v.matches(rv, bindings))
         }
-        Rest::Anything => pairs
-            .iter()
-            .all(|(k, v)| found.iter().any(|(rk, rv)| k.matches(rk, bindings) && v.matches(rv, bindings))),
+        Rest::Anything => {
+            pairs.iter().all(|(k, v)| found.iter().any(|(rk, rv)| k.matches(rk, bindings) && v.matches(rv, bindings)))
+        }
     }
 }
 

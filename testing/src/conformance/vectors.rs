@@ -315,7 +315,8 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<Case>, String> {
             let case = cases.last_mut().ok_or_else(|| fail("a request before the first heading".into()))?;
             let request = prompt.request().map_err(fail)?;
             let first = at + 1;
-            let (outcome, end) = parse_outcome(&lines, first).map_err(|(line, e)| format!("{file}:{}: {e}", line + 1))?;
+            let (outcome, end) =
+                parse_outcome(&lines, first).map_err(|(line, e)| format!("{file}:{}: {e}", line + 1))?;
             case.steps.push(Step {
                 line: at + 1,
                 expected_lines: first..end,
@@ -411,7 +412,8 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        for text in ["> PING\n+PONG", "== a [b\n", "== a\n> GET \"k\n", "== a\n> GET k\nfoo\n", "== a\n> G\n[:1] :2\n"] {
+        for text in ["> PING\n+PONG", "== a [b\n", "== a\n> GET \"k\n", "== a\n> GET k\nfoo\n", "== a\n> G\n[:1] :2\n"]
+        {
             assert!(parse("f", text).unwrap_err().starts_with("f:"), "{text}");
         }
     }
