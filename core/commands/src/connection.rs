@@ -1,3 +1,229 @@
-use crate::table::Command;
+//! The connection: greeting, authentication, database and protocol.
 
-pub static COMMANDS: &[Command] = &[];
+use crate::{
+    Close, Context, Error, Outcome, ReplyMode,
+    args::{integer, is},
+    client,
+    server::REDIS_VERSION,
+    store::Store,
+    table::{Categories, Command, Flags},
+};
+use alloc::{format, string::String, vec::Vec};
+use kayvee_resp::{Protocol, Request};
+
+const ANY_TIME: Flags = Flags::LOADING.union(Flags::STALE);
+const FIRST_CONTACT: Flags =
+    Flags::NOSCRIPT.union(ANY_TIME).union(Flags::FAST).union(Flags::NO_AUTH).union(Flags::ALLOW_BUSY);
+
+const ROW: Command = Command { categories: Categories::CONNECTION, group: "connection", ..Command::ROW };
+
+pub static COMMANDS: &[Command] = &[
+    Command {
+        name: "auth",
+        arity: -2,
+        flags: FIRST_CONTACT,
+        since: "1.0.0",
+        complexity: "O(N) where N is the number of passwords of the user",
+        summary: "Proves who the client is.",
+        handler: Some(auth),
+        ..ROW
+    },
+    Command {
+        name: "client",
+        arity: -2,
+        categories: Categories::NONE,
+        since: "2.4.0",
+        complexity: "Depends on the subcommand",
+        summary: "Commands about client connections.",
+        subcommands: client::SUBCOMMANDS,
+        ..ROW
+    },
+    Command {
+        name: "echo",
+        arity: 2,
+        flags: ANY_TIME.union(Flags::FAST),
+        since: "1.0.0",
+        summary: "Returns its argument.",
+        handler: Some(echo),
+        ..ROW
+    },
+    Command {
+        name: "hello",
+        arity: -1,
+        flags: FIRST_CONTACT,
+        since: "6.0.0",
+        summary: "Chooses the protocol version, authenticates and names the connection in one step.",
+        handler: Some(hello),
+        ..ROW
+    },
+    Command {
+        name: "ping",
+        arity: -1,
+        flags: Flags::FAST,
+        since: "1.0.0",
+        summary: "Tells that the server is alive.",
+        handler: Some(ping),
+        ..ROW
+    },
+    Command {
+        name: "quit",
+        arity: -1,
+        flags: FIRST_CONTACT,
+        since: "1.0.0",
+        summary: "Ends the connection.",
+        handler: Some(quit),
+        ..ROW
+    },
+    Command {
+        name: "reset",
+        arity: 1,
+        flags: FIRST_CONTACT,
+        since: "6.2.0",
+        summary: "Brings the connection back to the state in which it began.",
+        handler: Some(reset),
+        ..ROW
+    },
+    Command {
+        name: "select",
+        arity: 2,
+        flags: ANY_TIME.union(Flags::FAST),
+        since: "1.0.0",
+        summary: "Changes the database that the connection works on.",
+        handler: Some(select),
+        ..ROW
+    },
+];
+
+fn ping(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    match (request.len(), request.get(1)) {
+        (1, _) => context.reply.simple("PONG"),
+        (2, Some(message)) => context.reply.bulk(message),
+        _ => return Err(Error::text("ERR wrong number of arguments for 'ping' command")),
+    }
+    Ok(())
+}
+
+fn echo(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    context.reply.bulk(&request[1]);
+    Ok(())
+}
+
+fn select(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let index = integer(&request[1])?;
+    let index = usize::try_from(index).ok().filter(|&index| index < context.store.dbs.len());
+    context.session().db = index.ok_or(Error::DB_INDEX)?;
+    context.reply.ok();
+    Ok(())
+}
+
+fn quit(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    context.session().close = Some(Close::AfterOutput);
+    context.reply.ok();
+    Ok(())
+}
+
+fn reset(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    let authenticated = context.store.options.requirepass.is_empty();
+    let session = context.session();
+    session.db = 0;
+    session.protocol = Protocol::Resp2;
+    session.authenticated = authenticated;
+    session.reply_mode = ReplyMode::On;
+    session.no_evict = false;
+    session.no_touch = false;
+    session.name = Vec::new();
+    context.reply.set_protocol(Protocol::Resp2);
+    context.reply.simple("RESET");
+    Ok(())
+}
+
+/// Compares in a time that depends on the lengths alone.
+fn equal_secrets(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && core::hint::black_box(a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b))) == 0
+}
+
+/// Checks a user's password.
+fn authenticate(store: &Store, user: &[u8], password: &[u8]) -> Outcome {
+    let secret = &store.options.requirepass;
+    if user == b"default" && (secret.is_empty() || equal_secrets(secret, password)) {
+        return Ok(());
+    }
+    Err(Error::text("WRONGPASS invalid username-password pair or user is disabled."))
+}
+
+fn auth(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let (user, password) = match request.len() {
+        2 if context.store.options.requirepass.is_empty() => {
+            return Err(Error::text(
+                "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+            ));
+        }
+        2 => (&b"default"[..], &request[1]),
+        3 => (&request[1], &request[2]),
+        _ => return Err(Error::SYNTAX),
+    };
+    authenticate(context.store, user, password)?;
+    context.session().authenticated = true;
+    context.reply.ok();
+    Ok(())
+}
+
+fn hello(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let protocol = match request.get(1) {
+        None => context.reply.protocol(),
+        Some(version) => match integer(version) {
+            Ok(2) => Protocol::Resp2,
+            Ok(3) => Protocol::Resp3,
+            Ok(_) => return Err(Error::text("NOPROTO unsupported protocol version")),
+            Err(_) => return Err(Error::text("ERR Protocol version is not an integer or out of range")),
+        },
+    };
+    let mut credentials = None;
+    let mut name = None;
+    let mut at = 2;
+    while let Some(option) = request.get(at) {
+        if is(option, "auth") && request.len() > at + 2 {
+            credentials = Some((&request[at + 1], &request[at + 2]));
+            at += 3;
+        } else if is(option, "setname") && request.len() > at + 1 {
+            name = Some(client::valid_name(&request[at + 1])?);
+            at += 2;
+        } else {
+            let shown = String::from_utf8_lossy(&option[..option.len().min(128)]);
+            return Err(format!("ERR Syntax error in HELLO option '{shown}'").into());
+        }
+    }
+    if let Some((user, password)) = credentials {
+        authenticate(context.store, user, password)?;
+        context.session().authenticated = true;
+    }
+    if !context.session().authenticated {
+        return Err(Error::text(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
+        ));
+    }
+    let session = context.session();
+    if let Some(name) = name {
+        session.name = name.to_vec();
+    }
+    session.protocol = protocol;
+    let id = session.id;
+    let reply = &mut context.reply;
+    reply.set_protocol(protocol);
+    reply.map(7);
+    for (field, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+        reply.bulk(field.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"proto");
+    reply.integer(if protocol == Protocol::Resp3 { 3 } else { 2 });
+    reply.bulk(b"id");
+    reply.integer(id as i64);
+    for (field, value) in [("mode", "standalone"), ("role", "master")] {
+        reply.bulk(field.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"modules");
+    reply.array(0);
+    Ok(())
+}

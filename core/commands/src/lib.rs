@@ -21,7 +21,11 @@ pub use error::{Error, Outcome};
 pub use session::{Close, Pending, ReplyMode, Session};
 pub use store::{Environment, Pause, Stats, Store};
 
+mod client;
+mod command_command;
 mod connection;
 mod generic;
+mod glob;
+mod info;
 mod server;
 mod strings;

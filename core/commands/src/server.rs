@@ -1,3 +1,482 @@
-use crate::table::Command;
+//! The server as a whole: configuration, figures, databases, the end.
 
-pub static COMMANDS: &[Command] = &[];
+use crate::{
+    Close, Context, Error, Outcome,
+    args::{integer, is},
+    command_command, info,
+    options::{DebugCommand, Mutability, OPTIONS, OptionSpec},
+    store::Stats,
+    table::{Categories, Command, Flags, KeyFlags, Keys},
+};
+use alloc::{format, string::String, vec::Vec};
+use kayvee_resp::Request;
+
+/// The version of Redis whose commands and replies these are.
+pub const REDIS_VERSION: &str = "7.2.4";
+
+const ANY_TIME: Flags = Flags::LOADING.union(Flags::STALE);
+const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(ANY_TIME);
+const ROW: Command = Command { group: "server", ..Command::ROW };
+const WHOLE_KEYSPACE: Categories = Categories::KEYSPACE.union(Categories::DANGEROUS);
+
+pub static COMMANDS: &[Command] = &[
+    Command {
+        name: "command",
+        arity: -1,
+        flags: ANY_TIME,
+        categories: Categories::CONNECTION,
+        since: "2.8.13",
+        complexity: "O(N) where N is the number of commands",
+        summary: "Describes all commands.",
+        handler: Some(command_command::all_commands),
+        subcommands: command_command::SUBCOMMANDS,
+        ..ROW
+    },
+    Command {
+        name: "config",
+        arity: -2,
+        since: "2.0.0",
+        complexity: "Depends on the subcommand",
+        summary: "Commands about the options.",
+        subcommands: CONFIG,
+        ..ROW
+    },
+    Command {
+        name: "dbsize",
+        arity: 1,
+        flags: Flags::READONLY.union(Flags::FAST),
+        categories: Categories::KEYSPACE,
+        since: "1.0.0",
+        summary: "Returns the number of keys in the database.",
+        handler: Some(dbsize),
+        ..ROW
+    },
+    Command {
+        name: "debug",
+        arity: -2,
+        flags: ADMIN,
+        since: "1.0.0",
+        complexity: "Depends on the subcommand",
+        summary: "What only developers and tests need.",
+        handler: Some(debug),
+        ..ROW
+    },
+    Command {
+        name: "flushall",
+        arity: -1,
+        flags: Flags::WRITE,
+        categories: WHOLE_KEYSPACE,
+        since: "1.0.0",
+        complexity: "O(N) where N is the number of keys in all databases",
+        summary: "Removes all keys of all databases.",
+        handler: Some(flushall),
+        ..ROW
+    },
+    Command {
+        name: "flushdb",
+        arity: -1,
+        flags: Flags::WRITE,
+        categories: WHOLE_KEYSPACE,
+        since: "1.0.0",
+        complexity: "O(N) where N is the number of keys in the database",
+        summary: "Removes all keys of the database.",
+        handler: Some(flushdb),
+        ..ROW
+    },
+    Command {
+        name: "info",
+        arity: -1,
+        flags: ANY_TIME,
+        categories: Categories::DANGEROUS,
+        since: "1.0.0",
+        summary: "Returns figures about the server.",
+        handler: Some(info::info),
+        ..ROW
+    },
+    Command {
+        name: "lolwut",
+        arity: -1,
+        flags: Flags::READONLY.union(Flags::FAST),
+        since: "5.0.0",
+        summary: "Returns something pleasant and the version.",
+        handler: Some(lolwut),
+        ..ROW
+    },
+    Command {
+        name: "memory",
+        arity: -2,
+        since: "4.0.0",
+        complexity: "Depends on the subcommand",
+        summary: "Commands about memory.",
+        subcommands: MEMORY,
+        ..ROW
+    },
+    Command {
+        name: "role",
+        arity: 1,
+        flags: Flags::NOSCRIPT.union(ANY_TIME).union(Flags::FAST),
+        categories: Categories::ADMIN.union(Categories::DANGEROUS),
+        since: "2.8.12",
+        summary: "Returns the part that the server plays in replication.",
+        handler: Some(role),
+        ..ROW
+    },
+    Command {
+        name: "shutdown",
+        arity: -1,
+        flags: ADMIN.union(Flags::NO_MULTI).union(Flags::ALLOW_BUSY),
+        since: "1.0.0",
+        summary: "Ends the server.",
+        handler: Some(shutdown),
+        ..ROW
+    },
+    Command {
+        name: "swapdb",
+        arity: 3,
+        flags: Flags::WRITE.union(Flags::FAST),
+        categories: WHOLE_KEYSPACE,
+        since: "4.0.0",
+        summary: "Exchanges two databases.",
+        handler: Some(swapdb),
+        ..ROW
+    },
+    Command {
+        name: "time",
+        arity: 1,
+        flags: ANY_TIME.union(Flags::FAST),
+        since: "2.6.0",
+        summary: "Returns the server's wall-clock time.",
+        handler: Some(time),
+        ..ROW
+    },
+];
+
+const HELP_ROW: Command =
+    Command { name: "help", arity: 2, flags: ANY_TIME, since: "5.0.0", summary: "Explains the subcommands.", ..ROW };
+
+static CONFIG: &[Command] = &[
+    Command {
+        name: "get",
+        arity: -3,
+        flags: ADMIN,
+        since: "2.0.0",
+        complexity: "O(N) where N is the number of patterns",
+        summary: "Returns the values of options.",
+        handler: Some(config_get),
+        ..ROW
+    },
+    Command { handler: Some(config_help), ..HELP_ROW },
+    Command {
+        name: "resetstat",
+        arity: 2,
+        flags: ADMIN,
+        since: "2.0.0",
+        summary: "Sets the counters of INFO to zero.",
+        handler: Some(config_resetstat),
+        ..ROW
+    },
+    Command {
+        name: "rewrite",
+        arity: 2,
+        flags: ADMIN,
+        since: "2.8.0",
+        summary: "Writes the options to the configuration file.",
+        handler: Some(config_rewrite),
+        ..ROW
+    },
+    Command {
+        name: "set",
+        arity: -4,
+        flags: ADMIN,
+        since: "2.0.0",
+        complexity: "O(N) where N is the number of options",
+        summary: "Changes options, all of them or none.",
+        handler: Some(config_set),
+        ..ROW
+    },
+];
+
+static MEMORY: &[Command] = &[
+    Command { handler: Some(memory_help), ..HELP_ROW },
+    Command {
+        name: "usage",
+        arity: -3,
+        flags: Flags::READONLY,
+        keys: &[Keys { first: 2, last: 2, step: 1, flags: KeyFlags::RO }],
+        since: "4.0.0",
+        complexity: "O(1)",
+        summary: "Returns the bytes of memory that a key and its value take.",
+        handler: Some(memory_usage),
+        ..ROW
+    },
+];
+
+/// Writes a container's help: a line for each subcommand and one for what it does.
+pub fn help(context: &mut Context<'_>, container: &str, subcommands: &[Command]) {
+    let reply = &mut context.reply;
+    reply.array(subcommands.len() * 2 + 1);
+    reply.simple(&format!("{container} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
+    for sub in subcommands {
+        reply.simple(&sub.name.to_ascii_uppercase());
+        reply.simple(&format!("    {}", sub.summary));
+    }
+}
+
+fn dbsize(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    let len = context.db().len();
+    context.reply.integer(len as i64);
+    Ok(())
+}
+
+/// Checks the one option of the flushing commands. Freeing is quick enough here to be the same in both ways.
+fn check_flush_option(request: Request<'_>) -> Outcome {
+    match (request.len(), request.get(1)) {
+        (1, _) => Ok(()),
+        (2, Some(how)) if is(how, "async") || is(how, "sync") => Ok(()),
+        _ => Err(Error::SYNTAX),
+    }
+}
+
+fn flushdb(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    check_flush_option(request)?;
+    *context.db() = context.store.empty_db();
+    context.reply.ok();
+    Ok(())
+}
+
+fn flushall(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    check_flush_option(request)?;
+    for index in 0..context.store.dbs.len() {
+        context.store.dbs[index] = context.store.empty_db();
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+fn swapdb(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let first = integer(&request[1]).map_err(|_| Error::text("ERR invalid first DB index"))?;
+    let second = integer(&request[2]).map_err(|_| Error::text("ERR invalid second DB index"))?;
+    let index =
+        |number: i64| usize::try_from(number).ok().filter(|&n| n < context.store.dbs.len()).ok_or(Error::DB_INDEX);
+    let (first, second) = (index(first)?, index(second)?);
+    context.store.dbs.swap(first, second);
+    context.reply.ok();
+    Ok(())
+}
+
+fn time(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    let unix_us = context.store.now.unix_us;
+    context.reply.array(2);
+    context.reply.bulk(format!("{}", unix_us / 1_000_000).as_bytes());
+    context.reply.bulk(format!("{}", unix_us % 1_000_000).as_bytes());
+    Ok(())
+}
+
+fn role(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    context.reply.array(3);
+    context.reply.bulk(b"master");
+    context.reply.integer(0);
+    context.reply.array(0);
+    Ok(())
+}
+
+fn shutdown(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let options: Vec<Vec<u8>> = request.from(1).map(<[u8]>::to_ascii_lowercase).collect();
+    let has = |word: &[u8]| options.iter().any(|option| option == word);
+    let known = [&b"nosave"[..], b"save", b"now", b"force", b"abort"];
+    if options.iter().any(|option| !known.contains(&option.as_slice()))
+        || (has(b"abort") && options.len() > 1)
+        || (has(b"save") && has(b"nosave"))
+    {
+        return Err(Error::SYNTAX);
+    }
+    if has(b"abort") {
+        return Err(Error::text("ERR No shutdown in progress."));
+    }
+    if has(b"save") {
+        return Err(Error::text(
+            "ERR Errors trying to SHUTDOWN: Kayvee does not persist data yet. Use SHUTDOWN NOSAVE.",
+        ));
+    }
+    let session = context.session();
+    log::warn!("SHUTDOWN by client {} at {}", session.id, session.remote);
+    session.close = Some(Close::AfterOutput);
+    context.store.shutdown = Some(0);
+    Ok(())
+}
+
+fn lolwut(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    let mut art = String::new();
+    for row in 0..8 {
+        for column in 0..32 {
+            // A ridge line whose height is drawn anew each time.
+            let height = context.store.rng.u32(..8);
+            art.push(if height >= 7 - row { if column % 7 == row % 7 { '*' } else { '#' } } else { ' ' });
+        }
+        art.push('\n');
+    }
+    art.push_str(&format!("Kayvee {}, Redis ver. {REDIS_VERSION}\n", env!("CARGO_PKG_VERSION")));
+    context.reply.verbatim(b"txt", art.as_bytes());
+    Ok(())
+}
+
+fn config_get(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let patterns: Vec<Vec<u8>> = request.from(2).map(<[u8]>::to_ascii_lowercase).collect();
+    let wanted =
+        |spec: &&OptionSpec| patterns.iter().any(|pattern| crate::glob::matches(pattern, spec.name.as_bytes()));
+    let specs: Vec<&OptionSpec> = OPTIONS.iter().filter(wanted).collect();
+    context.reply.map(specs.len());
+    for spec in specs {
+        context.reply.bulk(spec.name.as_bytes());
+        context.reply.bulk(&(spec.get)(&context.store.options));
+    }
+    Ok(())
+}
+
+fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    if !request.len().is_multiple_of(2) {
+        return Err(Error::text("ERR wrong number of arguments for 'config|set' command"));
+    }
+    let mut options = context.store.options.clone();
+    let mut seen: Vec<&str> = Vec::new();
+    let words: Vec<&[u8]> = request.from(2).collect();
+    for pair in words.chunks_exact(2) {
+        let Some(spec) = OptionSpec::find(pair[0]) else {
+            let shown = String::from_utf8_lossy(&pair[0][..pair[0].len().min(128)]);
+            return Err(format!("ERR Unknown option or number of arguments for CONFIG SET - '{shown}'").into());
+        };
+        let failed = |reason: &str| -> Outcome {
+            Err(format!("ERR CONFIG SET failed (possibly related to argument '{}') - {reason}", spec.name).into())
+        };
+        if spec.mutability == Mutability::AtStart {
+            return failed("can't set immutable config");
+        }
+        if seen.contains(&spec.name) {
+            return failed("duplicate parameter");
+        }
+        seen.push(spec.name);
+        if let Err(reason) = (spec.set)(&mut options, pair[1]) {
+            return failed(&reason);
+        }
+    }
+    log::set_max_level(options.loglevel.filter());
+    context.store.options = options;
+    context.reply.ok();
+    Ok(())
+}
+
+fn config_resetstat(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    context.store.stats = Stats { peak_bytes: context.store.stats.peak_bytes, ..Stats::default() };
+    context.store.calls.clear();
+    context.reply.ok();
+    Ok(())
+}
+
+fn config_rewrite(_: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    Err(Error::text("ERR The server is running without a config file"))
+}
+
+fn config_help(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    help(context, "CONFIG", CONFIG);
+    Ok(())
+}
+
+fn memory_help(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    help(context, "MEMORY", MEMORY);
+    Ok(())
+}
+
+fn memory_usage(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    match (request.len(), request.get(3)) {
+        (3, _) => {}
+        // The number of samples matters for collections only.
+        (5, Some(word)) if is(word, "samples") => {
+            if integer(&request[4])? < 0 {
+                return Err(Error::SYNTAX);
+            }
+        }
+        _ => return Err(Error::SYNTAX),
+    }
+    match context.find(&request[2]) {
+        Some(found) => {
+            let bytes = context.db().bytes_of(found);
+            context.reply.integer(bytes as i64);
+        }
+        None => context.reply.null(),
+    }
+    Ok(())
+}
+
+/// What `DEBUG` offers here: what is needed to test clients and the server's own last moments.
+const DEBUG_HELP: &[(&str, &str)] = &[
+    ("ERROR <message>", "Replies with this error."),
+    ("LOG <message>", "Writes a line to the log."),
+    ("OBJECT <key>", "Shows how a value is stored."),
+    ("PANIC", "Ends the server as a bug would."),
+    ("STRINGMATCH-LEN <len> <pattern>", "Matches a string of this many letters against a pattern."),
+    ("HELP", "Prints this help."),
+];
+
+fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let is_local = context.session().remote.starts_with("127.") || context.session().remote.starts_with("[::1]");
+    let allowed = match context.store.options.enable_debug_command {
+        DebugCommand::Yes => true,
+        DebugCommand::Local => is_local,
+        DebugCommand::No => false,
+    };
+    if !allowed {
+        return Err(Error::text(
+            "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.",
+        ));
+    }
+    match (&request[1], request.len()) {
+        (sub, 3) if is(sub, "error") => {
+            let text = String::from_utf8_lossy(&request[2]);
+            return Err(String::from(text).into());
+        }
+        (sub, 3) if is(sub, "log") => {
+            log::warn!("DEBUG LOG: {}", String::from_utf8_lossy(&request[2]));
+            context.reply.ok();
+        }
+        (sub, 3) if is(sub, "object") => return debug_object(context, &request[2]),
+        (sub, 2) if is(sub, "panic") => panic!("DEBUG PANIC"),
+        (sub, 4) if is(sub, "stringmatch-len") => {
+            const LEN_LIMIT: i64 = 1 << 20;
+            let len = integer(&request[2])?;
+            if !(0..=LEN_LIMIT).contains(&len) {
+                return Err(Error::OUT_OF_RANGE);
+            }
+            let text = alloc::vec![b'a'; len as usize];
+            context.reply.integer(crate::glob::matches(&request[3], &text).into());
+        }
+        (sub, 2) if is(sub, "help") => {
+            context.reply.array(DEBUG_HELP.len() * 2 + 1);
+            context.reply.simple("DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:");
+            for (usage, what) in DEBUG_HELP {
+                context.reply.simple(usage);
+                context.reply.simple(&format!("    {what}"));
+            }
+        }
+        (sub, _) => {
+            let shown = String::from_utf8_lossy(&sub[..sub.len().min(128)]);
+            return Err(
+                format!("ERR unknown subcommand or wrong number of arguments for '{shown}'. Try DEBUG HELP.").into()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn debug_object(context: &mut Context<'_>, key: &[u8]) -> Outcome {
+    let found = context.find(key).ok_or(Error::NO_SUCH_KEY)?;
+    let now_ms = context.now_ms();
+    let db = context.db();
+    let line = format!(
+        "Value at:0x0 refcount:1 encoding:{} serializedlength:{} lru:0 lru_seconds_idle:{}",
+        db.encoding(found).name(),
+        db.bytes_of(found),
+        db.idle_s(found, now_ms)
+    );
+    context.reply.simple(&line);
+    Ok(())
+}

@@ -5,7 +5,7 @@ use crate::{
 };
 use alloc::{boxed::Box, string::String, vec::Vec};
 use kayvee_keyspace::{Db, HashKey};
-use kayvee_platform::{Heap, Now};
+use kayvee_platform::{Heap, Now, ProcessorTime};
 
 /// What the platform provides for a store.
 pub struct Environment {
@@ -15,6 +15,8 @@ pub struct Environment {
     pub os: String,
     /// Live memory figures.
     pub heap: &'static dyn Heap,
+    /// Processor time used so far.
+    pub processor_time: fn() -> ProcessorTime,
     /// A secret seed from the platform's entropy: it keys the hash table and the random generator.
     pub seed: [u8; 32],
 }

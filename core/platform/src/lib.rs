@@ -12,7 +12,7 @@ mod time;
 
 pub use frame::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
 pub use heap::Heap;
-pub use time::{Clock, Now};
+pub use time::{Clock, Now, ProcessorTime};
 
 /// A source of random bytes that an outsider cannot predict.
 pub trait Entropy {

@@ -19,3 +19,12 @@ pub trait Clock {
     /// Reads both clocks.
     fn now(&self) -> Now;
 }
+
+/// Processor time that the program has used since it started, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessorTime {
+    /// In its own code.
+    pub user_us: u64,
+    /// In the kernel on its behalf.
+    pub system_us: u64,
+}

@@ -1,0 +1,429 @@
+//! `CLIENT` and its subcommands.
+
+use crate::{
+    Close, Context, Error, Outcome, Pause, ReplyMode, Session,
+    args::{integer, is},
+    server::help,
+    table::{Categories, Command, Flags},
+};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use kayvee_resp::{Protocol, Request};
+
+const EVERYBODY: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
+const ADMIN: Flags = EVERYBODY.union(Flags::ADMIN);
+const ROW: Command =
+    Command { arity: 2, flags: EVERYBODY, categories: Categories::CONNECTION, group: "connection", ..Command::ROW };
+const PER_CLIENT: &str = "O(N) where N is the number of clients";
+
+pub static SUBCOMMANDS: &[Command] = &[
+    Command {
+        name: "getname",
+        since: "2.6.9",
+        summary: "Returns the connection's name.",
+        handler: Some(getname),
+        ..ROW
+    },
+    Command {
+        name: "getredir",
+        since: "6.0.0",
+        summary: "Returns the client that invalidation messages are redirected to.",
+        handler: Some(getredir),
+        ..ROW
+    },
+    Command {
+        name: "help",
+        flags: Flags::LOADING.union(Flags::STALE),
+        since: "5.0.0",
+        summary: "Explains the subcommands.",
+        handler: Some(help_text),
+        ..ROW
+    },
+    Command {
+        name: "id",
+        since: "5.0.0",
+        summary: "Returns the connection's unique number.",
+        handler: Some(id),
+        ..ROW
+    },
+    Command { name: "info", since: "6.2.0", summary: "Describes the connection.", handler: Some(info), ..ROW },
+    Command {
+        name: "kill",
+        arity: -3,
+        flags: ADMIN,
+        since: "2.4.0",
+        complexity: PER_CLIENT,
+        summary: "Ends connections.",
+        handler: Some(kill),
+        ..ROW
+    },
+    Command {
+        name: "list",
+        arity: -2,
+        flags: ADMIN,
+        since: "2.4.0",
+        complexity: PER_CLIENT,
+        summary: "Describes all connections, or some of them.",
+        handler: Some(list),
+        ..ROW
+    },
+    Command {
+        name: "no-evict",
+        arity: 3,
+        flags: ADMIN,
+        since: "7.0.0",
+        summary: "Spares the connection when others are ended for want of memory.",
+        handler: Some(no_evict),
+        ..ROW
+    },
+    Command {
+        name: "no-touch",
+        arity: 3,
+        since: "7.2.0",
+        summary: "Leaves the time of last use alone when the connection reads keys.",
+        handler: Some(no_touch),
+        ..ROW
+    },
+    Command {
+        name: "pause",
+        arity: -3,
+        flags: ADMIN,
+        since: "2.9.50",
+        summary: "Holds back the commands of all clients for a time.",
+        handler: Some(pause),
+        ..ROW
+    },
+    Command {
+        name: "reply",
+        arity: 3,
+        since: "3.2.0",
+        summary: "Switches replies to the connection off and on.",
+        handler: Some(reply),
+        ..ROW
+    },
+    Command {
+        name: "setinfo",
+        arity: 4,
+        since: "7.2.0",
+        summary: "Tells which library the connection uses.",
+        handler: Some(setinfo),
+        ..ROW
+    },
+    Command {
+        name: "setname",
+        arity: 3,
+        since: "2.6.9",
+        summary: "Gives the connection a name.",
+        handler: Some(setname),
+        ..ROW
+    },
+    Command {
+        name: "unblock",
+        arity: -3,
+        flags: ADMIN,
+        since: "5.0.0",
+        complexity: "O(1)",
+        summary: "Ends the waiting of a blocked client.",
+        handler: Some(unblock),
+        ..ROW
+    },
+    Command {
+        name: "unpause",
+        flags: ADMIN,
+        since: "6.2.0",
+        complexity: "O(N) where N is the number of paused clients",
+        summary: "Ends a pause.",
+        handler: Some(unpause),
+        ..ROW
+    },
+];
+
+fn is_printable(text: &[u8]) -> bool {
+    text.iter().all(|b| (b'!'..=b'~').contains(b))
+}
+
+/// Checks a connection's name: it must not upset the format of `CLIENT LIST`.
+pub fn valid_name(name: &[u8]) -> Result<&[u8], Error> {
+    if is_printable(name) {
+        return Ok(name);
+    }
+    Err(Error::text("ERR Client names cannot contain spaces, newlines or special characters."))
+}
+
+fn id(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    let id = context.session().id;
+    context.reply.integer(id as i64);
+    Ok(())
+}
+
+fn getname(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    match context.session().name.clone() {
+        name if name.is_empty() => context.reply.null(),
+        name => context.reply.bulk(&name),
+    }
+    Ok(())
+}
+
+fn setname(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    context.session().name = valid_name(&request[2])?.to_vec();
+    context.reply.ok();
+    Ok(())
+}
+
+fn setinfo(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let (option, value) = (&request[2], &request[3]);
+    let session = context.session();
+    let (field, shown) = if is(option, "lib-name") {
+        (&mut session.lib_name, "lib-name")
+    } else if is(option, "lib-ver") {
+        (&mut session.lib_ver, "lib-ver")
+    } else {
+        let shown = String::from_utf8_lossy(&option[..option.len().min(128)]);
+        return Err(format!("ERR Unrecognized option '{shown}'").into());
+    };
+    if !is_printable(value) {
+        return Err(format!("ERR {shown} cannot contain spaces, newlines or special characters.").into());
+    }
+    *field = value.to_vec();
+    context.reply.ok();
+    Ok(())
+}
+
+fn getredir(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    context.reply.integer(-1);
+    Ok(())
+}
+
+/// One line of `CLIENT LIST`.
+fn describe(session: &Session, now_ns: u64) -> String {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let command = match session.last_command {
+        None => "NULL".to_string(),
+        Some((command, None)) => command.name.to_string(),
+        Some((command, Some(sub))) => format!("{}|{}", command.name, sub.name),
+    };
+    let flags = match (session.close, session.no_evict, session.no_touch) {
+        (Some(Close::AfterOutput), ..) => "c",
+        (Some(Close::Now), ..) => "A",
+        (None, true, true) => "eT",
+        (None, true, false) => "e",
+        (None, false, true) => "T",
+        (None, false, false) => "N",
+    };
+    let (query, capacity) = (session.pending.query_bytes, session.pending.query_capacity);
+    let output = session.output.len();
+    format!(
+        "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db={} sub=0 psub=0 ssub=0 multi=-1 \
+         qbuf={query} qbuf-free={} argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl={output} oll=0 omem={} tot-mem={} events=r \
+         cmd={command} user=default redir=-1 resp={} lib-name={} lib-ver={}",
+        session.id,
+        session.remote,
+        session.local,
+        text(&session.name),
+        now_ns.saturating_sub(session.connected_ns) / SECOND_NS,
+        now_ns.saturating_sub(session.last_request_ns) / SECOND_NS,
+        session.db,
+        capacity - query,
+        session.output.capacity(),
+        session.memory_bytes(),
+        if session.protocol == Protocol::Resp3 { 3 } else { 2 },
+        text(&session.lib_name),
+        text(&session.lib_ver),
+    )
+}
+
+fn info(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    let now_ns = context.store.now.monotonic_ns;
+    let line = describe(context.session(), now_ns) + "\n";
+    context.reply.verbatim(b"txt", line.as_bytes());
+    Ok(())
+}
+
+/// The kinds of clients there are, besides the normal ones none yet.
+fn is_normal_type(word: &[u8]) -> Result<bool, Error> {
+    match word.to_ascii_lowercase().as_slice() {
+        b"normal" => Ok(true),
+        b"master" | b"slave" | b"replica" | b"pubsub" => Ok(false),
+        _ => Err(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(&word[..word.len().min(128)])).into()),
+    }
+}
+
+fn list(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let mut wanted: Option<Vec<u64>> = None;
+    let mut of_type = true;
+    match request.get(2) {
+        None => {}
+        Some(word) if is(word, "type") && request.len() == 4 => of_type = is_normal_type(&request[3])?,
+        Some(word) if is(word, "id") && request.len() > 3 => {
+            let ids =
+                request.from(3).map(|id| integer(id).ok().and_then(|id| u64::try_from(id).ok()).filter(|&id| id > 0));
+            wanted = Some(ids.collect::<Option<_>>().ok_or(Error::text("ERR Invalid client ID"))?);
+        }
+        Some(_) => return Err(Error::SYNTAX),
+    }
+    let now_ns = context.store.now.monotonic_ns;
+    let mut sessions: Vec<&Session> = context.store.all_sessions().collect();
+    sessions.retain(|session| of_type && wanted.as_ref().is_none_or(|ids| ids.contains(&session.id)));
+    sessions.sort_by_key(|session| session.id);
+    let lines: Vec<String> = sessions.iter().map(|session| describe(session, now_ns) + "\n").collect();
+    context.reply.verbatim(b"txt", lines.concat().as_bytes());
+    Ok(())
+}
+
+/// Which connections `CLIENT KILL` ends.
+#[derive(Default)]
+struct Filter<'a> {
+    id: Option<u64>,
+    remote: Option<&'a [u8]>,
+    local: Option<&'a [u8]>,
+    user_is_other: bool,
+    type_is_other: bool,
+    spares_itself: bool,
+}
+
+impl Filter<'_> {
+    fn matches(&self, session: &Session, own_id: u64) -> bool {
+        !(self.user_is_other
+            || self.type_is_other
+            || (self.spares_itself && session.id == own_id)
+            || self.id.is_some_and(|id| id != session.id)
+            || self.remote.is_some_and(|remote| remote != session.remote.as_bytes())
+            || self.local.is_some_and(|local| local != session.local.as_bytes()))
+    }
+}
+
+fn parse_filter<'a>(request: Request<'a>) -> Result<Filter<'a>, Error> {
+    let mut filter = Filter { spares_itself: true, ..Filter::default() };
+    let words: Vec<&[u8]> = request.from(2).collect();
+    for pair in words.chunks(2) {
+        let &[option, value] = pair else { return Err(Error::SYNTAX) };
+        if is(option, "id") {
+            let id = integer(value).ok().and_then(|id| u64::try_from(id).ok()).filter(|&id| id > 0);
+            filter.id = Some(id.ok_or(Error::text("ERR client-id should be greater than 0"))?);
+        } else if is(option, "type") {
+            filter.type_is_other = !is_normal_type(value)?;
+        } else if is(option, "addr") {
+            filter.remote = Some(value);
+        } else if is(option, "laddr") {
+            filter.local = Some(value);
+        } else if is(option, "user") {
+            if value != b"default" {
+                let shown = String::from_utf8_lossy(&value[..value.len().min(128)]);
+                return Err(format!("ERR No such user '{shown}'").into());
+            }
+        } else if is(option, "skipme") {
+            filter.spares_itself = match () {
+                () if is(value, "yes") => true,
+                () if is(value, "no") => false,
+                () => return Err(Error::SYNTAX),
+            };
+        } else {
+            return Err(Error::SYNTAX);
+        }
+    }
+    Ok(filter)
+}
+
+fn kill(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    // The old form names one address, and may end the client's own connection.
+    let by_address = request.len() == 3;
+    let filter =
+        if by_address { Filter { remote: Some(&request[2]), ..Filter::default() } } else { parse_filter(request)? };
+    let own_id = context.session().id;
+    let mut killed = 0;
+    for (slot, session) in context.store.sessions.iter_mut().enumerate() {
+        let Some(session) = session.as_deref_mut().filter(|session| filter.matches(session, own_id)) else { continue };
+        // Its own reply shall still arrive.
+        session.close = Some(if session.id == own_id { Close::AfterOutput } else { Close::Now });
+        context.store.touched.push(slot as u32);
+        killed += 1;
+    }
+    match (by_address, killed) {
+        (true, 0) => return Err(Error::text("ERR No such client")),
+        (true, _) => context.reply.ok(),
+        (false, _) => context.reply.integer(killed),
+    }
+    Ok(())
+}
+
+fn on_or_off(arg: &[u8]) -> Result<bool, Error> {
+    match () {
+        () if is(arg, "on") => Ok(true),
+        () if is(arg, "off") => Ok(false),
+        () => Err(Error::SYNTAX),
+    }
+}
+
+fn no_evict(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    context.session().no_evict = on_or_off(&request[2])?;
+    context.reply.ok();
+    Ok(())
+}
+
+fn no_touch(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    context.session().no_touch = on_or_off(&request[2])?;
+    context.reply.ok();
+    Ok(())
+}
+
+fn reply(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let session = context.session();
+    session.reply_mode = match &request[2] {
+        mode if is(mode, "on") => ReplyMode::On,
+        mode if is(mode, "off") => ReplyMode::Off,
+        mode if is(mode, "skip") && session.reply_mode == ReplyMode::Off => ReplyMode::Off,
+        mode if is(mode, "skip") => ReplyMode::SkipNext,
+        _ => return Err(Error::SYNTAX),
+    };
+    context.reply.ok();
+    Ok(())
+}
+
+fn pause(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let writes_only = match request.get(3) {
+        None => false,
+        Some(mode) if is(mode, "all") && request.len() == 4 => false,
+        Some(mode) if is(mode, "write") && request.len() == 4 => true,
+        Some(_) => return Err(Error::SYNTAX),
+    };
+    let timeout_ms = integer(&request[2]).map_err(|_| Error::text("ERR timeout is not an integer or out of range"))?;
+    let timeout_ms = u64::try_from(timeout_ms).map_err(|_| Error::text("ERR timeout is negative"))?;
+    let until_ns = context.store.now.monotonic_ns.saturating_add(timeout_ms.saturating_mul(1_000_000));
+    let current = context.store.pause;
+    // A pause is never shortened or weakened by another one.
+    context.store.pause = Some(Pause {
+        until_ns: until_ns.max(current.map_or(0, |pause| pause.until_ns)),
+        writes_only: writes_only && current.is_none_or(|pause| pause.writes_only),
+    });
+    context.reply.ok();
+    Ok(())
+}
+
+fn unpause(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    if let Some(pause) = &mut context.store.pause {
+        pause.until_ns = 0;
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+fn unblock(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    match request.get(3) {
+        None => {}
+        Some(how) if request.len() == 4 && (is(how, "timeout") || is(how, "error")) => {}
+        Some(_) => return Err(Error::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
+    }
+    integer(&request[2])?;
+    // No command here blocks its client.
+    context.reply.integer(0);
+    Ok(())
+}
+
+fn help_text(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    help(context, "CLIENT", SUBCOMMANDS);
+    Ok(())
+}

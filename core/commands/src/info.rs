@@ -1,0 +1,192 @@
+//! `INFO`: figures about the server, in Redis' sections and fields.
+
+use crate::{
+    Context, Outcome, Session, Store,
+    server::REDIS_VERSION,
+    table::{Command, FAMILIES},
+};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::fmt::Write;
+use kayvee_resp::Request;
+
+type Section = (&'static str, fn(&Store, &mut String));
+
+/// The sections that are shown when none is asked for.
+const DEFAULT: &[Section] = &[
+    ("Server", server),
+    ("Clients", clients),
+    ("Memory", memory),
+    ("Persistence", persistence),
+    ("Stats", stats),
+    ("Replication", replication),
+    ("CPU", cpu),
+    ("Modules", |_, _| {}),
+    ("Errorstats", errorstats),
+    ("Cluster", |_, out| line(out, "cluster_enabled", 0)),
+    ("Keyspace", keyspace),
+];
+
+/// Those that must be asked for, by name or with `all`.
+const ON_REQUEST: &[Section] = &[("Commandstats", commandstats)];
+
+pub fn info(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let names: Vec<Vec<u8>> = request.from(1).map(<[u8]>::to_ascii_lowercase).collect();
+    let asked = |word: &str| names.iter().any(|name| name == word.as_bytes());
+    let everything = asked("all") || asked("everything");
+    let defaults = everything || names.is_empty() || asked("default");
+    let shown = |sections: &'static [Section], all: bool| {
+        sections.iter().filter(move |(name, _)| all || asked(&name.to_ascii_lowercase()))
+    };
+    let mut text = String::new();
+    for (name, write) in shown(DEFAULT, defaults).chain(shown(ON_REQUEST, everything)) {
+        if !text.is_empty() {
+            text.push_str("\r\n");
+        }
+        let _ = write!(text, "# {name}\r\n");
+        write(context.store, &mut text);
+    }
+    context.reply.verbatim(b"txt", text.as_bytes());
+    Ok(())
+}
+
+fn line(out: &mut String, field: &str, value: impl core::fmt::Display) {
+    let _ = write!(out, "{field}:{value}\r\n");
+}
+
+fn server(store: &Store, out: &mut String) {
+    let uptime_s = (store.now.monotonic_ns - store.started.monotonic_ns) / 1_000_000_000;
+    line(out, "redis_version", REDIS_VERSION);
+    line(out, "redis_mode", "standalone");
+    line(out, "kayvee_version", env!("CARGO_PKG_VERSION"));
+    line(out, "kayvee_target", store.environment.target);
+    line(out, "os", &store.environment.os);
+    line(out, "arch_bits", usize::BITS);
+    line(out, "run_id", &store.run_id);
+    line(out, "tcp_port", store.options.port);
+    line(out, "server_time_usec", store.now.unix_us);
+    line(out, "uptime_in_seconds", uptime_s);
+    line(out, "uptime_in_days", uptime_s / 86_400);
+    line(out, "hz", store.options.hz);
+    line(out, "configured_hz", store.options.hz);
+    line(out, "lru_clock", (store.now.unix_us / 1_000_000) & 0x00ff_ffff);
+    line(out, "config_file", "");
+}
+
+fn clients(store: &Store, out: &mut String) {
+    let most = |bytes: fn(&Session) -> usize| store.all_sessions().map(bytes).max().unwrap_or(0);
+    line(out, "connected_clients", store.clients);
+    line(out, "cluster_connections", 0);
+    line(out, "maxclients", store.options.maxclients);
+    line(out, "client_recent_max_input_buffer", most(|session| session.pending.query_capacity));
+    line(out, "client_recent_max_output_buffer", most(|session| session.output.capacity()));
+    line(out, "blocked_clients", 0);
+    line(out, "tracking_clients", 0);
+    line(out, "clients_in_timeout_table", 0);
+}
+
+/// A number of bytes as people read it.
+fn human(bytes: u64) -> String {
+    const UNITS: [(u64, char); 4] = [(1 << 40, 'T'), (1 << 30, 'G'), (1 << 20, 'M'), (1 << 10, 'K')];
+    match UNITS.iter().find(|(unit, _)| bytes >= *unit) {
+        Some((unit, letter)) => format!("{:.2}{letter}", bytes as f64 / *unit as f64),
+        None => format!("{bytes}B"),
+    }
+}
+
+fn memory(store: &Store, out: &mut String) {
+    let heap = store.environment.heap;
+    let used = heap.used_bytes();
+    let peak = store.stats.peak_bytes.max(used);
+    let clients: usize = store.all_sessions().map(Session::memory_bytes).sum();
+    let overhead: usize = store.dbs.iter().map(|db| db.overhead_bytes()).sum();
+    for (field, bytes) in [
+        ("used_memory", used),
+        ("used_memory_rss", heap.resident_bytes()),
+        ("used_memory_peak", peak),
+        ("total_system_memory", heap.limit_bytes().unwrap_or(0)),
+        ("maxmemory", store.options.maxmemory),
+    ] {
+        line(out, field, bytes);
+        line(out, &format!("{field}_human"), human(bytes));
+    }
+    line(out, "used_memory_peak_perc", format!("{:.2}%", used as f64 * 100.0 / peak.max(1) as f64));
+    line(out, "used_memory_overhead", overhead + clients);
+    line(out, "used_memory_dataset", used.saturating_sub((overhead + clients) as u64));
+    line(out, "maxmemory_policy", "noeviction");
+    line(out, "mem_fragmentation_ratio", format!("{:.2}", heap.resident_bytes() as f64 / used.max(1) as f64));
+    line(out, "mem_clients_normal", clients);
+    line(out, "mem_allocator", heap.allocator());
+    line(out, "lazyfree_pending_objects", 0);
+}
+
+fn persistence(_: &Store, out: &mut String) {
+    for field in ["loading", "rdb_bgsave_in_progress", "aof_enabled", "aof_rewrite_in_progress"] {
+        line(out, field, 0);
+    }
+}
+
+fn stats(store: &Store, out: &mut String) {
+    let stats = &store.stats;
+    for (field, count) in [
+        ("total_connections_received", stats.connections_received),
+        ("total_commands_processed", stats.commands_processed),
+        ("total_net_input_bytes", stats.net_input_bytes),
+        ("total_net_output_bytes", stats.net_output_bytes),
+        ("rejected_connections", stats.connections_rejected),
+        ("expired_keys", stats.expired_keys),
+        ("evicted_keys", 0),
+        ("evicted_clients", stats.evicted_clients),
+        ("keyspace_hits", stats.keyspace_hits),
+        ("keyspace_misses", stats.keyspace_misses),
+        ("total_error_replies", stats.error_replies),
+        ("client_query_buffer_limit_disconnections", stats.query_buffer_limit_disconnections),
+        ("client_output_buffer_limit_disconnections", stats.output_buffer_limit_disconnections),
+    ] {
+        line(out, field, count);
+    }
+}
+
+fn replication(store: &Store, out: &mut String) {
+    line(out, "role", "master");
+    line(out, "connected_slaves", 0);
+    line(out, "master_replid", &store.run_id);
+    line(out, "master_repl_offset", 0);
+}
+
+fn cpu(store: &Store, out: &mut String) {
+    let used = (store.environment.processor_time)();
+    for (field, us) in [("used_cpu_sys", used.system_us), ("used_cpu_user", used.user_us)] {
+        line(out, field, format!("{}.{:06}", us / 1_000_000, us % 1_000_000));
+    }
+}
+
+fn commandstats(store: &Store, out: &mut String) {
+    let container_of = |sub: &Command| {
+        let mut containers = FAMILIES.iter().copied().flatten();
+        containers.find(|container| container.subcommands.iter().any(|candidate| core::ptr::eq(candidate, sub)))
+    };
+    for (command, counts) in &store.calls {
+        let name = match container_of(command) {
+            Some(container) => format!("{}|{}", container.name, command.name),
+            None => command.name.to_string(),
+        };
+        let value = format!("calls={},rejected_calls={},failed_calls={}", counts.calls, counts.rejected, counts.failed);
+        line(out, &format!("cmdstat_{name}"), value);
+    }
+}
+
+fn errorstats(store: &Store, out: &mut String) {
+    for (code, count) in &store.stats.errors {
+        line(out, &format!("errorstat_{code}"), format!("count={count}"));
+    }
+}
+
+fn keyspace(store: &Store, out: &mut String) {
+    for (index, db) in store.dbs.iter().enumerate().filter(|(_, db)| !db.is_empty()) {
+        line(out, &format!("db{index}"), format!("keys={},expires={},avg_ttl=0", db.len(), db.volatile_len()));
+    }
+}
