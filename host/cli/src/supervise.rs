@@ -113,6 +113,9 @@ pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcom
     };
     // The console's last lines come before the verdict on them.
     let _ = console.join();
+    if supervision.phase == Phase::Boot && status.success() {
+        supervision.failure = Some(anyhow!("the store ended before it answered"));
+    }
     Ok(Outcome { status, failure: supervision.failure })
 }
 

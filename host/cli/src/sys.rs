@@ -14,10 +14,15 @@ use std::{
     time::Duration,
 };
 
+const TUN: &str = "/dev/net/tun";
+
 /// Makes a tap device and returns its open end, whose closing removes the device, and its name. A `%d` in the name is
 /// replaced by the kernel with the first free number.
 pub fn create_tap(name: &str) -> io::Result<(File, String)> {
-    let tun = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
+    let tun = OpenOptions::new().read(true).write(true).open(TUN).map_err(|error| {
+        // The caller's words say what for.
+        io::Error::new(error.kind(), format!("{TUN}: {error}"))
+    })?;
     let mut request = interface_request(name)?;
     request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
     // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is.

@@ -1,0 +1,115 @@
+//! What the `kayvee` command refuses, and how it keeps its records: all that needs no store.
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+/// A folder of one test's own for the records of detached instances.
+struct StateFolder(PathBuf);
+
+impl StateFolder {
+    fn new(test: &str) -> StateFolder {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(test);
+        // Left by an earlier run that was killed.
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        StateFolder(folder)
+    }
+
+    fn kayvee(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_kayvee")).args(args).env("XDG_RUNTIME_DIR", &self.0).output().unwrap()
+    }
+}
+
+impl Drop for StateFolder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn assert_refused(output: &Output, status: i32, words: &str) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{said}");
+    assert!(said.contains(words), "{words:?} is not in {said:?}");
+}
+
+#[test]
+fn help_is_everywhere() {
+    let state = StateFolder::new("help");
+    for command in
+        [&["--help"][..], &["run", "--help"], &["ps", "-h"], &["logs", "-h"], &["stop", "-h"], &["image", "-h"]]
+    {
+        let output = state.kayvee(command);
+        assert!(output.status.success() && text(&output.stdout).contains("Usage: kayvee"), "{command:?}");
+    }
+    assert_eq!(state.kayvee(&[]).status.code(), Some(2));
+}
+
+#[test]
+fn wrong_arguments_are_refused_before_anything_boots() {
+    let state = StateFolder::new("wrong_arguments");
+    for (args, words) in [
+        (&["run", "--", "--nonsense", "1"][..], "option '--nonsense': unknown option"),
+        (&["run", "--", "--maxmemory", "lots"], "option '--maxmemory'"),
+        (&["run", "--", "--port"], "a value is missing"),
+        (&["run", "--port", "7000", "--", "--port", "7001"], "--port is given twice"),
+        (&["run", "--port", "65536"], "65536"),
+        (&["run", "--memory", "8"], "8 is not in"),
+        (&["run", "--target", "xen"], "possible values: auto, kvm, tcg, linux"),
+        (&["run", "--target", "linux", "--net", "tap"], "leave them out with --target linux"),
+        (&["run", "--name", "a"], "--detach"),
+        (&["run", "--detach", "--name", "../a"], "a name has"),
+        (&["run", "--detach", "--", "--nonsense", "1"], "unknown option"),
+        (&["run", "--target", "linux", "--", "--bind", "nowhere"], "'nowhere' is not an address"),
+    ] {
+        assert_refused(&state.kayvee(args), 2, words);
+    }
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let state = StateFolder::new("port_in_use");
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = holder.local_addr().unwrap().port().to_string();
+    let output = state.kayvee(&["run", "--target", "linux", "--port", &port]);
+    assert_refused(&output, 1, &format!("127.0.0.1:{port} is in use by another program"));
+}
+
+#[test]
+fn instances_that_are_not_there_are_named() {
+    let state = StateFolder::new("no_instance");
+    for command in ["stop", "logs"] {
+        assert_refused(&state.kayvee(&[command, "ghost"]), 1, "there is no instance 'ghost'");
+    }
+    assert!(state.kayvee(&["stop", "--all"]).status.success());
+    assert_eq!(text(&state.kayvee(&["ps"]).stdout).lines().count(), 1);
+}
+
+#[test]
+fn a_dead_instance_is_shown_as_dead_and_can_be_removed() {
+    let state = StateFolder::new("dead_instance");
+    for (name, status) in [("failed", Some("1")), ("killed", None)] {
+        let folder = state.0.join("kayvee").join(name);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("lock"), "").unwrap();
+        fs::write(folder.join("log"), format!("words of {name}\n")).unwrap();
+        if let Some(status) = status {
+            fs::write(folder.join("status"), status).unwrap();
+        }
+    }
+    let list = text(&state.kayvee(&["ps"]).stdout);
+    assert!(list.contains("ended with status 1") && list.contains("killed  "), "{list}");
+    assert_eq!(text(&state.kayvee(&["logs", "failed"]).stdout), "words of failed\n");
+    assert_eq!(text(&state.kayvee(&["logs", "-f", "killed"]).stdout), "words of killed\n");
+    assert!(state.kayvee(&["stop", "failed"]).status.success());
+    assert!(state.kayvee(&["stop", "--all"]).status.success());
+    assert_eq!(fs::read_dir(state.0.join("kayvee")).unwrap().count(), 0);
+}

@@ -1,0 +1,317 @@
+//! The store as a user starts it: on every target that works here, over every kind of network that is allowed here.
+//!
+//! These tests start processes and guests from the release build, so `./kayvee test` runs them behind it:
+//! `cargo build --release && cargo test --release -p kayvee-cli --test run -- --ignored`.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
+    process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// As many as the store has to carry at once.
+const MANY_CONNECTIONS: usize = 1000;
+
+/// One way of running the store.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    target: &'static str,
+    /// Arguments beside the target.
+    more: &'static [&'static str],
+    /// What the `ready:` line says of it.
+    place: &'static str,
+}
+
+const LINUX: Way = Way { target: "linux", more: &[], place: "a Linux process" };
+const TCG: Way = Way { target: "tcg", more: &["--net", "user"], place: "a TCG guest" };
+const GUESTS: &[Way] = &[
+    Way { target: "tcg", more: &["--net", "tap"], place: "a TCG guest, also at " },
+    TCG,
+    Way { target: "tcg", more: &["--machine", "q35"], place: "a TCG guest" },
+    Way { target: "kvm", more: &["--net", "tap"], place: "a KVM guest, also at " },
+    Way { target: "kvm", more: &["--net", "user"], place: "a KVM guest" },
+    Way { target: "kvm", more: &["--machine", "q35"], place: "a KVM guest" },
+];
+
+impl Way {
+    /// Whether this system allows it; says so where it does not.
+    fn works_here(self) -> bool {
+        let missing = match self {
+            Way { target: "kvm", .. } if !kvm_works() => "no guest boots under KVM here",
+            Way { more: ["--net", "tap"], .. } if !is_root() => "a tap in this network needs root",
+            _ => return true,
+        };
+        println!("skipped: {self:?}: {missing}");
+        false
+    }
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
+/// Whether `auto` chooses KVM, which it does where a guest boots.
+fn kvm_works() -> bool {
+    let store = Store::start("auto", &[], &[]);
+    let works = store.ready.contains("KVM");
+    store.end("TERM");
+    works
+}
+
+/// A `kayvee run`, ended with the test.
+struct Store {
+    cli: Child,
+    stdout: BufReader<ChildStdout>,
+    /// The line `ready: …`.
+    ready: String,
+    address: SocketAddr,
+}
+
+impl Store {
+    fn start(target: &str, more: &[&str], redis_options: &[&str]) -> Store {
+        let mut cli = kayvee();
+        cli.args(["run", "--target", target, "--port", &free_port().to_string()])
+            .args(more)
+            .arg("--")
+            .args(redis_options);
+        let mut cli = cli.stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(cli.stdout.take().unwrap());
+        let mut ready = String::new();
+        stdout.read_line(&mut ready).unwrap();
+        let address = ready.strip_prefix("ready: ").and_then(|rest| rest.split(' ').next());
+        let address = address.unwrap_or_else(|| panic!("{target} {more:?} did not get ready: {ready:?}"));
+        let address = address.parse().unwrap();
+        Store { cli, stdout, ready, address }
+    }
+
+    fn connect(&self) -> TcpStream {
+        connect(self.address)
+    }
+
+    /// Sends a signal to the command and waits for its end.
+    fn end(mut self, signal: &str) -> ExitStatus {
+        send_signal(signal, self.cli.id());
+        self.wait()
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        // The standard output ends with the process.
+        self.stdout.read_to_string(&mut String::new()).unwrap();
+        self.cli.wait().unwrap()
+    }
+
+    /// The process that the command supervises.
+    fn supervised(&self) -> u32 {
+        let pid = self.cli.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        children.split_ascii_whitespace().next().expect("it supervises a process").parse().unwrap()
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Already ended, where the test went well.
+        let _ = self.cli.kill();
+        let _ = self.cli.wait();
+    }
+}
+
+fn kayvee() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
+    command.env("XDG_RUNTIME_DIR", state_folder());
+    command
+}
+
+fn state_folder() -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("run");
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect_timeout(&address, TIMEOUT).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn send_signal(signal: &str, pid: u32) {
+    assert!(Command::new("kill").args(["-s", signal, &pid.to_string()]).status().unwrap().success());
+}
+
+/// Sends an inline command and returns the first line of its reply.
+fn ask(stream: &mut TcpStream, command: &str) -> String {
+    stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while byte != *b"\n" {
+        stream.read_exact(&mut byte).unwrap();
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).unwrap().trim_end().to_string()
+}
+
+fn all_ways() -> impl Iterator<Item = Way> {
+    std::iter::once(LINUX).chain(GUESTS.iter().copied()).filter(|way| way.works_here())
+}
+
+#[track_caller]
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what} did not come true within {TIMEOUT:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn said(output: &Output) -> String {
+    [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat()
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn every_way_answers_and_ends_cleanly() {
+    for way in all_ways() {
+        println!("{way:?}");
+        let store = Store::start(way.target, way.more, &["--maxmemory", "50mb"]);
+        assert!(store.ready.contains(way.place), "{}", store.ready);
+        let mut client = store.connect();
+        assert_eq!(ask(&mut client, "PING"), "+PONG");
+        assert_eq!(store.end(if way.target == "linux" { "INT" } else { "TERM" }).code(), Some(0), "{way:?}");
+    }
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_guest_with_a_tap_is_reached_at_its_own_address_too() {
+    for way in GUESTS.iter().filter(|way| way.place.ends_with("also at ") && way.works_here()) {
+        let store = Store::start(way.target, way.more, &[]);
+        let own = store.ready.rsplit_once("also at ").unwrap().1.trim_end().trim_end_matches(')').parse().unwrap();
+        assert_eq!(ask(&mut connect(own), "PING"), "+PONG");
+        assert_eq!(store.end("INT").code(), Some(0));
+    }
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn many_connections_are_served_at_once() {
+    for way in all_ways().filter(|way| !way.more.contains(&"q35")) {
+        println!("{way:?}");
+        let store = Store::start(way.target, way.more, &[]);
+        let mut clients: Vec<_> = (0..MANY_CONNECTIONS).map(|_| store.connect()).collect();
+        for _ in 0..2 {
+            for client in &mut clients {
+                client.write_all(b"PING\r\n").unwrap();
+            }
+            for client in &mut clients {
+                let mut reply = [0; 7];
+                client.read_exact(&mut reply).unwrap();
+                assert_eq!(&reply, b"+PONG\r\n");
+            }
+        }
+        assert_eq!(store.end("TERM").code(), Some(0));
+    }
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_store_with_a_password_gets_ready_and_keeps_it() {
+    for way in [LINUX, TCG] {
+        let store = Store::start(way.target, way.more, &["--requirepass", "two words"]);
+        let mut client = store.connect();
+        assert!(ask(&mut client, "PING").starts_with("-NOAUTH"), "{way:?}");
+        assert_eq!(ask(&mut client, "AUTH 'two words'"), "+OK");
+        assert_eq!(ask(&mut client, "PING"), "+PONG");
+        assert_eq!(store.end("TERM").code(), Some(0));
+    }
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_client_s_shutdown_ends_the_run() {
+    for way in all_ways() {
+        let mut store = Store::start(way.target, way.more, &[]);
+        store.connect().write_all(b"SHUTDOWN\r\n").unwrap();
+        assert_eq!(store.wait().code(), Some(0), "{way:?}");
+    }
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_store_that_is_killed_is_a_failure() {
+    for way in [LINUX, TCG] {
+        let mut store = Store::start(way.target, way.more, &[]);
+        send_signal("KILL", store.supervised());
+        assert_eq!(store.wait().code(), Some(1), "{way:?}");
+    }
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_command_that_is_killed_leaves_nothing_behind() {
+    for way in all_ways() {
+        let store = Store::start(way.target, way.more, &[]);
+        let supervised = store.supervised();
+        let address = store.address;
+        send_signal("KILL", store.cli.id());
+        drop(store);
+        wait_until("the end of the store", || fs::metadata(format!("/proc/{supervised}")).is_err());
+        assert!(TcpStream::connect(address).is_err());
+    }
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_guest_without_enough_memory_says_so() {
+    let mut cli = kayvee();
+    let port = free_port().to_string();
+    cli.args(["run", "--target", "tcg", "--net", "user", "--port", &port, "--", "--maxclients", "10"]);
+    // Its console is on standard error.
+    let output = cli.args(["--maxmemory", "1kb"]).env("PATH", "").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("qemu-system-x86_64 is not installed"), "{}", said(&output));
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn instances_live_in_the_background() {
+    for (way, name) in [(LINUX, "background-linux"), (TCG, "background-tcg")] {
+        let port = free_port().to_string();
+        let detached = |name: &str| {
+            let mut command = kayvee();
+            command.args(["run", "--detach", "--name", name, "--target", way.target, "--port", &port]).args(way.more);
+            command.output().unwrap()
+        };
+        let control = |args: &[&str]| kayvee().args(args).output().unwrap();
+
+        let started = detached(name);
+        assert!(started.status.success() && said(&started).contains("ready: "), "{}", said(&started));
+        let address = format!("127.0.0.1:{port}");
+        assert_eq!(ask(&mut connect(address.parse().unwrap()), "PING"), "+PONG");
+        let list = said(&control(&["ps"]));
+        let row = list.lines().find(|row| row.starts_with(name)).unwrap();
+        assert!(row.contains(way.target) && row.contains(&address) && row.contains("up "), "{row}");
+
+        let again = detached(name);
+        assert_eq!(again.status.code(), Some(1));
+        assert!(said(&again).contains("is running; stop it"), "{}", said(&again));
+        let other = detached("background-other");
+        assert_eq!(other.status.code(), Some(1));
+        assert!(said(&other).contains("is in use by another program"), "{}", said(&other));
+        assert!(said(&control(&["stop", "background-other"])).contains("was not running"));
+
+        let mut following = kayvee().args(["logs", "-f", name]).stdout(Stdio::piped()).spawn().unwrap();
+        assert!(!said(&control(&["logs", name])).is_empty(), "{way:?} wrote no log");
+        assert!(control(&["stop", name]).status.success());
+        assert!(following.wait().unwrap().success());
+        assert!(TcpStream::connect(&address).is_err());
+        assert!(!said(&control(&["ps"])).contains(name));
+    }
+}
