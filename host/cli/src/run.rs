@@ -119,8 +119,8 @@ impl Session {
     }
 
     fn run_guest(&self, args: &RunArgs, accelerator: Accelerator, store: &Store, signals: Signals) -> Result<()> {
-        let image = image::path()?;
         let qemu = qemu::find()?;
+        let image = image::path()?;
         let max_connections = raise_descriptor_limit()?.saturating_sub(RESERVED_DESCRIPTORS) / 2;
         let listeners = network::listen(&store.listen_addresses()?, store.options().tcp_backlog)?;
         let front = listeners[0].local_addr()?;

@@ -84,6 +84,15 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
+fn a_missing_qemu_is_named_with_its_packages() {
+    let state = StateFolder::new("no_qemu");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
+    command.args(["run", "--target", "tcg"]).env("XDG_RUNTIME_DIR", &state.0).env("PATH", "");
+    let output = command.output().unwrap();
+    assert_refused(&output, 1, "qemu-system-x86_64 is not installed (apt: qemu-system-x86,");
+}
+
+#[test]
 fn instances_that_are_not_there_are_named() {
     let state = StateFolder::new("no_instance");
     for command in ["stop", "logs"] {

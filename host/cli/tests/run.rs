@@ -269,18 +269,6 @@ fn a_command_that_is_killed_leaves_nothing_behind() {
 
 #[test]
 #[ignore = "starts guests: ./kayvee test"]
-fn a_guest_without_enough_memory_says_so() {
-    let mut cli = kayvee();
-    let port = free_port().to_string();
-    cli.args(["run", "--target", "tcg", "--net", "user", "--port", &port, "--", "--maxclients", "10"]);
-    // Its console is on standard error.
-    let output = cli.args(["--maxmemory", "1kb"]).env("PATH", "").output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains("qemu-system-x86_64 is not installed"), "{}", said(&output));
-}
-
-#[test]
-#[ignore = "starts guests: ./kayvee test"]
 fn instances_live_in_the_background() {
     for (way, name) in [(LINUX, "background-linux"), (TCG, "background-tcg")] {
         let port = free_port().to_string();
