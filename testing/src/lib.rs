@@ -7,4 +7,5 @@
 
 pub mod client;
 pub mod conformance;
+pub mod network;
 pub mod random;

@@ -1,3 +1,64 @@
-//! To be written.
+//! TCP/IP over any [`FrameDevice`](kayvee_platform::FrameDevice).
+//!
+//! A [`Stack`] answers ARP and ICMP echo, gets its address by DHCP or from its operator, and serves TCP connections to
+//! the ports that it listens on. It opens no connection itself, and it never blocks, reads a clock or allocates without
+//! bound: time is an argument, and [`Limits`] say how many connections there may be and what their buffers may take.
+//!
+//! `smoltcp` does the wire formats and the state machine of each TCP connection. What is done here is what makes them
+//! scale: every connection has a socket set of its own and is found by its addresses, so that the work of a turn grows
+//! with the frames that arrived, not with the connections that are open. Nothing of `smoltcp` shows in the interface.
+//!
+//! # Driving it
+//!
+//! Each turn of the event loop takes what has arrived, lets the application act on it, and sends what came of that:
+//!
+//! ```
+//! # use kayvee_net::{Event, Stack};
+//! # use kayvee_platform::FrameDevice;
+//! /// Sends every byte back where it came from.
+//! fn echo_turn(stack: &mut Stack, device: &mut impl FrameDevice, now_ns: u64) {
+//!     stack.poll(device, now_ns);
+//!     while let Some(event) = stack.next_event() {
+//!         match event {
+//!             Event::AddressAcquired(lease) => log::info!("address {}/{}", lease.address, lease.prefix_bits),
+//!             Event::AddressLost => log::warn!("the address is lost"),
+//!             // Here a store asks its engine: `connect` gives a client, or a refusal to `send` before `close`.
+//!             Event::Accepted { connection, remote, .. } => log::debug!("{connection:?} from {remote}"),
+//!             Event::Readable(connection) => loop {
+//!                 // Borrowed from the receive buffer: one run of bytes at a time, two where the buffer wraps.
+//!                 let bytes = stack.readable(connection).to_vec();
+//!                 if bytes.is_empty() {
+//!                     break;
+//!                 }
+//!                 // A short count means a full send buffer: `Writable` follows when there is room again.
+//!                 let sent = stack.send(connection, &bytes);
+//!                 stack.consume(connection, sent);
+//!                 if sent < bytes.len() {
+//!                     break;
+//!                 }
+//!             },
+//!             Event::Writable(_connection) => { /* send what did not fit before */ }
+//!             // The peer will send no more, and everything that it sent has been read. Replies can still leave.
+//!             Event::EndOfStream(connection) => stack.close(connection, now_ns),
+//!             // Reset or timed out: the connection is forgotten and its id may be given out again.
+//!             Event::Closed(_connection) => {}
+//!         }
+//!     }
+//!     stack.flush(device, now_ns);
+//!     // Now sleep until a frame arrives or `stack.next_deadline_ns()`, whichever comes first.
+//! }
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod connection;
+mod frame;
+mod limits;
+mod stack;
+
+pub use connection::ConnectionId;
+pub use kayvee_platform::Addressing;
+pub use limits::Limits;
+pub use stack::{Config, ConfigError, Event, Lease, Stack};

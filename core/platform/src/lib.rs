@@ -6,10 +6,12 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod address;
 mod frame;
 mod heap;
 mod time;
 
+pub use address::Addressing;
 pub use frame::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
 pub use heap::Heap;
 pub use time::{Clock, Now, ProcessorTime};

@@ -8,25 +8,9 @@
 //! hypervisor adds by itself (`virtio_mmio.device=…`) are kept for the drivers.
 
 use alloc::{string::String, vec::Vec};
-use core::net::Ipv4Addr;
 use kayvee_commands::options::{OptionError, Options};
+pub use kayvee_platform::Addressing;
 use kayvee_resp::split_words;
-
-/// How the guest gets its address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Addressing {
-    /// From a DHCP server.
-    Dhcp,
-    /// Fixed by the command line.
-    Static {
-        /// The guest's own address.
-        address: Ipv4Addr,
-        /// Length of the network prefix, 0 to 32 bits.
-        prefix_bits: u8,
-        /// The default router, if there is one.
-        gateway: Option<Ipv4Addr>,
-    },
-}
 
 /// A parsed boot command line.
 #[derive(Clone, Debug)]
@@ -132,6 +116,7 @@ pub fn quote_word(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::net::Ipv4Addr;
 
     #[test]
     fn machine_words_and_store_options() {

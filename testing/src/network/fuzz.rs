@@ -1,0 +1,51 @@
+//! Harnesses that take any bytes, for seeded tests and for fuzzers alike.
+
+use super::wire::{Faults, Wire};
+use kayvee_net::{Addressing, Config, Event, Limits, Stack};
+use std::net::Ipv4Addr;
+
+/// The address of the stack in [`fuzz_frames`], so that a fuzzer's dictionary can hit it.
+pub const FUZZ_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// Feeds `data` to a stack as a sequence of frames: two bytes of length, little-endian, before each, and a byte of time
+/// in tenths of a second behind it. Nothing that comes over a wire may make it panic or exceed its limits.
+pub fn fuzz_frames(data: &[u8]) {
+    let (&mode, mut rest) = data.split_first().unwrap_or((&0, &[]));
+    let mut wire = Wire::new(Faults::NONE, 0);
+    let addressing = match mode & 1 {
+        0 => Addressing::Static { address: FUZZ_ADDRESS, prefix_bits: 24, gateway: None },
+        _ => Addressing::Dhcp,
+    };
+    let limits = Limits { connections: 8, buffer_bytes: 256 << 10 };
+    let config = Config { addressing, limits, keepalive_s: u32::from(mode >> 1), seed: 1 };
+    let mut stack = Stack::new(config, &mut wire.server, 0).expect("the configuration is valid");
+    stack.listen(6379);
+    let mut now_ns = 0;
+    while rest.len() > 2 {
+        let len = usize::from(u16::from_le_bytes([rest[0], rest[1]])).min(rest.len() - 2);
+        wire.server.inject(rest[2..2 + len].to_vec());
+        rest = &rest[2 + len..];
+        now_ns += 100_000_000 * u64::from(rest.first().copied().unwrap_or(0));
+        rest = rest.get(1..).unwrap_or(&[]);
+        turn(&mut stack, &mut wire, now_ns);
+        assert!(stack.connections() <= limits.connections);
+    }
+}
+
+/// Echoes, as an application that reads and writes.
+fn turn(stack: &mut Stack, wire: &mut Wire, now_ns: u64) {
+    stack.poll(&mut wire.server, now_ns);
+    while let Some(event) = stack.next_event() {
+        match event {
+            Event::Readable(connection) => {
+                let bytes = stack.readable(connection).to_vec();
+                let sent = stack.send(connection, &bytes);
+                stack.consume(connection, sent);
+            }
+            Event::EndOfStream(connection) => stack.close(connection, now_ns),
+            _ => {}
+        }
+    }
+    stack.flush(&mut wire.server, now_ns);
+    wire.server.drain_sent().for_each(drop);
+}

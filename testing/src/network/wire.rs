@@ -1,0 +1,209 @@
+//! Two Ethernet devices and the wire between them, which can lose, duplicate, delay, reorder and damage frames.
+
+use crate::random::Random;
+use kayvee_platform::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a wire does to frames.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    /// Frames lost, per mille.
+    pub loss_per_mille: usize,
+    /// Frames delivered twice, per mille.
+    pub duplication_per_mille: usize,
+    /// Frames with one damaged bit, per mille.
+    pub corruption_per_mille: usize,
+    /// Shortest way of a frame.
+    pub min_delay_ns: u64,
+    /// Longest way of a frame. Frames overtake each other where it exceeds the shortest.
+    pub max_delay_ns: u64,
+}
+
+impl Faults {
+    /// A wire as it should be: 50 µs, in order.
+    pub const NONE: Faults = Faults {
+        loss_per_mille: 0,
+        duplication_per_mille: 0,
+        corruption_per_mille: 0,
+        min_delay_ns: 50_000,
+        max_delay_ns: 50_000,
+    };
+    /// All faults at once, each often enough to meet in every run.
+    pub const SEVERE: Faults = Faults {
+        loss_per_mille: 50,
+        duplication_per_mille: 30,
+        corruption_per_mille: 20,
+        min_delay_ns: 50_000,
+        max_delay_ns: 5_000_000,
+    };
+}
+
+/// One end of a wire: a device with a ring of `TX_FRAMES` frames to send.
+pub struct End {
+    mac: [u8; 6],
+    rx: Rx,
+    tx: Tx,
+}
+
+/// Frames that an [`End`] can hold until the wire takes them.
+const TX_FRAMES: usize = 64;
+
+/// The receiving half of an [`End`].
+#[derive(Default)]
+pub struct Rx(VecDeque<Vec<u8>>);
+
+/// The sending half of an [`End`]. It detects frames that are not announced with [`FrameTx::flush`].
+#[derive(Default)]
+pub struct Tx {
+    unflushed: Vec<Vec<u8>>,
+    sent: VecDeque<Vec<u8>>,
+}
+
+impl End {
+    fn new(mac: [u8; 6]) -> End {
+        End { mac, rx: Rx::default(), tx: Tx::default() }
+    }
+
+    /// Puts a frame before the device as if it had arrived.
+    pub fn inject(&mut self, frame: Vec<u8>) {
+        self.rx.0.push_back(frame);
+    }
+
+    /// Takes the frames that the device has sent.
+    pub fn drain_sent(&mut self) -> impl Iterator<Item = Vec<u8>> + '_ {
+        assert!(self.tx.unflushed.is_empty(), "frames were queued and the device was not told");
+        self.tx.sent.drain(..)
+    }
+}
+
+impl FrameDevice for End {
+    type Rx = Rx;
+    type Tx = Tx;
+
+    fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    fn split(&mut self) -> (&mut Rx, &mut Tx) {
+        (&mut self.rx, &mut self.tx)
+    }
+}
+
+impl FrameRx for Rx {
+    fn ready(&mut self) -> bool {
+        !self.0.is_empty()
+    }
+
+    fn receive<R>(&mut self, consume: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        self.0.pop_front().map(|frame| consume(&frame))
+    }
+}
+
+impl FrameTx for Tx {
+    fn ready(&mut self) -> bool {
+        self.unflushed.len() + self.sent.len() < TX_FRAMES
+    }
+
+    fn transmit<R>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+        if !self.ready() || len > MAX_FRAME_BYTES {
+            return None;
+        }
+        // What was in the buffer before must not matter.
+        let mut frame = vec![0xa5; len];
+        let result = fill(&mut frame);
+        self.unflushed.push(frame);
+        Some(result)
+    }
+
+    fn flush(&mut self) {
+        self.sent.extend(self.unflushed.drain(..));
+    }
+}
+
+/// A wire with its two ends and the frames on their way.
+pub struct Wire {
+    /// The end of the machine under test.
+    pub server: End,
+    /// The other end.
+    pub client: End,
+    faults: Faults,
+    rng: Random,
+    /// By time of arrival, then in the order of departure.
+    in_flight: BTreeMap<(u64, u64), (Destination, Vec<u8>)>,
+    frames: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Destination {
+    Server,
+    Client,
+}
+
+impl Wire {
+    /// A wire whose faults are drawn from `seed`.
+    pub fn new(faults: Faults, seed: u64) -> Wire {
+        Wire {
+            server: End::new([2, 0, 0, 0, 0, 1]),
+            client: End::new([2, 0, 0, 0, 0, 2]),
+            faults,
+            rng: Random::new(seed),
+            in_flight: BTreeMap::new(),
+            frames: 0,
+        }
+    }
+
+    /// Takes what both ends have sent, and delivers what has arrived by `now_ns`.
+    pub fn run(&mut self, now_ns: u64) {
+        let to_client: Vec<_> = self.server.drain_sent().collect();
+        let to_server: Vec<_> = self.client.drain_sent().collect();
+        for frame in to_client {
+            self.send(Destination::Client, frame, now_ns);
+        }
+        for frame in to_server {
+            self.send(Destination::Server, frame, now_ns);
+        }
+        while let Some(entry) = self.in_flight.first_entry()
+            && entry.key().0 <= now_ns
+        {
+            match entry.remove() {
+                (Destination::Server, frame) => self.server.inject(frame),
+                (Destination::Client, frame) => self.client.inject(frame),
+            }
+        }
+    }
+
+    /// When the next frame arrives.
+    pub fn next_arrival_ns(&self) -> Option<u64> {
+        self.in_flight.first_key_value().map(|(&(at_ns, _), _)| at_ns)
+    }
+
+    /// Changes the faults from now on.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
+    }
+
+    fn send(&mut self, destination: Destination, mut frame: Vec<u8>, now_ns: u64) {
+        if self.happens(self.faults.loss_per_mille) {
+            return;
+        }
+        if self.happens(self.faults.duplication_per_mille) {
+            self.schedule(destination, frame.clone(), now_ns);
+        }
+        if self.happens(self.faults.corruption_per_mille) {
+            let bit = self.rng.below(frame.len() * 8);
+            frame[bit / 8] ^= 1 << (bit % 8);
+        }
+        self.schedule(destination, frame, now_ns);
+    }
+
+    fn happens(&mut self, per_mille: usize) -> bool {
+        self.rng.below(1000) < per_mille
+    }
+
+    fn schedule(&mut self, destination: Destination, frame: Vec<u8>, now_ns: u64) {
+        let spread_ns = self.faults.max_delay_ns - self.faults.min_delay_ns;
+        let delay_ns = self.faults.min_delay_ns + self.rng.below(spread_ns as usize + 1) as u64;
+        self.frames += 1;
+        self.in_flight.insert((now_ns + delay_ns, self.frames), (destination, frame));
+    }
+}
