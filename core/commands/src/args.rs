@@ -1,6 +1,7 @@
 //! Reading arguments.
 
 use crate::Error;
+use alloc::format;
 use kayvee_keyspace::parse_integer;
 
 /// A 64-bit integer in canonical form.
@@ -8,7 +9,18 @@ pub fn integer(arg: &[u8]) -> Result<i64, Error> {
     parse_integer(arg).ok_or(Error::NOT_INTEGER)
 }
 
+/// A C `int`, with Redis' error for one that is an integer but not an `int`.
+pub fn int(arg: &[u8]) -> Result<i32, Error> {
+    const OUT_OF_RANGE: Error = Error::text("ERR value is out of range, value must between -2147483648 and 2147483647");
+    integer(arg)?.try_into().map_err(|_| OUT_OF_RANGE)
+}
+
 /// Whether an argument is this keyword, in any case. The keyword is given in lower case.
 pub fn is(arg: &[u8], keyword: &str) -> bool {
     arg.eq_ignore_ascii_case(keyword.as_bytes())
+}
+
+/// The error for a request that has too few or too many arguments. A subcommand's name is `container|name`.
+pub fn wrong_arity(command: &str) -> Error {
+    format!("ERR wrong number of arguments for '{command}' command").into()
 }

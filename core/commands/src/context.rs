@@ -1,5 +1,5 @@
 use crate::{
-    Close, Error, Outcome, ReplyMode, Session, Store,
+    Close, Error, Outcome, ReplyMode, Session, Store, args,
     store::Calls,
     table::{Command, Flags},
 };
@@ -53,6 +53,26 @@ impl Context<'_> {
             None => self.store.stats.keyspace_misses += 1,
         }
         found
+    }
+
+    /// Finds a key for reading about it: counts a hit or miss, but does not note a use.
+    pub fn peek(&mut self, key: &[u8]) -> Option<Found> {
+        let found = self.find(key);
+        match found {
+            Some(_) => self.store.stats.keyspace_hits += 1,
+            None => self.store.stats.keyspace_misses += 1,
+        }
+        found
+    }
+
+    /// Finds a key for changing it: notes the use, but counts no hit or miss.
+    pub fn find_to_change(&mut self, key: &[u8]) -> Option<Found> {
+        let found = self.find(key)?;
+        let now_ms = self.now_ms();
+        if !self.session().no_touch {
+            self.db().touch(found, now_ms);
+        }
+        Some(found)
     }
 
     /// Finds a key and leaves its statistics alone.
@@ -201,5 +221,5 @@ fn unknown_subcommand(container: &Command, name: &[u8]) -> Error {
 
 fn wrong_arity(container: &Command, sub: Option<&Command>) -> Error {
     let name: Vec<&str> = core::iter::once(container.name).chain(sub.map(|sub| sub.name)).collect();
-    format!("ERR wrong number of arguments for '{}' command", name.join("|")).into()
+    args::wrong_arity(&name.join("|"))
 }

@@ -11,6 +11,7 @@ extern crate alloc;
 mod args;
 mod context;
 mod error;
+mod expiry;
 pub mod options;
 mod session;
 mod store;

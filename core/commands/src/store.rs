@@ -162,6 +162,12 @@ impl Store {
         self.sessions.iter().position(is_it).map(|slot| slot as u32)
     }
 
+    /// Whether the platform can surely give this much more memory. What is set aside for replies may be used up.
+    pub fn has_room_for(&self, bytes: u64) -> bool {
+        let heap = self.environment.heap;
+        heap.limit_bytes().is_none_or(|limit| limit.saturating_sub(heap.used_bytes()) > bytes)
+    }
+
     /// Whether commands that need memory are refused.
     pub fn is_full(&self) -> bool {
         self.memory_limit_bytes().is_some_and(|limit| self.environment.heap.used_bytes() > limit)

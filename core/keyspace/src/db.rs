@@ -163,6 +163,7 @@ impl Db {
     pub fn set(&mut self, key: &[u8], value: Owned, expiry: Expiry, now_ms: u64) -> Result<(), OutOfMemory> {
         let (hash, old) = self.lookup(key);
         let now_s = (now_ms / 1000) as u32;
+        self.lazily_expired += u64::from(old.is_some_and(|old| self.is_expired(old, now_ms)));
         let expires_ms = match expiry {
             Expiry::Never => None,
             Expiry::At(at) => Some(at),
@@ -296,6 +297,52 @@ impl Db {
             Value::Bytes(bytes) => Owned::Kept(copied(bytes)?),
         };
         Ok((value, expiry))
+    }
+
+    /// Gives a key another name, which must differ, in place of whatever has that name.
+    pub fn rename(&mut self, from: Found, to: &[u8], now_ms: u64) -> Result<(), OutOfMemory> {
+        if !self.records.has_blob(from.record) {
+            let (value, expiry) = self.copy_out(from)?;
+            self.set(to, value, expiry, now_ms)?;
+        } else {
+            let to = self.set_blob(to, self.records.is_edited(from.record), self.expires_ms(from), now_ms)?;
+            let blob = core::mem::take(self.blob(from.record));
+            *self.blob(to) = blob;
+        }
+        self.remove(from);
+        Ok(())
+    }
+
+    /// Moves a key to another database, in place of whatever has its name there.
+    pub fn move_to(&mut self, from: Found, other: &mut Db, now_ms: u64) -> Result<(), OutOfMemory> {
+        let key = self.records.key(from.record);
+        if !self.records.has_blob(from.record) {
+            let (value, expiry) = self.copy_out(from)?;
+            other.set(key, value, expiry, now_ms)?;
+        } else {
+            let to = other.set_blob(key, self.records.is_edited(from.record), self.expires_ms(from), now_ms)?;
+            *other.blob(to) = core::mem::take(self.blob(from.record));
+        }
+        self.remove(from);
+        Ok(())
+    }
+
+    /// Gives a key a value of the kind that lies in a vector of its own, which is to be filled by [`blob`](Self::blob).
+    fn set_blob(
+        &mut self,
+        key: &[u8],
+        is_edited: bool,
+        expires_ms: Option<u64>,
+        now_ms: u64,
+    ) -> Result<Ref, OutOfMemory> {
+        let (hash, old) = self.lookup(key);
+        let new = self.records.create_blob(key, is_edited, expires_ms, (now_ms / 1000) as u32)?;
+        self.install(hash, old, new)?;
+        Ok(new)
+    }
+
+    fn blob(&mut self, record: Ref) -> &mut Vec<u8> {
+        self.records.whole_blob_mut(record).expect("it was made or found to have one")
     }
 
     /// Visits one bucket of keys at `cursor` (0 to begin) and returns the cursor that continues; 0 is the end. A key

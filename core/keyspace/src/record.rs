@@ -232,14 +232,37 @@ impl Records {
                     Payload::Bytes(bytes) => copied(bytes)?,
                     Payload::Integer(number) => copied(Decimal::new(number).as_bytes())?,
                 };
-                let own_key = if long_key { Some(copied(key)?.into_boxed_slice()) } else { None };
-                let handle = self.add_object(Object { key: own_key, value })?;
-                let flags = flags | IS_OBJECT | if long_key { KEY_IN_OBJECT } else { 0 };
-                let key = if long_key { &[][..] } else { key };
-                self.store(flags, key, &handle.to_le_bytes(), expires_ms, now_s)
-                    .inspect_err(|_| self.free_object(handle))
+                self.store_object(flags, key, value, expires_ms, now_s)
             }
         }
+    }
+
+    /// Makes a record whose value is an object, empty for now.
+    pub fn create_blob(
+        &mut self,
+        key: &[u8],
+        is_edited: bool,
+        expires_ms: Option<u64>,
+        now_s: u32,
+    ) -> Result<Ref, OutOfMemory> {
+        let flags = if is_edited { IS_EDITED } else { 0 } | if expires_ms.is_some() { HAS_EXPIRY } else { 0 };
+        self.store_object(flags, key, Vec::new(), expires_ms, now_s)
+    }
+
+    fn store_object(
+        &mut self,
+        flags: u8,
+        key: &[u8],
+        value: Vec<u8>,
+        expires_ms: Option<u64>,
+        now_s: u32,
+    ) -> Result<Ref, OutOfMemory> {
+        let long_key = key.len() > KEY_LIMIT;
+        let own_key = if long_key { Some(copied(key)?.into_boxed_slice()) } else { None };
+        let handle = self.add_object(Object { key: own_key, value })?;
+        let flags = flags | IS_OBJECT | if long_key { KEY_IN_OBJECT } else { 0 };
+        let key = if long_key { &[][..] } else { key };
+        self.store(flags, key, &handle.to_le_bytes(), expires_ms, now_s).inspect_err(|_| self.free_object(handle))
     }
 
     /// Overwrites a record in place with a string or integer, if it has no object, keeps its expiry or lack of one, and
@@ -292,16 +315,27 @@ impl Records {
         &mut bytes[header.value_at()..header.len()]
     }
 
-    /// The vector that holds a string's bytes, where it has one.
+    /// The vector that holds a string's bytes, where it has one, for edits.
     pub fn blob_mut(&mut self, record: Ref) -> Option<&mut Vec<u8>> {
-        let bytes = self.slab.bytes_mut(record);
+        if self.has_blob(record) {
+            self.slab.bytes_mut(record)[0] |= IS_EDITED;
+        }
+        self.whole_blob_mut(record)
+    }
+
+    /// The vector that holds a string's bytes, where it has one, for moving it as it is.
+    pub fn whole_blob_mut(&mut self, record: Ref) -> Option<&mut Vec<u8>> {
+        let bytes = self.slab.bytes(record);
         let header = Header::read(bytes);
         if !header.has(IS_OBJECT) {
             return None;
         }
-        bytes[0] |= IS_EDITED;
         let handle = handle_in(bytes, header);
         Some(&mut self.object_mut(handle).value)
+    }
+
+    pub fn has_blob(&self, record: Ref) -> bool {
+        Header::read(self.slab.bytes(record)).has(IS_OBJECT)
     }
 
     /// Makes a copy of a record with or without an expiry; the object, if any, then belongs to both until one of them
@@ -414,21 +448,25 @@ pub struct Decimal {
 impl Decimal {
     /// Formats a number.
     pub fn new(number: i64) -> Decimal {
-        let mut decimal = Decimal { text: [0; 20], start: 20 };
-        let mut magnitude = number.unsigned_abs();
-        loop {
-            decimal.start -= 1;
-            decimal.text[decimal.start] = b'0' + (magnitude % 10) as u8;
-            magnitude /= 10;
-            if magnitude == 0 {
-                break;
-            }
-        }
+        let mut decimal = Decimal::unsigned(number.unsigned_abs());
         if number < 0 {
             decimal.start -= 1;
             decimal.text[decimal.start] = b'-';
         }
         decimal
+    }
+
+    /// Formats a number without a sign.
+    pub fn unsigned(mut magnitude: u64) -> Decimal {
+        let mut decimal = Decimal { text: [0; 20], start: 20 };
+        loop {
+            decimal.start -= 1;
+            decimal.text[decimal.start] = b'0' + (magnitude % 10) as u8;
+            magnitude /= 10;
+            if magnitude == 0 {
+                return decimal;
+            }
+        }
     }
 
     /// The digits, with a sign if negative.

@@ -176,6 +176,13 @@ impl<'a> Writer<'a> {
         self.header(b'*', len as i64);
     }
 
+    /// Moves what was written from `from` on to `to`, before what was written there: a head whose numbers are known
+    /// only when the rest is written.
+    pub fn move_before(&mut self, to: usize, from: usize) {
+        let head_len = self.out.len() - from;
+        self.out[to..].rotate_right(head_len);
+    }
+
     /// The head of a map of `pairs` keys and values, which follow in turn.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
@@ -198,6 +205,20 @@ mod tests {
         let mut out = Vec::new();
         write(&mut Writer::new(&mut out, protocol));
         out
+    }
+
+    #[test]
+    fn a_head_may_be_written_last() {
+        let bytes = written(Protocol::Resp2, |w| {
+            w.ok();
+            let start = w.len();
+            w.bulk(b"a");
+            w.bulk(b"bc");
+            let end = w.len();
+            w.array(2);
+            w.move_before(start, end);
+        });
+        assert_eq!(bytes, b"+OK\r\n*2\r\n$1\r\na\r\n$2\r\nbc\r\n");
     }
 
     #[test]

@@ -1,0 +1,130 @@
+//! Keys as a whole: which there are, copying, moving and removing them.
+
+use crate::{Context, Error, Outcome, args};
+use kayvee_resp::Request;
+
+const SAME: Error = Error::text("ERR source and destination objects are the same");
+
+pub fn del(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let mut removed = 0;
+    for key in request.from(1) {
+        if let Some(found) = context.find(key) {
+            context.db().remove(found);
+            removed += 1;
+        }
+    }
+    context.reply.integer(removed);
+    Ok(())
+}
+
+pub fn exists(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let count = request.from(1).filter(|key| context.peek(key).is_some()).count();
+    context.reply.integer(count as i64);
+    Ok(())
+}
+
+pub fn touch(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let now_ms = context.now_ms();
+    let mut touched = 0;
+    for key in request.from(1) {
+        if let Some(found) = context.peek(key) {
+            // This is what the command is for, so `CLIENT NO-TOUCH` does not hold here.
+            context.db().touch(found, now_ms);
+            touched += 1;
+        }
+    }
+    context.reply.integer(touched);
+    Ok(())
+}
+
+pub fn type_of(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let name = if context.peek(&request[1]).is_some() { "string" } else { "none" };
+    context.reply.simple(name);
+    Ok(())
+}
+
+pub fn randomkey(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    let (now_ms, index) = (context.now_ms(), context.db_index());
+    let Context { store, reply, .. } = context;
+    match store.dbs[index].random(&mut store.rng, now_ms) {
+        Some(found) => reply.bulk(store.dbs[index].key(found)),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
+pub fn rename(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let (from, to) = (&request[1], &request[2]);
+    let found = context.find_to_change(from).ok_or(Error::NO_SUCH_KEY)?;
+    if from != to {
+        let now_ms = context.now_ms();
+        context.db().rename(found, to, now_ms)?;
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+pub fn renamenx(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let (from, to) = (&request[1], &request[2]);
+    let found = context.find_to_change(from).ok_or(Error::NO_SUCH_KEY)?;
+    let is_free = context.find(to).is_none();
+    if is_free {
+        let now_ms = context.now_ms();
+        context.db().rename(found, to, now_ms)?;
+    }
+    context.reply.integer(is_free.into());
+    Ok(())
+}
+
+/// The number of a database.
+fn db_number(context: &Context<'_>, arg: &[u8]) -> Result<usize, Error> {
+    let number = usize::try_from(args::int(arg)?).map_err(|_| Error::DB_INDEX)?;
+    if number < context.store.dbs.len() { Ok(number) } else { Err(Error::DB_INDEX) }
+}
+
+pub fn copy(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let from_db = context.db_index();
+    let mut to_db = from_db;
+    let mut replaces = false;
+    let mut words = request.from(3);
+    while let Some(word) = words.next() {
+        if args::is(word, "replace") {
+            replaces = true;
+        } else if args::is(word, "db")
+            && let Some(number) = words.next()
+        {
+            to_db = db_number(context, number)?;
+        } else {
+            return Err(Error::SYNTAX);
+        }
+    }
+    let (from, to) = (&request[1], &request[2]);
+    if (from_db, from) == (to_db, to) {
+        return Err(SAME);
+    }
+    let now_ms = context.now_ms();
+    let found = context.read(from);
+    let found = found.filter(|_| replaces || context.store.dbs[to_db].find(to, now_ms).is_none());
+    if let Some(found) = found {
+        let (value, expiry) = context.db().copy_out(found)?;
+        context.store.dbs[to_db].set(to, value, expiry, now_ms)?;
+    }
+    context.reply.integer(found.is_some().into());
+    Ok(())
+}
+
+pub fn move_to_db(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let (from_db, to_db) = (context.db_index(), db_number(context, &request[2])?);
+    if from_db == to_db {
+        return Err(SAME);
+    }
+    let now_ms = context.now_ms();
+    let found = context.find_to_change(&request[1]);
+    let [from, to] = context.store.dbs.get_disjoint_mut([from_db, to_db]).expect("both are there and differ");
+    let found = found.filter(|_| to.find(&request[1], now_ms).is_none());
+    if let Some(found) = found {
+        from.move_to(found, to, now_ms)?;
+    }
+    context.reply.integer(found.is_some().into());
+    Ok(())
+}
