@@ -1,0 +1,287 @@
+//! The engine as a target drives it: turns, clients that come and go, limits, pauses, memory that runs out.
+
+use kayvee_platform::{Heap, Now, ProcessorTime};
+use kayvee_server::{ClientId, Engine, Environment, Fate, Options, Peer, Refusal};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A heap whose figures the test sets.
+#[derive(Default)]
+struct FakeHeap {
+    used: AtomicU64,
+    limit: AtomicU64,
+}
+
+impl Heap for FakeHeap {
+    fn used_bytes(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+    fn limit_bytes(&self) -> Option<u64> {
+        Some(self.limit.load(Ordering::Relaxed)).filter(|&limit| limit > 0)
+    }
+    fn resident_bytes(&self) -> u64 {
+        self.used_bytes()
+    }
+    fn allocator(&self) -> &'static str {
+        "fake"
+    }
+}
+
+/// An engine with a clock of its own.
+struct Bench {
+    engine: Engine,
+    heap: &'static FakeHeap,
+    now: Now,
+}
+
+impl Bench {
+    fn new(options: &[&str]) -> Bench {
+        let heap: &'static FakeHeap = Box::leak(Box::default());
+        let environment = Environment {
+            target: "test",
+            os: "none".into(),
+            heap,
+            processor_time: ProcessorTime::default,
+            seed: [7; 32],
+        };
+        let options = Options::from_args(options.iter().map(|word| word.as_bytes())).unwrap();
+        let now = Now { monotonic_ns: 5_000_000_000, unix_us: 1_700_000_000_000_000 };
+        let mut bench = Bench { engine: Engine::new(options, environment, now), heap, now };
+        bench.engine.begin_turn(now);
+        bench
+    }
+
+    fn advance_ms(&mut self, ms: u64) {
+        self.now.monotonic_ns += ms * 1_000_000;
+        self.now.unix_us += ms * 1000;
+        self.engine.begin_turn(self.now);
+    }
+
+    fn connect(&mut self) -> ClientId {
+        self.engine.connect(Peer { remote: "10.0.0.9:5000".into(), local: "10.0.0.1:6379".into() }).unwrap()
+    }
+
+    /// Ends the turn and takes all output of one client.
+    fn take(&mut self, client: ClientId) -> Vec<u8> {
+        self.engine.end_turn();
+        while self.engine.next_ready().is_some() {}
+        let output = self.engine.output(client).to_vec();
+        self.engine.sent(client, output.len());
+        output
+    }
+
+    fn ask(&mut self, client: ClientId, request: &str) -> String {
+        self.engine.receive(client, request.as_bytes());
+        String::from_utf8(self.take(client)).unwrap()
+    }
+}
+
+#[test]
+fn any_split_of_a_stream_gives_the_same_replies() {
+    let stream = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nhello\r\nGET k\r\n\r\n*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$2\r\n\r\n\r\nNOSUCH x\r\n";
+    let mut bench = Bench::new(&[]);
+    let client = bench.connect();
+    bench.engine.receive(client, stream);
+    let expected = bench.take(client);
+    assert!(expected.ends_with(b"with args beginning with: 'x' \r\n"), "{}", expected.escape_ascii());
+    for at in 0..=stream.len() {
+        let client = bench.connect();
+        bench.engine.receive(client, &stream[..at]);
+        bench.engine.receive(client, &stream[at..]);
+        assert_eq!(bench.take(client), expected, "split at {at}");
+        bench.engine.disconnect(client);
+    }
+    let client = bench.connect();
+    stream.chunks(1).for_each(|byte| bench.engine.receive(client, byte));
+    assert_eq!(bench.take(client), expected);
+}
+
+#[test]
+fn a_thousand_clients_and_a_refusal() {
+    let mut bench = Bench::new(&["--maxclients", "1000"]);
+    let clients: Vec<ClientId> = (0..1000).map(|_| bench.connect()).collect();
+    assert_eq!(bench.engine.connect(Peer::default()), Err(Refusal(b"-ERR max number of clients reached\r\n")));
+    for &client in &clients {
+        bench.engine.receive(client, b"PING\r\n");
+    }
+    bench.engine.end_turn();
+    let mut ready = std::iter::from_fn(|| bench.engine.next_ready()).collect::<Vec<_>>();
+    ready.sort();
+    assert_eq!(ready, clients);
+    assert!(clients.iter().all(|&client| bench.engine.output(client) == b"+PONG\r\n"));
+    bench.engine.disconnect(clients[500]);
+    assert_eq!(bench.connect(), clients[500], "the slot is used again");
+}
+
+#[test]
+fn output_may_leave_in_any_pieces() {
+    let mut bench = Bench::new(&[]);
+    let client = bench.connect();
+    let mut received = Vec::new();
+    for round in 1..200 {
+        bench.engine.receive(client, format!("ECHO {}\r\n", "x".repeat(round)).as_bytes());
+        bench.engine.end_turn();
+        let some = bench.engine.output(client).len() * (round % 5) / 4;
+        received.extend_from_slice(&bench.engine.output(client)[..some]);
+        bench.engine.sent(client, some);
+    }
+    received.extend(bench.take(client));
+    let expected: String = (1..200).map(|n| format!("${n}\r\n{}\r\n", "x".repeat(n))).collect();
+    assert!(received == expected.into_bytes());
+}
+
+#[test]
+fn a_protocol_error_ends_the_connection_after_its_reply() {
+    let mut bench = Bench::new(&[]);
+    let client = bench.connect();
+    assert_eq!(bench.ask(client, "*1\r\n$x\r\nPING\r\n"), "-ERR Protocol error: invalid bulk length\r\n");
+    assert_eq!(bench.engine.fate(client), Fate::CloseAfterOutput);
+    assert_eq!(bench.ask(client, "PING\r\n"), "");
+}
+
+#[test]
+fn quit_and_kill() {
+    let mut bench = Bench::new(&[]);
+    let (a, b) = (bench.connect(), bench.connect());
+    assert_eq!(bench.ask(a, "CLIENT KILL ID 2\r\n"), ":1\r\n");
+    assert_eq!(bench.engine.fate(b), Fate::CloseNow);
+    assert_eq!(bench.ask(a, "QUIT\r\nPING\r\n"), "+OK\r\n");
+    assert_eq!(bench.engine.fate(a), Fate::CloseAfterOutput);
+}
+
+#[test]
+fn authentication_comes_first() {
+    let mut bench = Bench::new(&["--requirepass", "secret"]);
+    let client = bench.connect();
+    assert_eq!(bench.ask(client, "GET k\r\n"), "-NOAUTH Authentication required.\r\n");
+    assert!(bench.ask(client, "AUTH wrong\r\n").starts_with("-WRONGPASS"));
+    assert!(bench.ask(client, "HELLO 3\r\n").starts_with("-NOAUTH HELLO must"));
+    assert!(bench.ask(client, "HELLO 3 AUTH default secret SETNAME me\r\n").starts_with("%7\r\n"));
+    assert_eq!(bench.ask(client, "GET k\r\n"), "_\r\n");
+    assert_eq!(bench.ask(client, "CLIENT GETNAME\r\n"), "$2\r\nme\r\n");
+}
+
+#[test]
+fn a_pause_holds_requests_back_and_loses_none() {
+    let mut bench = Bench::new(&[]);
+    let (a, b) = (bench.connect(), bench.connect());
+    assert_eq!(bench.ask(a, "CLIENT PAUSE 100 WRITE\r\n"), "+OK\r\n");
+    assert_eq!(bench.ask(b, "GET k\r\nSET k v\r\nGET k\r\n"), "$-1\r\n");
+    assert_eq!(bench.engine.fate(b), Fate::Paused);
+    assert_eq!(bench.ask(b, "GET k\r\n"), "");
+    assert_eq!(bench.engine.next_deadline_ns(), Some(bench.now.monotonic_ns + 100_000_000));
+    bench.advance_ms(100);
+    bench.engine.end_turn();
+    assert_eq!(bench.engine.next_ready(), Some(b));
+    assert_eq!(bench.engine.output(b), b"+OK\r\n$1\r\nv\r\n$1\r\nv\r\n");
+    assert_eq!(bench.engine.fate(b), Fate::Open);
+}
+
+#[test]
+fn client_reply_off_and_skip() {
+    let mut bench = Bench::new(&[]);
+    let client = bench.connect();
+    assert_eq!(bench.ask(client, "CLIENT REPLY OFF\r\nPING\r\nCLIENT REPLY ON\r\nPING\r\n"), "+OK\r\n+PONG\r\n");
+    assert_eq!(bench.ask(client, "CLIENT REPLY SKIP\r\nPING a\r\nPING b\r\n"), "$1\r\nb\r\n");
+}
+
+#[test]
+fn keys_expire_without_being_asked_for() {
+    let mut bench = Bench::new(&[]);
+    let client = bench.connect();
+    for n in 0..1000 {
+        assert_eq!(bench.ask(client, &format!("SET k{n} v PX 50\r\n")), "+OK\r\n");
+    }
+    let deadline = bench.engine.next_deadline_ns().unwrap();
+    assert!(deadline <= bench.now.monotonic_ns + 100_000_000);
+    for _ in 0..20 {
+        bench.advance_ms(100);
+        bench.engine.end_turn();
+    }
+    assert_eq!(bench.ask(client, "DBSIZE\r\n"), ":0\r\n");
+    assert!(bench.ask(client, "INFO stats\r\n").contains("expired_keys:1000\r\n"));
+    assert_eq!(bench.engine.next_deadline_ns(), None, "nothing to wake up for");
+}
+
+#[test]
+fn maxmemory_refuses_writes_and_serves_reads() {
+    let mut bench = Bench::new(&["--maxmemory", "1mb"]);
+    let client = bench.connect();
+    assert_eq!(bench.ask(client, "SET k v\r\n"), "+OK\r\n");
+    bench.heap.used.store(2 << 20, Ordering::Relaxed);
+    assert_eq!(bench.ask(client, "SET k w\r\n"), "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
+    assert_eq!(bench.ask(client, "GET k\r\n"), "$1\r\nv\r\n");
+    assert_eq!(bench.ask(client, "DEL k\r\n"), ":1\r\n");
+}
+
+#[test]
+fn the_platform_limit_counts_like_maxmemory_and_guards_a_reserve() {
+    let mut bench = Bench::new(&[]);
+    let client = bench.connect();
+    bench.heap.limit.store(16 << 20, Ordering::Relaxed);
+    bench.heap.used.store(15 << 20, Ordering::Relaxed);
+    assert_eq!(bench.ask(client, "SET k v\r\n"), "+OK\r\n");
+    bench.heap.used.store((15 << 20) + 1, Ordering::Relaxed);
+    assert!(bench.ask(client, "SET k v\r\n").starts_with("-OOM"));
+    bench.heap.used.store(16 << 20, Ordering::Relaxed);
+    assert!(bench.engine.connect(Peer::default()).is_err(), "no memory for another client");
+    assert_eq!(bench.ask(client, "PING\r\n"), "+PONG\r\n");
+}
+
+#[test]
+fn buffers_are_bounded() {
+    let mut bench = Bench::new(&["--client-query-buffer-limit", "1mb", "--client-output-buffer-limit", "normal 1mb 0 0"]);
+    let client = bench.connect();
+    bench.engine.receive(client, b"*1\r\n$2000000\r\n");
+    for _ in 0..20 {
+        bench.engine.receive(client, &[b'x'; 100_000]);
+    }
+    bench.engine.end_turn();
+    assert_eq!(bench.engine.fate(client), Fate::CloseNow);
+
+    let client = bench.connect();
+    let request = format!("ECHO {}\r\n", "x".repeat(60_000));
+    for _ in 0..10 {
+        bench.engine.receive(client, request.as_bytes());
+    }
+    assert_eq!(bench.engine.fate(client), Fate::Open);
+    for _ in 0..10 {
+        bench.engine.receive(client, request.as_bytes());
+    }
+    assert_eq!(bench.engine.fate(client), Fate::CloseNow);
+}
+
+#[test]
+fn the_largest_client_goes_first_when_buffers_take_too_much() {
+    let mut bench = Bench::new(&["--maxmemory-clients", "1mb"]);
+    let (small, large) = (bench.connect(), bench.connect());
+    for _ in 0..3 {
+        bench.engine.receive(small, format!("ECHO {}\r\n", "x".repeat(60_000)).as_bytes());
+    }
+    for _ in 0..16 {
+        bench.engine.receive(large, format!("ECHO {}\r\n", "x".repeat(60_000)).as_bytes());
+    }
+    bench.engine.end_turn();
+    assert_eq!((bench.engine.fate(small), bench.engine.fate(large)), (Fate::Open, Fate::CloseNow));
+}
+
+#[test]
+fn idle_clients_are_disconnected() {
+    let mut bench = Bench::new(&["--timeout", "10"]);
+    let (idle, busy) = (bench.connect(), bench.connect());
+    for _ in 0..12 {
+        bench.advance_ms(1000);
+        bench.engine.receive(busy, b"PING\r\n");
+        bench.engine.end_turn();
+    }
+    assert_eq!((bench.engine.fate(idle), bench.engine.fate(busy)), (Fate::CloseNow, Fate::Open));
+}
+
+#[test]
+fn shutdown() {
+    let mut bench = Bench::new(&[]);
+    let client = bench.connect();
+    assert!(bench.engine.shutdown().is_none());
+    assert!(bench.ask(client, "SHUTDOWN SAVE\r\n").starts_with("-ERR"));
+    assert_eq!(bench.ask(client, "SHUTDOWN NOSAVE\r\n"), "");
+    assert_eq!(bench.engine.shutdown().unwrap().status, 0);
+}
