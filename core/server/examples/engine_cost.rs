@@ -1,0 +1,52 @@
+//! What a request costs in the engine alone, without sockets: nanoseconds a request, for pipelines of 1 and 16.
+
+use kayvee_platform::{Heap, Now, ProcessorTime};
+use kayvee_server::{Engine, Environment, Options, Peer};
+use std::time::Instant;
+
+struct NoHeap;
+
+impl Heap for NoHeap {
+    fn used_bytes(&self) -> u64 {
+        0
+    }
+    fn limit_bytes(&self) -> Option<u64> {
+        None
+    }
+    fn resident_bytes(&self) -> u64 {
+        0
+    }
+    fn allocator(&self) -> &'static str {
+        "system"
+    }
+}
+
+fn main() {
+    const TURNS: u32 = 200_000;
+    let environment = Environment {
+        target: "bench",
+        os: String::new(),
+        heap: &NoHeap,
+        processor_time: ProcessorTime::default,
+        seed: [1; 32],
+    };
+    let mut engine = Engine::new(Options::default(), environment, Now::default());
+    let client = engine.connect(Peer::default()).expect("the first client is welcome");
+    for request in ["*1\r\n$4\r\nPING\r\n", "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$3\r\nxxx\r\n", "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n"] {
+        for pipeline in [1, 16] {
+            let bytes = request.repeat(pipeline);
+            let start = Instant::now();
+            for turn in 0..TURNS {
+                engine.begin_turn(Now { monotonic_ns: u64::from(turn), unix_us: u64::from(turn) });
+                engine.receive(client, bytes.as_bytes());
+                engine.end_turn();
+                while let Some(client) = engine.next_ready() {
+                    let len = engine.output(client).len();
+                    engine.sent(client, len);
+                }
+            }
+            let ns = start.elapsed().as_nanos() as f64 / f64::from(TURNS) / pipeline as f64;
+            println!("{:4} pipeline {pipeline:2}: {ns:6.1} ns a request", &request[8..12]);
+        }
+    }
+}
