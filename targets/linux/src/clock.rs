@@ -1,0 +1,26 @@
+//! The system's clocks.
+
+use kayvee_platform::{Clock, Now};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Monotonic time since the start of the process, and wall-clock time.
+pub struct SystemClock {
+    start: Instant,
+}
+
+impl SystemClock {
+    /// A clock that starts now.
+    pub fn new() -> SystemClock {
+        SystemClock { start: Instant::now() }
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Now {
+        Now {
+            monotonic_ns: self.start.elapsed().as_nanos() as u64,
+            // A clock before 1970 is not set.
+            unix_us: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64,
+        }
+    }
+}

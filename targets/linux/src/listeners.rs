@@ -1,0 +1,94 @@
+//! Sockets that wait for clients.
+
+use kayvee_server::Options;
+use mio::net::TcpListener;
+use nix::libc;
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use std::{
+    io,
+    net::{SocketAddr, ToSocketAddrs},
+    time::Duration,
+};
+
+/// Listens on every address of `bind`.
+///
+/// An address with a `-` before it may be one that this machine does not have, and `*` means every one, as in
+/// redis.conf. What is set on these sockets holds for those that they accept, so that accepting takes no further calls.
+pub fn bind(options: &Options) -> io::Result<Vec<TcpListener>> {
+    let mut listeners = Vec::new();
+    for word in &options.bind {
+        let (optional, name) = match word.strip_prefix('-') {
+            Some(name) => (true, name),
+            None => (false, word.as_str()),
+        };
+        let name = if name == "*" { "0.0.0.0" } else { name.trim_start_matches("::*") };
+        let name = if name.is_empty() { "::" } else { name };
+        let result = resolve(name, options.port).and_then(|address| listen(address, options));
+        match result {
+            Ok(listener) => listeners.push(listener),
+            Err(error) if is_unsupported(&error) || (optional && is_unavailable(&error)) => {
+                log::debug!("not listening on {name}: {error}");
+            }
+            Err(error) => {
+                let text = format!("cannot listen on {name} port {}: {error}", options.port);
+                return Err(io::Error::new(error.kind(), text));
+            }
+        }
+    }
+    if listeners.is_empty() {
+        return Err(io::Error::other("there is no address to listen on; check --bind"));
+    }
+    set_keepalive(&listeners, options.tcp_keepalive);
+    Ok(listeners)
+}
+
+/// Sets the time after which the kernel probes silent clients that come from now on; 0 for never.
+pub fn set_keepalive(listeners: &[TcpListener], idle_s: u32) {
+    for listener in listeners {
+        let socket = socket2::SockRef::from(listener);
+        // As Redis does: three probes a third of that time apart.
+        let keepalive = TcpKeepalive::new()
+            .with_time(Duration::from_secs(idle_s.into()))
+            .with_interval(Duration::from_secs(u64::from(idle_s / 3).max(1)))
+            .with_retries(3);
+        let result = match idle_s {
+            0 => socket.set_keepalive(false),
+            _ => socket.set_tcp_keepalive(&keepalive),
+        };
+        if let Err(error) = result {
+            log::warn!("tcp-keepalive {idle_s} could not be set: {error}");
+        }
+    }
+}
+
+fn resolve(name: &str, port: u16) -> io::Result<SocketAddr> {
+    let not_found = || io::Error::new(io::ErrorKind::NotFound, "it has no address");
+    (name, port).to_socket_addrs()?.next().ok_or_else(not_found)
+}
+
+fn listen(address: SocketAddr, options: &Options) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        // An address of each family has a socket of its own.
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_tcp_nodelay(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(options.tcp_backlog.try_into().unwrap_or(i32::MAX))?;
+    Ok(TcpListener::from_std(socket.into()))
+}
+
+fn is_unavailable(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EADDRNOTAVAIL)
+}
+
+/// Whether the kernel does not know the address family at all, as without IPv6.
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::EAFNOSUPPORT | libc::EPFNOSUPPORT | libc::EPROTONOSUPPORT | libc::ESOCKTNOSUPPORT | libc::ENOPROTOOPT
+        )
+    )
+}

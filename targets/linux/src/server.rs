@@ -1,0 +1,338 @@
+//! The event loop: sockets on one side, the engine on the other.
+
+use crate::{clock::SystemClock, listeners};
+use kayvee_platform::Clock;
+use kayvee_server::{ClientId, Engine, Fate, Peer};
+use mio::{
+    Events, Interest, Poll, Token,
+    net::{TcpListener, TcpStream, UnixStream},
+};
+use nix::libc;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::{
+    collections::VecDeque,
+    io::{self, Read, Write},
+    net::Shutdown::Write as WriteHalf,
+    time::Duration,
+};
+
+/// Bytes read from one client in a turn. One buffer serves all, so that it stays in the cache.
+const READ_BYTES: usize = 64 << 10;
+/// Events taken from the kernel in a turn.
+const EVENTS: usize = 1024;
+/// Connections accepted in a turn on each address, as many as Redis accepts.
+const ACCEPTS_PER_TURN: usize = 1000;
+/// How long accepting rests when the system has no room for another connection.
+const ACCEPT_REST_NS: u64 = 100_000_000;
+
+/// Tokens from here on are not clients'.
+const SIGNALS: Token = Token(usize::MAX - 1);
+const FIRST_LISTENER: usize = 1 << 32;
+
+/// A client's socket. The kernel tells once of each change, so what it told is kept here.
+struct Client {
+    stream: TcpStream,
+    /// There may be bytes to read.
+    readable: bool,
+    /// The peer will send no more: reading goes on to the end even after a read that took all there was.
+    hung_up: bool,
+    /// The end has been read.
+    ended: bool,
+    /// The kernel may take more bytes.
+    writable: bool,
+    /// Waits in the backlog.
+    in_backlog: bool,
+}
+
+struct Listener {
+    socket: TcpListener,
+    /// There may be connections to accept.
+    ready: bool,
+}
+
+/// The process' sockets and its engine.
+pub struct Server {
+    engine: Engine,
+    clock: SystemClock,
+    poll: Poll,
+    listeners: Vec<Listener>,
+    keepalive_s: u32,
+    /// When accepting goes on after the system had no room.
+    accept_after_ns: u64,
+    signals: UnixStream,
+    /// By client id.
+    clients: Vec<Option<Client>>,
+    /// Clients with bytes that are still to be read, which the kernel will not tell of again.
+    backlog: VecDeque<ClientId>,
+    /// Clients that the kernel has room for again.
+    writable: Vec<ClientId>,
+    /// Clients that have sent their last byte in this turn.
+    ended: Vec<ClientId>,
+    buffer: Box<[u8; READ_BYTES]>,
+}
+
+impl Server {
+    /// Puts an engine behind listening sockets.
+    pub fn new(engine: Engine, sockets: Vec<TcpListener>, clock: SystemClock) -> io::Result<Server> {
+        let poll = Poll::new()?;
+        let mut listeners = Vec::new();
+        for (index, mut socket) in sockets.into_iter().enumerate() {
+            poll.registry().register(&mut socket, Token(FIRST_LISTENER + index), Interest::READABLE)?;
+            listeners.push(Listener { socket, ready: true });
+        }
+        let (mut signals, sender) = UnixStream::pair()?;
+        let sender = std::os::fd::OwnedFd::from(std::os::unix::net::UnixStream::from(sender));
+        signal_hook::low_level::pipe::register(SIGTERM, sender.try_clone()?)?;
+        signal_hook::low_level::pipe::register(SIGINT, sender)?;
+        poll.registry().register(&mut signals, SIGNALS, Interest::READABLE)?;
+        let keepalive_s = engine.options().tcp_keepalive;
+        Ok(Server {
+            engine,
+            clock,
+            poll,
+            listeners,
+            keepalive_s,
+            accept_after_ns: 0,
+            signals,
+            clients: Vec::new(),
+            backlog: VecDeque::new(),
+            writable: Vec::new(),
+            ended: Vec::new(),
+            buffer: Box::new([0; READ_BYTES]),
+        })
+    }
+
+    /// Serves until the engine wants to end, and returns the exit status.
+    pub fn run(mut self) -> io::Result<u8> {
+        for listener in &self.listeners {
+            log::info!("ready: {}", listener.socket.local_addr()?);
+        }
+        let mut events = Events::with_capacity(EVENTS);
+        loop {
+            self.wait(&mut events)?;
+            self.engine.begin_turn(self.clock.now());
+            self.read_backlog();
+            for event in &events {
+                match event.token() {
+                    SIGNALS => self.take_signals(),
+                    Token(token) if token >= FIRST_LISTENER => self.listeners[token - FIRST_LISTENER].ready = true,
+                    Token(token) => self.take_event(ClientId(token as u32), event),
+                }
+            }
+            self.accept();
+            self.engine.end_turn();
+            self.write();
+            if let Some(shutdown) = self.engine.shutdown() {
+                return Ok(shutdown.status);
+            }
+        }
+    }
+
+    /// Waits until something is to be done.
+    fn wait(&mut self, events: &mut Events) -> io::Result<()> {
+        let mut deadline_ns = self.engine.next_deadline_ns().unwrap_or(u64::MAX);
+        if self.listeners.iter().any(|listener| listener.ready) {
+            deadline_ns = deadline_ns.min(self.accept_after_ns);
+        }
+        let timeout = match deadline_ns {
+            _ if !self.backlog.is_empty() => Some(Duration::ZERO),
+            u64::MAX => None,
+            _ => Some(Duration::from_nanos(deadline_ns.saturating_sub(self.clock.now().monotonic_ns))),
+        };
+        match self.poll.poll(events, timeout) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                events.clear();
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    fn take_signals(&mut self) {
+        let mut bytes = [0; 16];
+        while self.signals.read(&mut bytes).is_ok_and(|len| len > 0) {
+            log::info!("a signal asked for the end");
+            self.engine.request_shutdown();
+        }
+    }
+
+    fn take_event(&mut self, id: ClientId, event: &mio::event::Event) {
+        let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        client.hung_up |= event.is_read_closed() || event.is_error();
+        if event.is_writable() && !client.writable {
+            client.writable = true;
+            self.writable.push(id);
+        }
+        if event.is_readable() || client.hung_up {
+            client.readable = true;
+            // Those of the backlog have had their turn.
+            if !client.in_backlog {
+                self.read(id);
+            }
+        }
+    }
+
+    /// Reads once from each client that the last turn left something to read from.
+    fn read_backlog(&mut self) {
+        // Those that are put back meanwhile come behind, and have their turn in the next one.
+        for _ in 0..self.backlog.len() {
+            let Some(id) = self.backlog.pop_front() else { break };
+            if let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::as_mut) {
+                client.in_backlog = false;
+                self.read(id);
+            }
+        }
+    }
+
+    /// Reads once from a client, and notes if it is to be read from again.
+    fn read(&mut self, id: ClientId) {
+        let Some(client) = self.clients[id.0 as usize].as_mut() else { return };
+        if client.ended || self.engine.fate(id) != Fate::Open {
+            return;
+        }
+        match client.stream.read(&mut self.buffer[..]) {
+            Ok(0) => {
+                (client.ended, client.readable) = (true, false);
+                self.ended.push(id);
+            }
+            Ok(len) => {
+                self.engine.receive(id, &self.buffer[..len]);
+                // A short read has taken all there was (epoll(7)), except that the end may have come with it.
+                client.readable = len == READ_BYTES || client.hung_up;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => client.readable = false,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                log::debug!("reading from client {}: {error}", id.0);
+                return self.close(id);
+            }
+        }
+        if client.readable {
+            self.keep_reading(id);
+        }
+    }
+
+    /// Has a client read from in the next turn.
+    fn keep_reading(&mut self, id: ClientId) {
+        let Some(client) = self.clients[id.0 as usize].as_mut() else { return };
+        if !client.in_backlog {
+            client.in_backlog = true;
+            self.backlog.push_back(id);
+        }
+    }
+
+    fn accept(&mut self) {
+        if self.engine.options().tcp_keepalive != self.keepalive_s {
+            self.keepalive_s = self.engine.options().tcp_keepalive;
+            for listener in &self.listeners {
+                listeners::set_keepalive(std::slice::from_ref(&listener.socket), self.keepalive_s);
+            }
+        }
+        for index in 0..self.listeners.len() {
+            for _ in 0..ACCEPTS_PER_TURN {
+                if !self.listeners[index].ready || self.accept_after_ns > self.clock.now().monotonic_ns {
+                    break;
+                }
+                match self.listeners[index].socket.accept() {
+                    Ok((stream, remote)) => self.admit(stream, remote),
+                    Err(error) => self.accept_failed(index, &error),
+                }
+            }
+        }
+    }
+
+    fn accept_failed(&mut self, index: usize, error: &io::Error) {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN) => self.listeners[index].ready = false,
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                log::warn!("a connection waits because the system has no room for it: {error}");
+                self.accept_after_ns = self.clock.now().monotonic_ns + ACCEPT_REST_NS;
+            }
+            // What is wrong with one connection (accept(2) lists network errors) is not with the next.
+            _ => log::debug!("accepting a connection: {error}"),
+        }
+    }
+
+    fn admit(&mut self, mut stream: TcpStream, remote: std::net::SocketAddr) {
+        let local = stream.local_addr().map(|address| address.to_string()).unwrap_or_default();
+        let peer = Peer { remote: remote.to_string(), local };
+        let id = match self.engine.connect(peer) {
+            Ok(id) => id,
+            Err(refusal) => return refuse(stream, refusal.0),
+        };
+        let slot = id.0 as usize;
+        if let Err(error) =
+            self.poll.registry().register(&mut stream, Token(slot), Interest::READABLE | Interest::WRITABLE)
+        {
+            log::warn!("a connection from {remote} was dropped: {error}");
+            self.engine.disconnect(id);
+            return;
+        }
+        if self.clients.len() <= slot {
+            self.clients.resize_with(slot + 1, || None);
+        }
+        self.clients[slot] =
+            Some(Client { stream, readable: false, hung_up: false, ended: false, writable: true, in_backlog: false });
+    }
+
+    /// Sends replies, and obeys what the engine says of the clients.
+    fn write(&mut self) {
+        while let Some(id) = self.engine.next_ready() {
+            self.write_to(id);
+        }
+        while let Some(id) = self.writable.pop() {
+            self.write_to(id);
+        }
+        while let Some(id) = self.ended.pop() {
+            self.write_to(id);
+        }
+    }
+
+    fn write_to(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        let fate = self.engine.fate(id);
+        let output = self.engine.output(id);
+        let mut unsent = output.len();
+        if unsent > 0 && client.writable && fate != Fate::CloseNow {
+            match client.stream.write(output) {
+                Ok(len) => {
+                    // A short write has filled the kernel's buffer (epoll(7)): it will tell when there is room.
+                    client.writable = len == unsent;
+                    unsent -= len;
+                    self.engine.sent(id, len);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => client.writable = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => self.writable.push(id),
+                Err(error) => {
+                    log::debug!("writing to client {}: {error}", id.0);
+                    return self.close(id);
+                }
+            }
+        }
+        match fate {
+            Fate::CloseNow => self.close(id),
+            Fate::CloseAfterOutput if unsent == 0 => self.close(id),
+            // A peer that will send no more may still want what it has asked for.
+            _ if client.ended && unsent == 0 => self.close(id),
+            Fate::Open if client.readable => self.keep_reading(id),
+            _ => {}
+        }
+    }
+
+    fn close(&mut self, id: ClientId) {
+        self.engine.disconnect(id);
+        // Closing a socket takes it out of the poll.
+        self.clients[id.0 as usize] = None;
+        // Its descriptor is free for a connection that waits.
+        self.accept_after_ns = 0;
+    }
+}
+
+/// Tells a client why it is not served.
+fn refuse(mut stream: TcpStream, why: &[u8]) {
+    // It is told if that can be done at once, and its requests are read so that closing does not reset the connection
+    // before it has read the answer. Whatever fails here, it is closed.
+    let _ = stream.write(why);
+    let _ = stream.shutdown(WriteHalf);
+    let _ = stream.read(&mut [0; 1024]);
+}

@@ -1,0 +1,108 @@
+//! The counted heap: the one place of this program with `unsafe` in it.
+
+use kayvee_platform::Heap;
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    fs,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+#[global_allocator]
+static HEAP: CountedHeap = CountedHeap { used_bytes: AtomicU64::new(0) };
+
+/// The heap of this process.
+pub fn heap() -> &'static dyn Heap {
+    &HEAP
+}
+
+/// The C library's allocator with a count of what it has given out.
+struct CountedHeap {
+    used_bytes: AtomicU64,
+}
+
+impl CountedHeap {
+    /// Adds to the count without the locked instruction of an atomic addition. One thread does all the work here; were
+    /// there others, the count would be a little wrong, and nothing else.
+    fn count(&self, change_bytes: u64) {
+        self.used_bytes.store(self.used_bytes.load(Relaxed).wrapping_add(change_bytes), Relaxed);
+    }
+}
+
+/// What the allocator takes for `size` bytes: a header of 8, in steps of 16, at least 32.
+fn chunk_bytes(size: usize) -> u64 {
+    ((size as u64 + 8).next_multiple_of(16)).max(32)
+}
+
+// SAFETY: every method passes its arguments on to the system's allocator and returns what that returns, so its
+// guarantees hold here too; counting touches neither the memory nor the layout.
+unsafe impl GlobalAlloc for CountedHeap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise on `layout` is passed on.
+        let pointer = unsafe { System.alloc(layout) };
+        if !pointer.is_null() {
+            self.count(chunk_bytes(layout.size()));
+        }
+        pointer
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise on `layout` is passed on.
+        let pointer = unsafe { System.alloc_zeroed(layout) };
+        if !pointer.is_null() {
+            self.count(chunk_bytes(layout.size()));
+        }
+        pointer
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: `pointer` came from `System` by one of these methods with this `layout`, as the caller promises.
+        unsafe { System.dealloc(pointer, layout) };
+        self.count(chunk_bytes(layout.size()).wrapping_neg());
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: `pointer` came from `System` with this `layout`, and `new_size` is not 0, as the caller promises.
+        let moved = unsafe { System.realloc(pointer, layout, new_size) };
+        if !moved.is_null() {
+            self.count(chunk_bytes(new_size).wrapping_sub(chunk_bytes(layout.size())));
+        }
+        moved
+    }
+}
+
+impl Heap for CountedHeap {
+    fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Relaxed)
+    }
+
+    fn limit_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = resident.and_then(|value| value.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        kib.unwrap_or(0) * 1024
+    }
+
+    fn allocator(&self) -> &'static str {
+        "libc"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_allocated_is_counted() {
+        let before = heap().used_bytes();
+        let block = vec![1u8; 10 << 20];
+        let held = heap().used_bytes() - before;
+        drop(block);
+        // Other tests' threads allocate meanwhile, but far less.
+        assert!((10 << 20..11 << 20).contains(&held), "{held}");
+        assert!(heap().resident_bytes() > 100 << 10);
+    }
+}

@@ -1,0 +1,308 @@
+//! The process from outside: its arguments, its sockets, its limits and its end.
+
+use nix::{
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        signal::{Signal, kill},
+    },
+    unistd::{Pid, geteuid},
+};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    process::{Child, ChildStderr, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_kayvee-linux");
+/// How long anything here may take before the process counts as stuck.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running process, which is killed if the test does not end it.
+struct Server {
+    child: Child,
+    log: BufReader<ChildStderr>,
+    port: u16,
+}
+
+impl Server {
+    fn start(options: &[&str]) -> Server {
+        Server::start_as(Command::new(PROGRAM), options)
+    }
+
+    /// Starts `command`, which ends up running the program, and waits until it says that it listens.
+    fn start_as(mut command: Command, options: &[&str]) -> Server {
+        let port = free_port();
+        command.args(["--port", &port.to_string()]).args(options).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        let log = BufReader::new(child.stderr.take().expect("standard error is a pipe"));
+        let mut server = Server { child, log, port };
+        server.wait_for_line("ready: ");
+        server
+    }
+
+    /// Reads the log up to a line that contains `text`.
+    fn wait_for_line(&mut self, text: &str) -> String {
+        let mut line = String::new();
+        while self.log.read_line(&mut line).expect("the log is UTF-8") > 0 {
+            if line.contains(text) {
+                return line;
+            }
+            line.clear();
+        }
+        panic!("the process ended without saying '{text}'");
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server accepts");
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).expect("the process is there");
+    }
+
+    /// Waits for the end and returns the exit status.
+    fn end(mut self) -> Option<i32> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "the process does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Processor time used so far, in clock ticks of 10 ms.
+    fn processor_ticks(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        // Fields 14 and 15, counted behind the name in parentheses (proc(5)).
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(PROGRAM).args(arguments).output().expect("the program runs")
+}
+
+fn expect_reply(mut stream: &TcpStream, reply: &[u8]) {
+    let mut bytes = vec![0; reply.len()];
+    stream.read_exact(&mut bytes).expect("a reply comes");
+    assert_eq!(bytes, reply, "{}", String::from_utf8_lossy(&bytes));
+}
+
+fn ping(mut stream: &TcpStream) {
+    stream.write_all(b"PING\r\n").unwrap();
+    expect_reply(stream, b"+PONG\r\n");
+}
+
+fn read_to_end(mut stream: &TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("the connection ends in good order");
+    bytes
+}
+
+#[test]
+fn help_and_version() {
+    let help = run(&["--help"]);
+    assert!(help.status.success());
+    assert!(String::from_utf8(help.stdout).unwrap().contains("--maxclients 10000"));
+    let version = run(&["--version"]);
+    assert_eq!(String::from_utf8(version.stdout).unwrap(), format!("Kayvee {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn wrong_options_are_refused() {
+    for (arguments, complaint) in [
+        (&["--bogus", "1"][..], "option '--bogus': unknown option"),
+        (&["--port", "x"], "option '--port'"),
+        (&["--maxmemory"], "a value is missing"),
+        (&["/etc/redis.conf"], "expected --NAME VALUE"),
+    ] {
+        let output = run(arguments);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr.contains(complaint), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn an_address_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = run(&["--port", &port, "--bind", "127.0.0.1"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr.contains(&format!("cannot listen on 127.0.0.1 port {port}")), "{stderr}");
+}
+
+#[test]
+fn an_address_of_another_machine_is_an_error_unless_it_is_optional() {
+    // 192.0.2.0/24 is reserved for documentation (RFC 5737).
+    let port = free_port().to_string();
+    assert_eq!(run(&["--port", &port, "--bind", "192.0.2.77"]).status.code(), Some(1));
+    assert_eq!(run(&["--port", &port, "--bind", "-192.0.2.77"]).status.code(), Some(1), "no address at all");
+    let server = Server::start(&["--bind", "-192.0.2.77", "127.0.0.1"]);
+    ping(&server.connect());
+}
+
+#[test]
+fn signals_end_it_cleanly() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let server = Server::start(&[]);
+        let client = server.connect();
+        ping(&client);
+        server.signal(signal);
+        assert_eq!(server.end(), Some(0), "{signal}");
+        assert_eq!(read_to_end(&client), b"");
+    }
+}
+
+#[test]
+fn shutdown_ends_it() {
+    let server = Server::start(&[]);
+    let mut client = server.connect();
+    client.write_all(b"SHUTDOWN\r\n").unwrap();
+    assert_eq!(read_to_end(&client), b"");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn a_thousand_clients_make_progress_beside_a_greedy_one() {
+    // This process has the other ends of the connections, and its limit is often 1,024 files.
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    let server = Server::start(&["--bind", "127.0.0.1"]);
+    let greedy = server.connect();
+    let mut writer = greedy.try_clone().unwrap();
+    let requests = b"PING\r\n".repeat(4096);
+    let writing = thread::spawn(move || while writer.write_all(&requests).is_ok() {});
+    let mut reader = greedy.try_clone().unwrap();
+    let reading = thread::spawn(move || while matches!(reader.read(&mut [0; 1 << 16]), Ok(1..)) {});
+    let clients: Vec<TcpStream> = (0..1000).map(|_| server.connect()).collect();
+    for _ in 0..3 {
+        for mut client in &clients {
+            client.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
+        }
+        for client in &clients {
+            expect_reply(client, b"+PONG\r\n");
+        }
+    }
+    greedy.shutdown(Shutdown::Both).unwrap();
+    writing.join().unwrap();
+    reading.join().unwrap();
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn a_long_pipeline_is_answered_in_full_to_a_slow_reader() {
+    let server = Server::start(&["--bind", "127.0.0.1"]);
+    let client = server.connect();
+    let mut writer = client.try_clone().unwrap();
+    let argument = vec![b'x'; 10_000];
+    let request = [b"*2\r\n$4\r\nPING\r\n$10000\r\n", argument.as_slice(), b"\r\n"].concat();
+    let reply = [b"$10000\r\n", argument.as_slice(), b"\r\n"].concat();
+    // Tens of megabytes: far more than the kernel holds, so that both sides meet full buffers.
+    let count = 4000;
+    let writing = thread::spawn(move || {
+        for _ in 0..count {
+            writer.write_all(&request).unwrap();
+        }
+        writer.shutdown(Shutdown::Write).unwrap();
+    });
+    for _ in 0..count {
+        expect_reply(&client, &reply);
+    }
+    assert_eq!(read_to_end(&client), b"", "and then the end");
+    writing.join().unwrap();
+}
+
+#[test]
+fn whoever_ends_after_asking_is_still_answered() {
+    let server = Server::start(&["--bind", "127.0.0.1"]);
+    let mut client = server.connect();
+    client.write_all(b"PING\r\nPING\r\n").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_to_end(&client), b"+PONG\r\n+PONG\r\n");
+}
+
+#[test]
+fn clients_beyond_maxclients_are_told_so() {
+    let server = Server::start(&["--bind", "127.0.0.1", "--maxclients", "2"]);
+    let first = server.connect();
+    let second = server.connect();
+    ping(&first);
+    ping(&second);
+    for _ in 0..3 {
+        let refused = server.connect();
+        assert_eq!(read_to_end(&refused), b"-ERR max number of clients reached\r\n");
+    }
+    drop(first);
+    // The server notices that the first has gone before it accepts whoever comes afterwards, or refuses until then.
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut third = server.connect();
+        third.write_all(b"PING\r\n").unwrap();
+        let mut reply = [0; 7];
+        if third.read_exact(&mut reply).is_ok() && &reply == b"+PONG\r\n" {
+            break;
+        }
+        assert!(Instant::now() < deadline, "a place never gets free");
+    }
+    ping(&second);
+}
+
+/// A command whose process cannot have more than 64 files open, whatever its privileges.
+fn with_few_files() -> Command {
+    let mut command = Command::new("sh");
+    let drop_privilege = if geteuid().is_root() { "setpriv --bounding-set -sys_resource" } else { "" };
+    command.args(["-c", &format!("ulimit -n 64; exec {drop_privilege} \"$0\" \"$@\""), PROGRAM]);
+    command
+}
+
+#[test]
+fn too_few_files_lower_maxclients() {
+    let server = Server::start_as(with_few_files(), &["--bind", "127.0.0.1"]);
+    let mut client = server.connect();
+    client.write_all(b"CONFIG GET maxclients\r\n").unwrap();
+    expect_reply(&client, b"*2\r\n$10\r\nmaxclients\r\n$2\r\n32\r\n");
+}
+
+#[test]
+fn no_files_left_makes_clients_wait_and_does_not_spin() {
+    let mut server = Server::start_as(with_few_files(), &["--bind", "127.0.0.1"]);
+    let mut first = server.connect();
+    first.write_all(b"CONFIG SET maxclients 1000\r\n").unwrap();
+    expect_reply(&first, b"+OK\r\n");
+    let mut clients: Vec<TcpStream> = (0..100).map(|_| server.connect()).collect();
+    server.wait_for_line("no room for it");
+    let before = server.processor_ticks();
+    thread::sleep(Duration::from_millis(500));
+    let used = server.processor_ticks() - before;
+    assert!(used <= 10, "{used} ticks of 10 ms in half a second of waiting");
+    ping(&first);
+    // The kernel has them in the order in which they came; the last ones wait until the first ones have gone.
+    let last = clients.split_off(60);
+    drop(clients);
+    for client in &last[..20] {
+        ping(client);
+    }
+}
