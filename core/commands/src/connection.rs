@@ -2,7 +2,7 @@
 
 use crate::{
     Close, Context, Error, Outcome, ReplyMode,
-    args::{integer, is},
+    args::{int, integer, is},
     client,
     server::REDIS_VERSION,
     store::Store,
@@ -109,7 +109,7 @@ fn echo(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 fn select(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let index = integer(&request[1])?;
+    let index = int(&request[1])?;
     let index = usize::try_from(index).ok().filter(|&index| index < context.store.dbs.len());
     context.session().db = index.ok_or(Error::DB_INDEX)?;
     context.reply.ok();

@@ -2,7 +2,7 @@
 
 use crate::{
     Close, Context, Error, Outcome,
-    args::{integer, is},
+    args::{int, integer, is},
     command_command, info,
     options::{DebugCommand, Mutability, OPTIONS, OptionSpec},
     store::Stats,
@@ -254,10 +254,10 @@ fn flushall(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 fn swapdb(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let first = integer(&request[1]).map_err(|_| Error::text("ERR invalid first DB index"))?;
-    let second = integer(&request[2]).map_err(|_| Error::text("ERR invalid second DB index"))?;
+    let first = int(&request[1]).map_err(|_| Error::text("ERR invalid first DB index"))?;
+    let second = int(&request[2]).map_err(|_| Error::text("ERR invalid second DB index"))?;
     let index =
-        |number: i64| usize::try_from(number).ok().filter(|&n| n < context.store.dbs.len()).ok_or(Error::DB_INDEX);
+        |number: i32| usize::try_from(number).ok().filter(|&n| n < context.store.dbs.len()).ok_or(Error::DB_INDEX);
     let (first, second) = (index(first)?, index(second)?);
     context.store.dbs.swap(first, second);
     context.reply.ok();
