@@ -181,8 +181,7 @@ fn setinfo(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     } else if is(option, "lib-ver") {
         (&mut session.lib_ver, "lib-ver")
     } else {
-        let shown = String::from_utf8_lossy(&option[..option.len().min(128)]);
-        return Err(format!("ERR Unrecognized option '{shown}'").into());
+        return Err(Error::showing("ERR Unrecognized option '", option, "'"));
     };
     if !is_printable(value) {
         return Err(format!("ERR {shown} cannot contain spaces, newlines or special characters.").into());
@@ -248,7 +247,7 @@ fn is_normal_type(word: &[u8]) -> Result<bool, Error> {
     match word.to_ascii_lowercase().as_slice() {
         b"normal" => Ok(true),
         b"master" | b"slave" | b"replica" | b"pubsub" => Ok(false),
-        _ => Err(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(&word[..word.len().min(128)])).into()),
+        _ => Err(Error::showing("ERR Unknown client type '", word, "'")),
     }
 }
 
@@ -312,8 +311,7 @@ fn parse_filter<'a>(request: Request<'a>) -> Result<Filter<'a>, Error> {
             filter.local = Some(value);
         } else if is(option, "user") {
             if value != b"default" {
-                let shown = String::from_utf8_lossy(&value[..value.len().min(128)]);
-                return Err(format!("ERR No such user '{shown}'").into());
+                return Err(Error::showing("ERR No such user '", value, "'"));
             }
         } else if is(option, "skipme") {
             filter.spares_itself = match () {

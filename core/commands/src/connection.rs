@@ -8,7 +8,7 @@ use crate::{
     store::Store,
     table::{Categories, Command, Flags},
 };
-use alloc::{format, string::String, vec::Vec};
+use alloc::vec::Vec;
 use kayvee_resp::{Protocol, Request};
 
 const ANY_TIME: Flags = Flags::LOADING.union(Flags::STALE);
@@ -189,8 +189,7 @@ fn hello(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             name = Some(client::valid_name(&request[at + 1])?);
             at += 2;
         } else {
-            let shown = String::from_utf8_lossy(&option[..option.len().min(128)]);
-            return Err(format!("ERR Syntax error in HELLO option '{shown}'").into());
+            return Err(Error::showing("ERR Syntax error in HELLO option '", option, "'"));
         }
     }
     if let Some((user, password)) = credentials {

@@ -1,9 +1,10 @@
 use crate::{
     Close, Error, Outcome, ReplyMode, Session, Store, args,
+    error::c_text,
     store::Calls,
     table::{Command, Flags},
 };
-use alloc::{format, string::String, vec::Vec};
+use alloc::{format, vec::Vec};
 use kayvee_keyspace::{Db, Found};
 use kayvee_resp::{Request, Writer};
 
@@ -96,13 +97,13 @@ impl Store {
         let outcome = context.dispatch(request);
         if let Err(error) = outcome {
             context.reply.truncate(start);
-            context.reply.error(error.0.as_bytes());
+            context.reply.error(&error.0);
             context.store.count_error(&error);
         }
         if context.reply.failed() {
             // The reply found no memory. An error is short enough for what was there before, or else nothing is.
             context.reply.truncate(start);
-            context.reply.error(Error::OUT_OF_MEMORY.0.as_bytes());
+            context.reply.error(&Error::OUT_OF_MEMORY.0);
             if context.reply.failed() {
                 context.reply.truncate(start);
                 context.session().close = Some(Close::AfterOutput);
@@ -139,7 +140,8 @@ impl Store {
     fn count_error(&mut self, error: &Error) {
         const KINDS_LIMIT: usize = 128;
         self.stats.error_replies += 1;
-        let code = error.0.split(' ').next().unwrap_or_default();
+        let code = error.0.split(|&b| b == b' ').next().and_then(|code| core::str::from_utf8(code).ok());
+        let code = code.unwrap_or_default();
         let errors = &mut self.stats.errors;
         match errors.iter().position(|(name, _)| name == code) {
             Some(at) => errors[at].1 += 1,
@@ -197,26 +199,24 @@ impl Context<'_> {
     }
 }
 
-fn shown(bytes: &[u8], limit: usize) -> String {
-    String::from_utf8_lossy(&bytes[..bytes.len().min(limit)]).into_owned()
-}
+/// Most bytes that an error shows of a command's name, and of its arguments.
+const SHOWN_LIMIT: usize = 128;
 
 fn unknown_command(request: Request<'_>) -> Error {
-    const SHOWN_LIMIT: usize = 128;
-    let mut args = String::new();
+    let mut args = Vec::new();
     for arg in request.from(1) {
         if args.len() >= SHOWN_LIMIT {
             break;
         }
-        args.push_str(&format!("'{}' ", shown(arg, SHOWN_LIMIT - args.len())));
+        args.extend([b"'", c_text(arg, SHOWN_LIMIT - args.len()), b"' "].concat());
     }
-    let name = shown(request.get(0).unwrap_or_default(), SHOWN_LIMIT);
-    format!("ERR unknown command '{name}', with args beginning with: {args}").into()
+    let name = c_text(request.get(0).unwrap_or_default(), SHOWN_LIMIT);
+    [b"ERR unknown command '", name, b"', with args beginning with: ", &args].concat().into()
 }
 
 fn unknown_subcommand(container: &Command, name: &[u8]) -> Error {
     let upper = container.name.to_ascii_uppercase();
-    format!("ERR unknown subcommand '{}'. Try {upper} HELP.", shown(name, 128)).into()
+    Error::showing("ERR unknown subcommand '", c_text(name, SHOWN_LIMIT), &format!("'. Try {upper} HELP."))
 }
 
 fn wrong_arity(container: &Command, sub: Option<&Command>) -> Error {

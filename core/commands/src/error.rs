@@ -1,9 +1,12 @@
-use alloc::{borrow::Cow, string::String};
+use alloc::{borrow::Cow, string::String, vec::Vec};
 use kayvee_keyspace::OutOfMemory;
 
-/// An error reply: its text, with the code in front.
+/// Most bytes of a client's argument that an error shows.
+const SHOWN_LIMIT: usize = 64 << 10;
+
+/// An error reply: its text, with the code in front. It may show arguments, so it need not be UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error(pub Cow<'static, str>);
+pub struct Error(pub Cow<'static, [u8]>);
 
 /// What a command returns: either it has written its reply, or it has written nothing and this error is the reply.
 pub type Outcome = Result<(), Error>;
@@ -23,14 +26,36 @@ impl Error {
 
     /// An error of fixed text.
     pub const fn text(text: &'static str) -> Error {
-        Error(Cow::Borrowed(text))
+        Error(Cow::Borrowed(text.as_bytes()))
+    }
+
+    /// An error that shows an argument between two texts as C's `%s` would: up to a zero byte, and no line break at the
+    /// end of it all.
+    pub fn showing(before: &str, arg: &[u8], after: &str) -> Error {
+        let mut text = [before.as_bytes(), c_text(arg, SHOWN_LIMIT), after.as_bytes()].concat();
+        while matches!(text.last(), Some(b'\r' | b'\n')) {
+            text.pop();
+        }
+        text.into()
     }
 }
 
 impl From<String> for Error {
     fn from(text: String) -> Error {
+        Error(Cow::Owned(text.into_bytes()))
+    }
+}
+
+impl From<Vec<u8>> for Error {
+    fn from(text: Vec<u8>) -> Error {
         Error(Cow::Owned(text))
     }
+}
+
+/// What C would show of an argument by `%.LIMITs`.
+pub fn c_text(arg: &[u8], limit: usize) -> &[u8] {
+    let shown = &arg[..arg.len().min(limit)];
+    shown.split(|&b| b == 0).next().unwrap_or_default()
 }
 
 impl From<OutOfMemory> for Error {

@@ -3,7 +3,9 @@
 use crate::{
     Close, Context, Error, Outcome,
     args::{int, integer, is},
-    command_command, info,
+    command_command,
+    error::c_text,
+    info,
     options::{DebugCommand, Mutability, OPTIONS, OptionSpec},
     store::Stats,
     table::{Categories, Command, Flags, KeyFlags, Keys},
@@ -342,8 +344,7 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let words: Vec<&[u8]> = request.from(2).collect();
     for pair in words.chunks_exact(2) {
         let Some(spec) = OptionSpec::find(pair[0]) else {
-            let shown = String::from_utf8_lossy(&pair[0][..pair[0].len().min(128)]);
-            return Err(format!("ERR Unknown option or number of arguments for CONFIG SET - '{shown}'").into());
+            return Err(Error::showing("ERR Unknown option or number of arguments for CONFIG SET - '", pair[0], "'"));
         };
         let failed = |reason: &str| -> Outcome {
             Err(format!("ERR CONFIG SET failed (possibly related to argument '{}') - {reason}", spec.name).into())
@@ -458,10 +459,9 @@ fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             }
         }
         (sub, _) => {
-            let shown = String::from_utf8_lossy(&sub[..sub.len().min(128)]);
-            return Err(
-                format!("ERR unknown subcommand or wrong number of arguments for '{shown}'. Try DEBUG HELP.").into()
-            );
+            let shown = c_text(sub, 128);
+            let before = "ERR unknown subcommand or wrong number of arguments for '";
+            return Err(Error::showing(before, shown, "'. Try DEBUG HELP."));
         }
     }
     Ok(())

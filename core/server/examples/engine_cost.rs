@@ -32,7 +32,9 @@ fn main() {
     };
     let mut engine = Engine::new(Options::default(), environment, Now::default());
     let client = engine.connect(Peer::default()).expect("the first client is welcome");
-    for request in ["*1\r\n$4\r\nPING\r\n", "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$3\r\nxxx\r\n", "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n"] {
+    for request in
+        ["*1\r\n$4\r\nPING\r\n", "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$3\r\nxxx\r\n", "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n"]
+    {
         for pipeline in [1, 16] {
             let bytes = request.repeat(pipeline);
             let start = Instant::now();

@@ -229,7 +229,8 @@ fn the_platform_limit_counts_like_maxmemory_and_guards_a_reserve() {
 
 #[test]
 fn buffers_are_bounded() {
-    let mut bench = Bench::new(&["--client-query-buffer-limit", "1mb", "--client-output-buffer-limit", "normal 1mb 0 0"]);
+    let mut bench =
+        Bench::new(&["--client-query-buffer-limit", "1mb", "--client-output-buffer-limit", "normal 1mb 0 0"]);
     let client = bench.connect();
     bench.engine.receive(client, b"*1\r\n$2000000\r\n");
     for _ in 0..20 {

@@ -4,7 +4,6 @@ use crate::{
     Context, Error, Outcome, args,
     expiry::{Clock, ExpireTime, Unit},
 };
-use alloc::{format, string::String};
 use kayvee_resp::Request;
 
 pub fn expire(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
@@ -41,7 +40,7 @@ impl Conditions {
                 () if args::is(word, "xx") => &mut conditions.xx,
                 () if args::is(word, "gt") => &mut conditions.gt,
                 () if args::is(word, "lt") => &mut conditions.lt,
-                () => return Err(unsupported(word)),
+                () => return Err(Error::showing("ERR Unsupported option ", word, "")),
             };
             *option = true;
         }
@@ -61,12 +60,6 @@ impl Conditions {
         let is_earlier = old.is_none_or(|old| i128::from(new) < i128::from(old));
         (!self.nx || old.is_none()) && (!self.xx || old.is_some()) && (!self.gt || is_later) && (!self.lt || is_earlier)
     }
-}
-
-fn unsupported(option: &[u8]) -> Error {
-    const SHOWN_LIMIT: usize = 128;
-    let shown = String::from_utf8_lossy(&option[..option.len().min(SHOWN_LIMIT)]);
-    format!("ERR Unsupported option {shown}").into()
 }
 
 fn expire_at(context: &mut Context<'_>, request: Request<'_>, unit: Unit, clock: Clock, command: &str) -> Outcome {
