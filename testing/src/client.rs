@@ -149,6 +149,7 @@ pub fn encode<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
 /// A connection.
 pub struct Client {
     stream: TcpStream,
+    chunk: Box<[u8]>,
     received: Vec<u8>,
     consumed: usize,
 }
@@ -175,7 +176,7 @@ impl Client {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
         stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
-        Ok(Client { stream, received: Vec::new(), consumed: 0 })
+        Ok(Client { stream, chunk: vec![0; READ_CHUNK_BYTES].into(), received: Vec::new(), consumed: 0 })
     }
 
     /// Connects and authenticates when there is a password.
@@ -234,14 +235,12 @@ impl Client {
             self.received.drain(..self.consumed);
             self.consumed = 0;
         }
-        let old_len = self.received.len();
-        self.received.resize(old_len + READ_CHUNK_BYTES, 0);
-        let result = self.stream.read(&mut self.received[old_len..]);
-        let n = *result.as_ref().unwrap_or(&0);
-        self.received.truncate(old_len + n);
-        match result {
+        match self.stream.read(&mut self.chunk) {
             Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
-            Ok(_) => Ok(()),
+            Ok(n) => {
+                self.received.extend_from_slice(&self.chunk[..n]);
+                Ok(())
+            }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 format!("no reply within {} s, so far {}", REPLY_TIMEOUT.as_secs(), quoted(self.pending())),

@@ -7,5 +7,6 @@
 
 pub mod client;
 pub mod conformance;
+pub mod differential;
 pub mod network;
 pub mod random;

@@ -1,0 +1,321 @@
+//! A differential fuzzer: the same random commands to two servers, every reply and the final data compared.
+
+mod generator;
+
+pub use generator::{Comparison, Generator, Step};
+
+use crate::client::{Client, Reply, encode, quoted};
+use std::{collections::BTreeSet, fmt, io};
+
+/// The most commands that are sent before their replies are read.
+const PIPELINE_LIMIT: usize = 40;
+/// Between two comparisons of the whole data.
+const STATE_INTERVAL_STEPS: usize = 2_000;
+const DATABASES: usize = 16;
+/// How far two servers' clocks may have moved apart between the two copies of a relative expiry.
+const CLOCK_SLACK_MS: i64 = 3_000;
+/// The most commands before a difference that are looked at for the cause of it.
+const TRACE_LIMIT: usize = 4_096;
+/// The most runs that are spent on making a trace smaller.
+const SHRINK_ATTEMPTS: usize = 600;
+/// The most calls that a SCAN may need.
+const SCAN_CALLS_LIMIT: usize = 100_000;
+
+/// Where the two servers differ.
+#[derive(Debug)]
+pub struct Difference {
+    /// What to start with to see it again.
+    pub seed: u64,
+    /// The number of commands sent before.
+    pub step: usize,
+    /// The least commands found that still show it, on empty data.
+    pub trace: Vec<Step>,
+    /// What was compared.
+    pub what: String,
+    /// What the left server said.
+    pub left: String,
+    /// What the right server said.
+    pub right: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}, step {}: {}", self.seed, self.step, self.what)?;
+        writeln!(f, "  left:  {}\n  right: {}\n  trace on empty data:", self.left, self.right)?;
+        self.trace.iter().try_for_each(|step| writeln!(f, "    {}", show_words(&step.words)))
+    }
+}
+
+/// Shows a command as the vectors write it.
+fn show_words(words: &[Vec<u8>]) -> String {
+    let plain =
+        |word: &&Vec<u8>| !word.is_empty() && word.iter().all(|b| b.is_ascii_alphanumeric() || b":-.".contains(b));
+    let words: Vec<String> = words
+        .iter()
+        .map(|word| if plain(&word) { String::from_utf8_lossy(word).into_owned() } else { quoted(word) })
+        .collect();
+    words.join(" ")
+}
+
+/// Two servers.
+pub struct Pair {
+    /// `HOST:PORT` of the one that is right.
+    pub left: String,
+    /// `HOST:PORT` of the one that is tested.
+    pub right: String,
+}
+
+struct Mismatch {
+    what: String,
+    left: String,
+    right: String,
+}
+
+struct Session {
+    left: Client,
+    right: Client,
+}
+
+impl Session {
+    /// Connects to both and empties them.
+    fn open(pair: &Pair) -> io::Result<Session> {
+        let mut session = Session { left: Client::connect(&pair.left)?, right: Client::connect(&pair.right)? };
+        for client in [&mut session.left, &mut session.right] {
+            client.call(&["FLUSHALL"])?;
+        }
+        Ok(session)
+    }
+
+    /// Sends all the steps to both and compares what they reply. Gives the index of the first that differs.
+    fn run(&mut self, steps: &[Step]) -> io::Result<Option<(usize, Mismatch)>> {
+        let requests: Vec<u8> = steps.iter().flat_map(|step| encode(&step.words)).collect();
+        self.left.send(&requests)?;
+        self.right.send(&requests)?;
+        let mut first = None;
+        let mut scans = Vec::new();
+        for (at, step) in steps.iter().enumerate() {
+            let left = self.left.read_reply()?;
+            let right = self.right.read_reply().map_err(|e| lost(step, &e))?;
+            let both_arrays = matches!((&left, &right), (Reply::Array(_), Reply::Array(_)));
+            if step.comparison == Comparison::Scan && both_arrays && step.words[1] == b"0" {
+                scans.push((at, left, right));
+            } else if first.is_none() && !equal(step.comparison, &left, &right) {
+                first = Some((at, mismatch(step, &left, &right)));
+            }
+        }
+        // A SCAN is sent last in its batch, so nothing has changed since its first reply.
+        for (at, left, right) in scans {
+            let left = follow(&mut self.left, &steps[at], left)?;
+            let right = follow(&mut self.right, &steps[at], right)?;
+            if first.is_none() && left != right {
+                let show = |keys: &BTreeSet<Vec<u8>>| show_words(&keys.iter().cloned().collect::<Vec<_>>());
+                let what = show_words(&steps[at].words);
+                first = Some((at, Mismatch { what, left: show(&left), right: show(&right) }));
+            }
+        }
+        Ok(first)
+    }
+
+    /// Compares everything that is stored, on connections that are at database 0 afterwards as if nothing had happened.
+    fn compare_state(&mut self, pair: &Pair) -> io::Result<Option<Mismatch>> {
+        let mut left = Client::connect(&pair.left)?;
+        let mut right = Client::connect(&pair.right)?;
+        for db in 0..DATABASES {
+            let select = Step { words: words(&["SELECT", &db.to_string()]), comparison: Comparison::Exact };
+            let keys = Step { words: words(&["KEYS", "*"]), comparison: Comparison::Unordered };
+            let mut found = Vec::new();
+            for step in [&select, &keys] {
+                let (l, r) = (left.call(&step.words)?, right.call(&step.words)?);
+                if !equal(step.comparison, &l, &r) {
+                    return Ok(Some(mismatch(step, &l, &r)));
+                }
+                found = l.items().unwrap_or_default().to_vec();
+            }
+            for key in &found {
+                let key = key.text().unwrap_or_default().to_vec();
+                let about_key = [
+                    (vec![b"TYPE".to_vec(), key.clone()], Comparison::Exact),
+                    (vec![b"GET".to_vec(), key.clone()], Comparison::Exact),
+                    (vec![b"OBJECT".to_vec(), b"ENCODING".to_vec(), key.clone()], Comparison::Exact),
+                    (vec![b"PEXPIRETIME".to_vec(), key.clone()], Comparison::Near(CLOCK_SLACK_MS)),
+                ];
+                for (words, comparison) in about_key {
+                    let step = Step { words, comparison };
+                    let (l, r) = (left.call(&step.words)?, right.call(&step.words)?);
+                    if !equal(step.comparison, &l, &r) {
+                        let mut found = mismatch(&step, &l, &r);
+                        found.what = format!("data of database {db}: {}", found.what);
+                        return Ok(Some(found));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn words(words: &[&str]) -> Vec<Vec<u8>> {
+    words.iter().map(|word| word.as_bytes().to_vec()).collect()
+}
+
+fn lost(step: &Step, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("the right server, at or before {}: {error}", show_words(&step.words)))
+}
+
+fn mismatch(step: &Step, left: &Reply, right: &Reply) -> Mismatch {
+    Mismatch { what: show_words(&step.words), left: left.to_string(), right: right.to_string() }
+}
+
+/// Follows a SCAN from its first reply to its end.
+fn follow(client: &mut Client, step: &Step, first: Reply) -> io::Result<BTreeSet<Vec<u8>>> {
+    let mut keys = BTreeSet::new();
+    let mut reply = first;
+    for _ in 0..SCAN_CALLS_LIMIT {
+        let Some([cursor, found]) = reply.items() else {
+            return Err(io::Error::other(format!("SCAN gave {reply}")));
+        };
+        keys.extend(found.items().unwrap_or_default().iter().filter_map(|key| key.text().map(<[u8]>::to_vec)));
+        let cursor = cursor.text().unwrap_or_default().to_vec();
+        if cursor == b"0" {
+            return Ok(keys);
+        }
+        let mut next = step.words.clone();
+        next[1] = cursor;
+        reply = client.call(&next)?;
+    }
+    Err(io::Error::other("SCAN does not end"))
+}
+
+fn equal(comparison: Comparison, left: &Reply, right: &Reply) -> bool {
+    if matches!(left, Reply::Error(_)) || matches!(right, Reply::Error(_)) {
+        return left == right;
+    }
+    match comparison {
+        Comparison::Exact => left == right,
+        // From a cursor that was never given, anything may come.
+        Comparison::Scan => matches!((left, right), (Reply::Array(_), Reply::Array(_))),
+        Comparison::Unordered => sorted(left) == sorted(right),
+        Comparison::Near(distance) => match (left.integer(), right.integer()) {
+            // -1 and -2 mean something.
+            (Some(l), Some(r)) if l >= 0 && r >= 0 => l.abs_diff(r) <= distance.unsigned_abs(),
+            _ => left == right,
+        },
+        Comparison::Kind => (left == &Reply::Null) == (right == &Reply::Null),
+        Comparison::Hello => without_identity(left) == without_identity(right),
+    }
+}
+
+fn sorted(reply: &Reply) -> Vec<String> {
+    let mut items: Vec<String> =
+        reply.items().unwrap_or(std::slice::from_ref(reply)).iter().map(Reply::to_string).collect();
+    items.sort();
+    items
+}
+
+/// `HELLO`'s reply with the values of `version` and `id` left out.
+fn without_identity(reply: &Reply) -> Vec<Reply> {
+    let flat: Vec<Reply> = match reply {
+        Reply::Map(pairs) => pairs.iter().flat_map(|(k, v)| [k.clone(), v.clone()]).collect(),
+        Reply::Array(items) => items.clone(),
+        other => vec![other.clone()],
+    };
+    let identity = |key: &Reply| key.text().is_some_and(|key| key == b"version" || key == b"id");
+    flat.chunks(2).flat_map(|pair| if identity(&pair[0]) { &pair[..1] } else { pair }).cloned().collect()
+}
+
+/// Sends `steps` random commands to both servers.
+pub fn run(pair: &Pair, seed: u64, steps: usize) -> io::Result<Option<Box<Difference>>> {
+    let mut generator = Generator::new(seed);
+    let mut session = Session::open(pair)?;
+    let mut sent: Vec<Step> = Vec::new();
+    let mut state_due = STATE_INTERVAL_STEPS;
+    while sent.len() < steps {
+        let limit = 1 + generator.random().below(PIPELINE_LIMIT);
+        let batch = batch(&mut generator, limit.min(steps - sent.len()));
+        let before = sent.len();
+        sent.extend(batch.iter().cloned());
+        let mut found = session.run(&batch)?.map(|(at, mismatch)| (before + at + 1, mismatch));
+        if found.is_none() && (sent.len() >= state_due || sent.len() >= steps) {
+            state_due = sent.len() + STATE_INTERVAL_STEPS;
+            found = session.compare_state(pair)?.map(|mismatch| (sent.len(), mismatch));
+        }
+        if let Some((step, mismatch)) = found {
+            let trace = shrink(pair, &sent[step.saturating_sub(TRACE_LIMIT)..step])?;
+            let Mismatch { what, left, right } = mismatch;
+            return Ok(Some(Box::new(Difference { seed, step, trace, what, left, right })));
+        }
+    }
+    Ok(None)
+}
+
+/// Commands to send at once: a SCAN ends them, because it needs more calls with nothing in between.
+fn batch(generator: &mut Generator, limit: usize) -> Vec<Step> {
+    let mut steps = Vec::new();
+    while steps.len() < limit {
+        steps.push(generator.step());
+        if steps.last().is_some_and(|step| step.comparison == Comparison::Scan) {
+            break;
+        }
+    }
+    steps
+}
+
+/// Leaves out of a trace, whose end shows a difference, what is not needed for one.
+fn shrink(pair: &Pair, trace: &[Step]) -> io::Result<Vec<Step>> {
+    let mut attempts = 0;
+    let mut differs = |steps: &[Step]| -> io::Result<bool> {
+        attempts += 1;
+        if attempts > SHRINK_ATTEMPTS {
+            return Ok(false);
+        }
+        let mut session = Session::open(pair)?;
+        for step in steps {
+            if session.run(std::slice::from_ref(step))?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(session.compare_state(pair)?.is_some())
+    };
+    let mut len = 1;
+    while len < trace.len() && !differs(&trace[trace.len() - len..])? {
+        len *= 2;
+    }
+    let mut kept = trace[trace.len() - len.min(trace.len())..].to_vec();
+    let mut chunk = kept.len().div_ceil(2);
+    while chunk > 0 {
+        let mut at = 0;
+        while at < kept.len() {
+            let mut fewer = kept.clone();
+            fewer.drain(at..(at + chunk).min(kept.len()));
+            if !fewer.is_empty() && differs(&fewer)? {
+                kept = fewer;
+            } else {
+                at += chunk;
+            }
+        }
+        chunk /= 2;
+    }
+    Ok(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_compared_by_their_kind() {
+        let bulk = |text: &str| Reply::Bulk(text.into());
+        assert!(!equal(Comparison::Exact, &bulk("1"), &Reply::Integer(1)));
+        assert!(equal(Comparison::Near(1), &Reply::Integer(99), &Reply::Integer(100)));
+        assert!(!equal(Comparison::Near(1), &Reply::Integer(98), &Reply::Integer(100)));
+        assert!(!equal(Comparison::Near(5), &Reply::Integer(-1), &Reply::Integer(1)));
+        assert!(!equal(Comparison::Near(5), &Reply::Integer(-1), &Reply::Integer(-2)));
+        let list = |items: &[&str]| Reply::Array(items.iter().map(|item| bulk(item)).collect());
+        assert!(equal(Comparison::Unordered, &list(&["a", "b"]), &list(&["b", "a"])));
+        assert!(!equal(Comparison::Unordered, &list(&["a", "b"]), &list(&["b", "b"])));
+        assert!(!equal(Comparison::Kind, &Reply::Null, &bulk("a")));
+        let hello = |id: &str, proto: &str| list(&["version", id, "proto", proto, "id", id]);
+        assert!(equal(Comparison::Hello, &hello("1", "2"), &hello("5", "2")));
+        assert!(!equal(Comparison::Hello, &hello("1", "2"), &hello("1", "3")));
+    }
+}
