@@ -146,65 +146,27 @@ pub fn encode<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
     out
 }
 
-/// A connection.
-pub struct Client {
-    stream: TcpStream,
+fn malformed(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("malformed reply: {what}"))
+}
+
+/// Reads replies from a stream of bytes.
+pub struct ReplyReader<R> {
+    source: R,
     chunk: Box<[u8]>,
     received: Vec<u8>,
     consumed: usize,
 }
 
-fn malformed(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("malformed reply: {what}"))
-}
-
-impl Client {
-    /// Connects, and retries nothing.
-    pub fn connect(addr: &str) -> io::Result<Client> {
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, format!("{addr}: no such address"));
-        for addr in addr.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&addr, REPLY_TIMEOUT) {
-                Ok(stream) => return Client::from_stream(stream),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+impl<R: Read> ReplyReader<R> {
+    /// Starts at the beginning of a reply.
+    pub fn new(source: R) -> ReplyReader<R> {
+        ReplyReader { source, chunk: vec![0; READ_CHUNK_BYTES].into(), received: Vec::new(), consumed: 0 }
     }
 
-    /// Takes over a connection that exists already.
-    pub fn from_stream(stream: TcpStream) -> io::Result<Client> {
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
-        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
-        Ok(Client { stream, chunk: vec![0; READ_CHUNK_BYTES].into(), received: Vec::new(), consumed: 0 })
-    }
-
-    /// Connects and authenticates when there is a password.
-    pub fn connect_with(addr: &str, password: Option<&str>) -> io::Result<Client> {
-        let mut client = Client::connect(addr)?;
-        if let Some(password) = password {
-            let reply = client.call(&["AUTH", password])?;
-            if reply != Reply::Simple(b"OK".to_vec()) {
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("AUTH: {reply}")));
-            }
-        }
-        Ok(client)
-    }
-
-    /// The socket below, for tests that misbehave.
-    pub fn stream(&self) -> &TcpStream {
-        &self.stream
-    }
-
-    /// Sends raw bytes.
-    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.stream.write_all(bytes)
-    }
-
-    /// Sends one request and waits for its reply.
-    pub fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<Reply> {
-        self.send(&encode(words))?;
-        self.read_reply()
+    /// What has been received and not read yet.
+    pub fn pending(&self) -> &[u8] {
+        &self.received[self.consumed..]
     }
 
     /// Waits for one whole reply. An end of the stream is [`io::ErrorKind::UnexpectedEof`].
@@ -212,30 +174,12 @@ impl Client {
         self.read_value(0)
     }
 
-    /// Waits until the server closes the connection; anything that it still sends is an error.
-    pub fn expect_closed(&mut self) -> io::Result<()> {
-        if !self.pending().is_empty() {
-            return Err(malformed(&format!("expected the end of the stream, got {}", quoted(self.pending()))));
-        }
-        match self.read_more() {
-            Err(error) if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
-                Ok(())
-            }
-            Err(error) => Err(error),
-            Ok(()) => Err(malformed(&format!("expected the end of the stream, got {}", quoted(self.pending())))),
-        }
-    }
-
-    fn pending(&self) -> &[u8] {
-        &self.received[self.consumed..]
-    }
-
     fn read_more(&mut self) -> io::Result<()> {
         if self.consumed > READ_CHUNK_BYTES {
             self.received.drain(..self.consumed);
             self.consumed = 0;
         }
-        match self.stream.read(&mut self.chunk) {
+        match self.source.read(&mut self.chunk) {
             Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
             Ok(n) => {
                 self.received.extend_from_slice(&self.chunk[..n]);
@@ -322,5 +266,81 @@ impl Client {
             }
             _ => return Err(malformed(&quoted(&line))),
         })
+    }
+}
+
+/// A connection.
+pub struct Client {
+    replies: ReplyReader<TcpStream>,
+}
+
+impl Client {
+    /// Connects, and retries nothing.
+    pub fn connect(addr: &str) -> io::Result<Client> {
+        let mut last = io::Error::new(io::ErrorKind::InvalidInput, format!("{addr}: no such address"));
+        for addr in addr.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&addr, REPLY_TIMEOUT) {
+                Ok(stream) => return Client::from_stream(stream),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Takes over a connection that exists already.
+    pub fn from_stream(stream: TcpStream) -> io::Result<Client> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
+        Ok(Client { replies: ReplyReader::new(stream) })
+    }
+
+    /// Connects and authenticates when there is a password.
+    pub fn connect_with(addr: &str, password: Option<&str>) -> io::Result<Client> {
+        let mut client = Client::connect(addr)?;
+        if let Some(password) = password {
+            let reply = client.call(&["AUTH", password])?;
+            if reply != Reply::Simple(b"OK".to_vec()) {
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("AUTH: {reply}")));
+            }
+        }
+        Ok(client)
+    }
+
+    /// The socket below, for tests that misbehave.
+    pub fn stream(&self) -> &TcpStream {
+        &self.replies.source
+    }
+
+    /// Sends raw bytes.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.replies.source.write_all(bytes)
+    }
+
+    /// Sends one request and waits for its reply.
+    pub fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<Reply> {
+        self.send(&encode(words))?;
+        self.read_reply()
+    }
+
+    /// Waits for one whole reply. An end of the stream is [`io::ErrorKind::UnexpectedEof`].
+    pub fn read_reply(&mut self) -> io::Result<Reply> {
+        self.replies.read_reply()
+    }
+
+    /// Waits until the server closes the connection; anything that it still sends is an error.
+    pub fn expect_closed(&mut self) -> io::Result<()> {
+        if !self.replies.pending().is_empty() {
+            return Err(malformed(&format!("expected the end of the stream, got {}", quoted(self.replies.pending()))));
+        }
+        match self.replies.read_more() {
+            Err(error) if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+                Ok(())
+            }
+            Err(error) => Err(error),
+            Ok(()) => {
+                Err(malformed(&format!("expected the end of the stream, got {}", quoted(self.replies.pending()))))
+            }
+        }
     }
 }

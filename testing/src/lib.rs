@@ -8,5 +8,6 @@
 pub mod client;
 pub mod conformance;
 pub mod differential;
+pub mod in_process;
 pub mod network;
 pub mod random;
