@@ -1,12 +1,15 @@
 //! Runs the conformance vectors against a server: `conformance --addr HOST:PORT [--password P] [FILTER]`.
 
-use kayvee_testing::conformance::{self, Target, Traits};
+use kayvee_testing::{
+    conformance::{self, Target, Traits},
+    in_process::Server,
+};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: conformance --addr HOST:PORT [--password PASSWORD] [--record FILE | FILTER]
+const USAGE: &str = "usage: conformance [--addr HOST:PORT] [--password PASSWORD] [--record FILE | FILTER]
 
 Runs testing/vectors against a server whose data it deletes. FILTER picks the cases whose
-file, name or tags contain it. --record writes into FILE what the server replies instead.";
+file, name or tags contain it. Without --addr the engine runs in this program. --record writes into FILE what the server replies instead.";
 
 fn main() -> ExitCode {
     match run() {
@@ -38,9 +41,13 @@ fn run() -> Result<bool, String> {
             _ => filter = word,
         }
     }
-    if target.addr.is_empty() {
-        return Err(format!("--addr is missing\n{USAGE}"));
-    }
+    let server = if target.addr.is_empty() {
+        let server = Server::start(&["--enable-debug-command", "yes"]).map_err(|e| e.to_string())?;
+        target.addr = server.addr();
+        Some(server)
+    } else {
+        None
+    };
     let traits = Traits::of(&target).map_err(|e| format!("{}: {e}", target.addr))?;
     if let Some(file) = record {
         let text = std::fs::read_to_string(&file).map_err(|e| format!("{file}: {e}"))?;
@@ -56,5 +63,6 @@ fn run() -> Result<bool, String> {
     }
     let totals = conformance::run_all(&cases, &target, &traits);
     println!("{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.skipped);
+    drop(server);
     Ok(totals.failed == 0)
 }

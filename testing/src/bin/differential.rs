@@ -1,15 +1,19 @@
 //! Compares two servers: `differential --left ADDR --right ADDR [--seed N] [--steps N]`.
 
-use kayvee_testing::differential::{self, Pair};
+use kayvee_testing::{
+    differential::{self, Pair},
+    in_process::Server,
+};
 use std::{
     process::ExitCode,
     time::{SystemTime, UNIX_EPOCH},
 };
 
-const USAGE: &str = "usage: differential --left HOST:PORT --right HOST:PORT [--seed N] [--steps N]
+const USAGE: &str = "usage: differential --left HOST:PORT [--right HOST:PORT] [--seed N] [--steps N]
 
 Sends the same random commands to both servers, whose data it deletes, and compares every
-reply and all that is stored. --left is the one that is right, as redis-server is.";
+reply and all that is stored. --left is the one that is right, as redis-server is.
+Without --right the engine runs in this program.";
 
 fn main() -> ExitCode {
     match run() {
@@ -41,11 +45,20 @@ fn run() -> Result<ExitCode, String> {
             _ => return Err(format!("{word}?\n{USAGE}")),
         }
     }
-    if pair.left.is_empty() || pair.right.is_empty() {
-        return Err(format!("--left and --right are needed\n{USAGE}"));
+    if pair.left.is_empty() {
+        return Err(format!("--left is needed\n{USAGE}"));
     }
+    let server = if pair.right.is_empty() {
+        let server = Server::start(&[]).map_err(|e| e.to_string())?;
+        pair.right = server.addr();
+        Some(server)
+    } else {
+        None
+    };
     println!("seed {seed}, {steps} steps");
-    match differential::run(&pair, seed, steps).map_err(|e| format!("seed {seed}: {e}"))? {
+    let outcome = differential::run(&pair, seed, steps).map_err(|e| format!("seed {seed}: {e}"))?;
+    drop(server);
+    match outcome {
         None => {
             println!("1 passed, 0 failed");
             Ok(ExitCode::SUCCESS)
