@@ -12,6 +12,41 @@ use kayvee_commands::options::{OptionError, Options};
 pub use kayvee_platform::Addressing;
 use kayvee_resp::split_words;
 
+/// A way for the image to fail on purpose, so that tests see that it fails as it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SelfTest {
+    /// A panic.
+    Panic,
+    /// Reads from address 0.
+    Null,
+    /// Writes to its own code.
+    WriteText,
+    /// Writes to its constants.
+    WriteConstant,
+    /// Executes memory from the heap.
+    ExecuteHeap,
+    /// Executes its own data.
+    ExecuteData,
+    /// Calls itself without end.
+    StackOverflow,
+    /// Writes to its page tables.
+    PageTables,
+}
+
+impl SelfTest {
+    /// All of them with their names as the value of `selftest=`.
+    pub const ALL: [(&str, SelfTest); 8] = [
+        ("panic", SelfTest::Panic),
+        ("null", SelfTest::Null),
+        ("write-text", SelfTest::WriteText),
+        ("write-constant", SelfTest::WriteConstant),
+        ("exec-heap", SelfTest::ExecuteHeap),
+        ("exec-data", SelfTest::ExecuteData),
+        ("stack-overflow", SelfTest::StackOverflow),
+        ("page-tables", SelfTest::PageTables),
+    ];
+}
+
 /// A parsed boot command line.
 #[derive(Clone, Debug)]
 pub struct BootArgs {
@@ -19,6 +54,10 @@ pub struct BootArgs {
     pub addressing: Addressing,
     /// `virtio_mmio.device=SIZE@ADDRESS:IRQ` words, as the hypervisor wrote them.
     pub virtio_mmio: Vec<String>,
+    /// `time=`: microseconds since 1970 at which the hypervisor was started, for machines without a precise wall clock.
+    pub host_time_us: Option<u64>,
+    /// `selftest=`: fail on purpose.
+    pub self_test: Option<SelfTest>,
     /// The store's options.
     pub options: Options,
 }
@@ -63,6 +102,7 @@ impl BootArgs {
         let mut static_address = None;
         let mut gateway = None;
         let mut virtio_mmio = Vec::new();
+        let (mut host_time_us, mut self_test) = (None, None);
         for &word in machine {
             let bad = || BootArgsError::Word(word.into());
             match word.split_once('=').unwrap_or((word, "")) {
@@ -76,6 +116,11 @@ impl BootArgs {
                     static_address = Some((address.parse().map_err(|_| bad())?, bits));
                 }
                 ("gateway", value) => gateway = Some(value.parse().map_err(|_| bad())?),
+                ("time", value) => host_time_us = Some(value.parse().map_err(|_| bad())?),
+                ("selftest", value) => {
+                    let named = SelfTest::ALL.iter().find(|(name, _)| *name == value);
+                    self_test = Some(named.ok_or_else(bad)?.1);
+                }
                 ("virtio_mmio.device", value) => virtio_mmio.push(value.into()),
                 ("console" | "reboot" | "panic" | "pci" | "acpi" | "root" | "ro" | "rw" | "quiet" | "nomodule", _) => {}
                 _ => return Err(bad()),
@@ -90,7 +135,7 @@ impl BootArgs {
             Some((address, prefix_bits)) => Addressing::Static { address, prefix_bits, gateway },
             None => Addressing::Dhcp,
         };
-        Ok(BootArgs { addressing, virtio_mmio, options })
+        Ok(BootArgs { addressing, virtio_mmio, host_time_us, self_test, options })
     }
 }
 
@@ -135,13 +180,24 @@ mod tests {
         assert_eq!(args.options.port, 7000);
         assert_eq!(args.virtio_mmio, ["4K@0xd0000000:5"]);
         assert_eq!(BootArgs::parse(b"").unwrap().addressing, Addressing::Dhcp);
+        let args = BootArgs::parse(b"time=1700000000000000 selftest=exec-heap").unwrap();
+        assert_eq!((args.host_time_us, args.self_test), (Some(1_700_000_000_000_000), Some(SelfTest::ExecuteHeap)));
     }
 
     #[test]
     fn refuses_what_it_does_not_know() {
-        for line in
-            ["ip=10.0.0.2", "ip=10.0.0.2/33", "ip=x/24", "gateway=", "bogus", "-- --bogus 1", "\"", "-- --port x"]
-        {
+        for line in [
+            "ip=10.0.0.2",
+            "ip=10.0.0.2/33",
+            "ip=x/24",
+            "gateway=",
+            "bogus",
+            "time=1.5",
+            "selftest=x",
+            "-- --bogus 1",
+            "\"",
+            "-- --port x",
+        ] {
             assert!(BootArgs::parse(line.as_bytes()).is_err(), "{line}");
         }
     }

@@ -37,8 +37,8 @@ struct Buffers {
 impl Buffers {
     /// Memory for ever: the device may reach it whenever it likes.
     fn allocate(count: u16) -> Result<Buffers, DeviceError> {
-        let layout = Layout::from_size_align(usize::from(count) * BUFFER_BYTES, 64)
-            .map_err(|_| DeviceError::OutOfMemory)?;
+        let layout =
+            Layout::from_size_align(usize::from(count) * BUFFER_BYTES, 64).map_err(|_| DeviceError::OutOfMemory)?;
         // SAFETY: the layout is not empty, as a queue has descriptors.
         let memory = unsafe { alloc_zeroed(layout) };
         if memory.is_null() { Err(DeviceError::OutOfMemory) } else { Ok(Buffers { memory, count }) }

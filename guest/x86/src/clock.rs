@@ -82,6 +82,7 @@ pub struct GuestClock {
     /// Monotonic time of the kernel's start.
     start_ns: Cell<u64>,
     latest_ns: Cell<u64>,
+    slept_ns: Cell<u64>,
     /// Wall-clock time is monotonic time plus this.
     unix_offset_ns: Cell<u64>,
     wall_clock_due_ns: Cell<u64>,
@@ -98,6 +99,7 @@ pub static CLOCK: GuestClock = GuestClock {
     timer_hz: Cell::new(APIC_TIMER_HZ),
     start_ns: Cell::new(0),
     latest_ns: Cell::new(0),
+    slept_ns: Cell::new(0),
     unix_offset_ns: Cell::new(0),
     wall_clock_due_ns: Cell::new(0),
     follower: Cell::new(None),
@@ -182,6 +184,18 @@ impl GuestClock {
     /// Nanoseconds since the kernel's start.
     pub fn uptime_ns(&self) -> u64 {
         self.monotonic_ns().saturating_sub(self.start_ns.get())
+    }
+
+    /// Nanoseconds since the kernel's start that it did not sleep.
+    pub fn busy_ns(&self) -> u64 {
+        self.uptime_ns().saturating_sub(self.slept_ns.get())
+    }
+
+    /// Calls `sleep`, and counts the time until it returns as slept.
+    pub(crate) fn count_sleep(&self, sleep: impl FnOnce()) {
+        let start_ns = self.monotonic_ns();
+        sleep();
+        self.slept_ns.set(self.slept_ns.get() + (self.monotonic_ns() - start_ns));
     }
 
     /// The frequency of the cycle counter as far as it is known.

@@ -16,6 +16,7 @@ pub mod exception;
 pub mod heap;
 pub mod machine;
 pub mod paging;
+pub mod pci;
 pub mod port;
 pub mod power;
 pub mod pvh;

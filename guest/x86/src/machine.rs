@@ -206,7 +206,7 @@ impl Machine {
     /// switches its device's interrupts on and then looks once more for work misses nothing. May end early.
     pub fn sleep_until(&self, deadline_ns: Option<u64>) {
         CLOCK.arm_timer(deadline_ns);
-        self.ring0.sleep();
+        CLOCK.count_sleep(|| self.ring0.sleep());
     }
 
     /// Keeps the wall clock true.

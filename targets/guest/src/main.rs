@@ -1,30 +1,61 @@
-//! Kayvee as a bootable image: joins the machine, the network and the store, and runs the loop.
+//! Kayvee as a bootable image: finds the machine's devices, makes the network stack and the store, and runs the loop.
 #![no_std]
 #![no_main]
 
 extern crate alloc;
 
-mod image;
+mod devices;
+mod server;
+mod sys;
 
-use kayvee_server::boot::BootArgs;
-use kayvee_x86::{console, machine::Setup, power::Status};
+use alloc::format;
+use kayvee_net::{Config, Limits, Stack};
+use kayvee_platform::{Clock, ProcessorTime};
+use kayvee_server::{Engine, Environment, boot::BootArgs};
+use kayvee_x86::{clock::CLOCK, console, machine::Setup, power::Status};
+use server::Server;
 
 /// Runs the store until somebody asks it to end.
-fn run(setup: Setup) -> ! {
-    console::init(log::LevelFilter::Info);
-    let machine = setup.machine();
-    let args = match BootArgs::parse(machine.command_line()) {
-        Ok(args) => args,
-        Err(error) => machine.refuse(&error),
-    };
+fn run(mut setup: Setup) -> ! {
+    let command_line = setup.machine().command_line();
+    let mut args = BootArgs::parse(command_line).unwrap_or_else(|error| setup.machine().refuse(&error));
     console::init(args.options.loglevel.filter());
-    log::info!(
-        "kayvee {} on {}, {} MiB, {} MHz",
-        env!("CARGO_PKG_VERSION"),
-        machine.hypervisor().name(),
-        machine.memory_bytes() >> 20,
-        machine.clock().cycles_hz() / 1_000_000
-    );
+    let (hypervisor, memory_bytes) = (setup.machine().hypervisor(), setup.machine().memory_bytes());
+    log::info!("kayvee {} on {}, {} MiB", env!("CARGO_PKG_VERSION"), hypervisor.name(), memory_bytes >> 20);
+    if let Some(host_time_us) = args.host_time_us {
+        CLOCK.hint_unix_us(host_time_us);
+    }
+    let devices::Devices { mut card, seed } = match devices::find(&mut setup, &args.virtio_mmio) {
+        Ok(devices) => devices,
+        Err(why) => setup.machine().refuse(&why),
+    };
     let machine = setup.seal();
-    machine.end(Status::Clean)
+    if let Some(test) = args.self_test {
+        sys::self_test::run(test, sys::layout());
+        log::error!("nothing has stopped the self test");
+        machine.end(Status::Failed);
+    }
+
+    let limits = Limits::for_memory(sys::HEAP.total_bytes(), args.options.maxclients);
+    args.options.maxclients = args.options.maxclients.min(limits.clients() as u32);
+    let (stack_seed, engine_seed) = seed.split_at(8);
+    let config = Config {
+        addressing: args.addressing,
+        limits,
+        keepalive_s: args.options.tcp_keepalive,
+        seed: u64::from_le_bytes(stack_seed.try_into().expect("8 bytes")),
+    };
+    let now = machine.clock().now();
+    let mut stack = Stack::new(config, &mut card, now.monotonic_ns).unwrap_or_else(|error| machine.refuse(&error));
+    stack.listen(args.options.port);
+    let environment = Environment {
+        target: hypervisor.name(),
+        os: format!("none ({} guest)", hypervisor.name()),
+        heap: &sys::HEAP,
+        processor_time: || ProcessorTime { user_us: CLOCK.busy_ns() / 1000, system_us: 0 },
+        seed: engine_seed[..32].try_into().expect("32 bytes"),
+    };
+    let engine = Engine::new(args.options, environment, now);
+    let status = Server::new(&machine, card, stack, engine).run();
+    machine.end(status)
 }

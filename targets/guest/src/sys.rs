@@ -1,4 +1,7 @@
-//! What makes this program an image: its boot code, its heap, and what happens when it fails.
+//! What makes this program an image: its boot code, its heap, its way to devices, and what happens when it fails.
+
+pub mod registers;
+pub mod self_test;
 
 use crate::run;
 use core::{
@@ -21,6 +24,12 @@ pub static HEAP: GuestHeap = GuestHeap::new();
 
 static LAYOUT: AtomicPtr<Layout> = AtomicPtr::new(core::ptr::null_mut());
 
+/// Where things are in the image.
+pub fn layout() -> &'static Layout {
+    // SAFETY: `start` sets the pointer before anything else, to a structure that lives for ever.
+    unsafe { &*LAYOUT.load(Ordering::Relaxed) }
+}
+
 /// Ring 3 starts here.
 extern "C" fn start(start_info_at: u64, layout: &'static Layout) -> ! {
     LAYOUT.store((&raw const *layout).cast_mut(), Ordering::Relaxed);
@@ -31,9 +40,7 @@ extern "C" fn start(start_info_at: u64, layout: &'static Layout) -> ! {
 
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    // SAFETY: `start` has set the pointer before anything could panic, to a structure that lives for ever.
-    let layout = unsafe { &*LAYOUT.load(Ordering::Relaxed) };
-    crash::panic(layout, info)
+    crash::panic(layout(), info)
 }
 
 /// The standard library's unwinder calls these; a program whose panics end it has none. The prebuilt `core` still

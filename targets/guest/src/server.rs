@@ -1,0 +1,254 @@
+//! The loop: frames to the network stack, its bytes to the engine, replies back, and sleep when there is nothing to do.
+
+use crate::devices::Card;
+use alloc::{string::ToString, vec::Vec};
+use kayvee_net::{ConnectionId, Event, Lease, Stack};
+use kayvee_platform::{Clock, FrameDevice, FrameRx};
+use kayvee_server::{ClientId, Engine, Fate, Peer};
+use kayvee_x86::{console, machine::Machine, power::Status};
+
+/// How long the loop looks for more to do before it sleeps. Going to sleep and waking up costs an interrupt and several
+/// exits to the hypervisor; a busy client's next request is nearly always here sooner.
+const POLL_NS: u64 = 100_000;
+/// At the end, clients' last replies and the ends of their connections get this long to be sent ...
+const LINGER_NS: u64 = 500_000_000;
+/// ... unless nothing has arrived or left for so long.
+const LINGER_QUIET_NS: u64 = 20_000_000;
+/// A sleep while the card still holds frames to send: it does not interrupt when it has sent them.
+const SENDING_NS: u64 = 1_000_000;
+
+/// A client's connection.
+#[derive(Clone, Copy)]
+struct Client {
+    connection: ConnectionId,
+    /// There may be bytes to read that the engine did not want so far.
+    unread: bool,
+    /// The peer has sent its last byte.
+    ended: bool,
+}
+
+/// The store on the network.
+pub struct Server<'a> {
+    machine: &'a Machine,
+    card: Card,
+    stack: Stack,
+    engine: Engine,
+    /// By [`ClientId`].
+    clients: Vec<Option<Client>>,
+    /// By [`ConnectionId`].
+    ids: Vec<Option<ClientId>>,
+    /// Clients to write to although the engine does not name them: there is room again, or their end has come.
+    writable: Vec<ClientId>,
+    /// Clients to read from in the next turn although nothing arrives.
+    unread: Vec<ClientId>,
+}
+
+impl<'a> Server<'a> {
+    /// Joins the parts.
+    pub fn new(machine: &'a Machine, card: Card, stack: Stack, engine: Engine) -> Server<'a> {
+        let (clients, ids, writable, unread) = Default::default();
+        Server { machine, card, stack, engine, clients, ids, writable, unread }
+    }
+
+    /// Serves until a client asks for the end, and returns how it came.
+    pub fn run(&mut self) -> Status {
+        loop {
+            self.turn();
+            if let Some(error) = self.card.error() {
+                log::error!("the network card cannot be used any more: {error}");
+                return Status::Failed;
+            }
+            if let Some(shutdown) = self.engine.shutdown() {
+                self.linger();
+                return if shutdown.status == 0 { Status::Clean } else { Status::Failed };
+            }
+            self.wait();
+        }
+    }
+
+    /// One turn: all that has arrived, and all that follows from it.
+    fn turn(&mut self) {
+        let now = self.machine.clock().now();
+        self.stack.poll(&mut self.card, now.monotonic_ns);
+        self.engine.begin_turn(now);
+        for id in core::mem::take(&mut self.unread) {
+            self.read(id);
+        }
+        while let Some(event) = self.stack.next_event() {
+            self.take_event(event, now.monotonic_ns);
+        }
+        self.engine.end_turn();
+        while let Some(id) = self.engine.next_ready() {
+            self.write(id, now.monotonic_ns);
+        }
+        while let Some(id) = self.writable.pop() {
+            self.write(id, now.monotonic_ns);
+        }
+        self.stack.set_keepalive(self.engine.options().tcp_keepalive);
+        self.stack.flush(&mut self.card, now.monotonic_ns);
+        log::set_max_level(self.engine.options().loglevel.filter());
+    }
+
+    fn take_event(&mut self, event: Event, now_ns: u64) {
+        match event {
+            Event::AddressAcquired(lease) => self.announce(lease),
+            Event::AddressLost => log::warn!("net: the address is lost"),
+            Event::Accepted { connection, remote, local } => {
+                match self.engine.connect(Peer { remote: remote.to_string(), local: local.to_string() }) {
+                    Ok(id) => self.admit(id, connection),
+                    Err(refusal) => {
+                        self.stack.send(connection, refusal.0);
+                        self.stack.close(connection, now_ns);
+                    }
+                }
+            }
+            Event::Readable(connection) => {
+                if let Some(id) = self.id(connection) {
+                    self.read(id);
+                }
+            }
+            Event::Writable(connection) => self.writable.extend(self.id(connection)),
+            Event::EndOfStream(connection) => {
+                if let Some(id) = self.id(connection) {
+                    if let Some(client) = self.client(id) {
+                        client.ended = true;
+                    }
+                    self.writable.push(id);
+                }
+            }
+            Event::Closed(connection) => {
+                if let Some(id) = self.id(connection) {
+                    self.forget(id);
+                }
+            }
+        }
+    }
+
+    fn announce(&self, lease: Lease) {
+        console::fixed_line(format_args!("net: {}/{}", lease.address, lease.prefix_bits));
+        console::fixed_line(format_args!("ready: {}:{}", lease.address, self.engine.options().port));
+    }
+
+    fn admit(&mut self, id: ClientId, connection: ConnectionId) {
+        let grow_to = |len: usize, index: u32| len.max(index as usize + 1);
+        self.clients.resize(grow_to(self.clients.len(), id.0), None);
+        self.ids.resize(grow_to(self.ids.len(), connection.0), None);
+        self.clients[id.0 as usize] = Some(Client { connection, unread: false, ended: false });
+        self.ids[connection.0 as usize] = Some(id);
+    }
+
+    fn id(&self, connection: ConnectionId) -> Option<ClientId> {
+        self.ids.get(connection.0 as usize).copied().flatten()
+    }
+
+    fn client(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.clients.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    /// Gives the engine all that has arrived from a client, or as much as it wants.
+    fn read(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        client.unread = false;
+        loop {
+            let bytes = self.stack.readable(client.connection);
+            if bytes.is_empty() {
+                return;
+            }
+            if self.engine.fate(id) != Fate::Open {
+                client.unread = true;
+                return;
+            }
+            let len = bytes.len();
+            self.engine.receive(id, bytes);
+            self.stack.consume(client.connection, len);
+        }
+    }
+
+    /// Sends a client what there is for it and room for, and obeys what the engine says of it.
+    fn write(&mut self, id: ClientId, now_ns: u64) {
+        let Some(&mut Client { connection, unread, ended }) = self.client(id) else { return };
+        let fate = self.engine.fate(id);
+        if fate == Fate::CloseNow {
+            self.stack.abort(connection);
+            return self.forget(id);
+        }
+        let output = self.engine.output(id);
+        let mut unsent = output.len();
+        if unsent > 0 {
+            let sent = self.stack.send(connection, output);
+            self.engine.sent(id, sent);
+            unsent -= sent;
+        }
+        if unsent == 0 && (ended || fate == Fate::CloseAfterOutput) {
+            self.stack.close(connection, now_ns);
+            self.forget(id);
+        } else if fate == Fate::Open && unread {
+            self.unread.push(id);
+        }
+    }
+
+    fn forget(&mut self, id: ClientId) {
+        self.engine.disconnect(id);
+        if let Some(client) = self.clients[id.0 as usize].take() {
+            self.ids[client.connection.0 as usize] = None;
+        }
+    }
+
+    /// Waits for a frame or for the next deadline: polling at first, then asleep.
+    fn wait(&mut self) {
+        if !self.unread.is_empty() {
+            return;
+        }
+        let clock = self.machine.clock();
+        let deadlines = [self.stack.next_deadline_ns(), self.engine.next_deadline_ns()];
+        let deadline_ns = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX).min(clock.wall_clock_due_ns());
+        let poll_until_ns = clock.now().monotonic_ns + POLL_NS;
+        while !self.card.split().0.ready() {
+            let now_ns = clock.now().monotonic_ns;
+            if now_ns >= deadline_ns {
+                return self.machine.follow_wall_clock();
+            }
+            if now_ns >= poll_until_ns {
+                return self.sleep(deadline_ns, now_ns);
+            }
+        }
+    }
+
+    fn sleep(&mut self, deadline_ns: u64, now_ns: u64) {
+        let deadline_ns = if self.card.is_sending() { deadline_ns.min(now_ns + SENDING_NS) } else { deadline_ns };
+        self.card.enable_interrupts();
+        // A frame that came before the interrupt was on does not raise it; one that comes from here on ends the sleep.
+        if !self.card.split().0.ready() {
+            self.machine.sleep_until(Some(deadline_ns).filter(|deadline_ns| *deadline_ns != u64::MAX));
+        }
+        self.card.disable_interrupts();
+    }
+
+    /// Ends all connections in good order, as far as their peers take part.
+    fn linger(&mut self) {
+        let clock = self.machine.clock();
+        let start_ns = clock.now().monotonic_ns;
+        let mut active_ns = start_ns;
+        for index in 0..self.clients.len() {
+            let id = ClientId(index as u32);
+            if let Some(&mut Client { connection, .. }) = self.client(id) {
+                let output = self.engine.output(id);
+                self.stack.send(connection, output);
+                self.stack.close(connection, start_ns);
+                self.forget(id);
+            }
+        }
+        loop {
+            let now_ns = clock.now().monotonic_ns;
+            if self.card.split().0.ready() || self.card.is_sending() {
+                active_ns = now_ns;
+            }
+            if now_ns >= active_ns + LINGER_QUIET_NS || now_ns >= start_ns + LINGER_NS {
+                return;
+            }
+            self.stack.poll(&mut self.card, now_ns);
+            while self.stack.next_event().is_some() {}
+            self.stack.flush(&mut self.card, now_ns);
+        }
+    }
+}
