@@ -444,13 +444,14 @@ mod tests {
 
     #[test]
     fn a_device_that_breaks_the_rules_is_found_out() {
-        let attacks: [(&dyn Fn(&mut FakeQueue), QueueError); 6] = [
-            (&|fake| fake.push_used(3, 0), QueueError::UnknownBuffer),
-            (&|fake| fake.push_used(4, 0), QueueError::UnknownBuffer),
-            (&|fake| fake.push_used(0x1_0000, 0), QueueError::UnknownBuffer),
-            (&|fake| fake.push_used(u32::MAX, 0), QueueError::UnknownBuffer),
-            (&|fake| fake.push_used(0, 17), QueueError::Overrun),
-            (&|fake| fake.set_used_index(2), QueueError::IndexJump),
+        type Attack = fn(&mut FakeQueue);
+        let attacks: [(Attack, QueueError); 6] = [
+            (|fake| fake.push_used(3, 0), QueueError::UnknownBuffer),
+            (|fake| fake.push_used(4, 0), QueueError::UnknownBuffer),
+            (|fake| fake.push_used(0x1_0000, 0), QueueError::UnknownBuffer),
+            (|fake| fake.push_used(u32::MAX, 0), QueueError::UnknownBuffer),
+            (|fake| fake.push_used(0, 17), QueueError::Overrun),
+            (|fake| fake.set_used_index(2), QueueError::IndexJump),
         ];
         for (attack, error) in attacks {
             let (mut queue, mut fake) = queue(4);
