@@ -7,6 +7,9 @@ mod keys;
 mod object;
 mod scan;
 
+#[cfg(test)]
+mod tests;
+
 const READ_FAST: Flags = Flags::READONLY.union(Flags::FAST);
 const WRITE_FAST: Flags = Flags::WRITE.union(Flags::FAST);
 

@@ -27,6 +27,8 @@ mod command_command;
 mod connection;
 mod generic;
 mod glob;
+#[cfg(test)]
+mod harness;
 mod info;
 mod server;
 mod strings;

@@ -12,6 +12,9 @@ mod long_double;
 mod ranges;
 mod values;
 
+#[cfg(test)]
+mod tests;
+
 const READ_FAST: Flags = Flags::READONLY.union(Flags::FAST);
 const WRITE_FAST: Flags = Flags::WRITE.union(Flags::FAST);
 const GROW: Flags = Flags::WRITE.union(Flags::DENYOOM);

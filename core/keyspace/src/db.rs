@@ -355,6 +355,29 @@ impl Db {
         })
     }
 
+    /// Removes the keys whose time has come from the bucket at `cursor`, as a scan that only reads leaves them.
+    pub fn expire_at_cursor(&mut self, cursor: u64, now_ms: u64) -> Result<(), OutOfMemory> {
+        if self.volatile_len() == 0 {
+            return Ok(());
+        }
+        let mut due: Vec<Ref> = Vec::new();
+        let mut result = Ok(());
+        self.index.scan(cursor, |record| {
+            if self.is_expired(record, now_ms) {
+                match due.try_reserve(1) {
+                    Ok(()) => due.push(record),
+                    Err(error) => result = Err(error.into()),
+                }
+            }
+        });
+        self.lazily_expired += due.len() as u64;
+        for record in due {
+            let hash = self.records.hash_of(record);
+            self.remove(Found { record, hash });
+        }
+        result
+    }
+
     /// A random key that has not expired. Gives up after so many expired ones that there can hardly be another.
     pub fn random(&mut self, rng: &mut fastrand::Rng, now_ms: u64) -> Option<Found> {
         const ATTEMPTS: usize = 100;

@@ -5,7 +5,7 @@
 //! page (32 KiB) = slots of one size class; a free slot's first two bytes hold the next free slot
 //! ```
 
-use crate::OutOfMemory;
+use crate::{OutOfMemory, segmented::Segmented};
 use alloc::{boxed::Box, vec::Vec};
 
 /// Bytes in a page.
@@ -66,7 +66,7 @@ struct Page {
     free: u16,
     /// Slots from here on were never used.
     fresh: u16,
-    /// Neighbours in the class's list of pages with room.
+    /// Neighbours in the class's list of pages with room; `next` also links vacant indexes.
     next: u32,
     prev: u32,
 }
@@ -83,16 +83,17 @@ impl Page {
 
 /// The store of records.
 pub struct Slab {
-    pages: Vec<Page>,
+    pages: Segmented<Page>,
     /// Per class, the first page with room.
     with_room: [u32; CLASS_BYTES.len()],
-    /// Indexes of pages that were given back.
-    vacant: Vec<u32>,
+    /// The first index of a page that was given back, and how many there are.
+    vacant: u32,
+    vacant_len: usize,
 }
 
 impl Slab {
     pub const fn new() -> Slab {
-        Slab { pages: Vec::new(), with_room: [NONE_U32; CLASS_BYTES.len()], vacant: Vec::new() }
+        Slab { pages: Segmented::new(), with_room: [NONE_U32; CLASS_BYTES.len()], vacant: NONE_U32, vacant_len: 0 }
     }
 
     /// Bytes that a record of `len` bytes takes.
@@ -102,7 +103,7 @@ impl Slab {
 
     /// Bytes of all pages.
     pub fn page_bytes(&self) -> usize {
-        (self.pages.len() - self.vacant.len()) * PAGE_BYTES
+        (self.pages.len() - self.vacant_len) * PAGE_BYTES
     }
 
     /// Finds room for `len` bytes, at most [`RECORD_LIMIT`]. Their content is unspecified.
@@ -149,7 +150,8 @@ impl Slab {
         if empty && (page.next != NONE_U32 || page.prev != NONE_U32) {
             self.unlink(at as u32);
             self.pages[at].bytes = Box::default();
-            self.vacant.push(at as u32);
+            self.pages[at].next = core::mem::replace(&mut self.vacant, at as u32);
+            self.vacant_len += 1;
         }
     }
 
@@ -173,8 +175,6 @@ impl Slab {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(PAGE_BYTES)?;
         bytes.resize(PAGE_BYTES, 0);
-        // `free` must never fail: it needs room for every index that may become vacant.
-        self.vacant.try_reserve(self.pages.len() + 1 - self.vacant.len())?;
         let page = Page {
             bytes: bytes.into_boxed_slice(),
             slot_bytes: CLASS_BYTES[class],
@@ -185,20 +185,18 @@ impl Slab {
             next: NONE_U32,
             prev: NONE_U32,
         };
-        let at = match self.vacant.pop() {
-            Some(at) => {
-                self.pages[at as usize] = page;
-                at
-            }
-            None => {
-                if self.pages.len() == PAGE_LIMIT {
-                    return Err(OutOfMemory);
-                }
-                self.pages.try_reserve(1)?;
-                self.pages.push(page);
-                self.pages.len() as u32 - 1
-            }
-        };
+        let at = self.vacant;
+        if at != NONE_U32 {
+            let vacated = core::mem::replace(&mut self.pages[at as usize], page);
+            (self.vacant, self.vacant_len) = (vacated.next, self.vacant_len - 1);
+            self.link(at);
+            return Ok(at);
+        }
+        if self.pages.len() == PAGE_LIMIT {
+            return Err(OutOfMemory);
+        }
+        self.pages.push(page)?;
+        let at = self.pages.len() as u32 - 1;
         self.link(at);
         Ok(at)
     }

@@ -128,6 +128,8 @@ pub fn scan(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let mut walk = Walk::default();
     let start = context.reply.len();
     loop {
+        let now_ms = context.now_ms();
+        context.db().expire_at_cursor(cursor, now_ms)?;
         let before = context.reply.len();
         cursor = walk_bucket(context, cursor, options.glob.as_ref(), &mut walk);
         if let Some(error) = walk.failure {
