@@ -66,7 +66,15 @@ impl Frame {
 /// Reports an exception and ends the machine. `boot.S` comes here, in ring 3.
 pub extern "C" fn exception(frame: &Frame, layout: &Layout) -> ! {
     let stack = layout.stack_guarding(frame.fault_address).filter(|_| matches!(frame.vector, 8 | 14));
-    crash::report(layout, (frame.rip, frame.registers[RBP]), |out| {
+    // A jump to where there is no code has left only the address to return to.
+    let in_text = (layout.image_start..layout.text_end).contains(&frame.rip);
+    let place = if in_text || !layout.is_on_a_stack(frame.rsp) {
+        frame.rip
+    } else {
+        // SAFETY: `is_on_a_stack` has admitted the address, and all stacks are mapped.
+        unsafe { (frame.rsp as *const u64).read().wrapping_sub(1) }
+    };
+    crash::report(layout, (place, frame.registers[RBP]), |out| {
         write!(out, "exception: ")?;
         if let Some(name) = stack {
             write!(out, "{name} stack overflow, ")?;
