@@ -22,6 +22,13 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a peer may leave data unacknowledged before it counts as dead: R2 of RFC 9293 §3.8.3, at least 100 seconds.
 const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// How soon a peer is probed for its window when data waits for it and no other timer runs.
+///
+/// This should not happen, and it does when an old segment with a window of zero overtakes a newer one: `smoltcp` takes
+/// it for the latest (it does not compare SND.WL1 and SND.WL2, RFC 9293 §3.10.7.4), and its retransmission timer ends
+/// without setting one for window probes. The price is one probe when a connection falls silent.
+const STALLED_PROBE: Duration = Duration::from_secs(5);
+
 /// Who cares for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
@@ -54,6 +61,8 @@ pub(crate) struct Connection {
     /// Data has come since the application was told last.
     pub arrived: bool,
     wants_room: bool,
+    /// The interval of keepalive probes while nothing is to be sent.
+    keepalive: Option<Duration>,
     end_of_stream_told: bool,
 }
 
@@ -92,6 +101,7 @@ impl Connection {
             in_egress: false,
             arrived: false,
             wants_room: false,
+            keepalive,
             end_of_stream_told: false,
         })
     }
@@ -168,12 +178,16 @@ impl Connection {
         if self.owner == Owner::Handshake {
             return;
         }
+        let idle_keepalive = self.keepalive;
         let socket = self.socket();
-        let timeout = match socket.send_queue() {
+        let (keepalive, timeout) = match socket.send_queue() {
             // Two probes and half an interval for the answer to the second.
-            0 => socket.keep_alive().map(|interval| interval * 5 / 2),
-            _ => Some(UNACKNOWLEDGED_TIMEOUT),
+            0 => (idle_keepalive, idle_keepalive.map(|interval| interval * 5 / 2)),
+            _ => (Some(STALLED_PROBE), Some(UNACKNOWLEDGED_TIMEOUT)),
         };
+        if socket.keep_alive() != keepalive {
+            socket.set_keep_alive(keepalive);
+        }
         socket.set_timeout(timeout);
     }
 

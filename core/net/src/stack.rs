@@ -209,6 +209,11 @@ impl Stack {
         self.flows.len()
     }
 
+    /// Bytes that all connections' buffers take together.
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffer_bytes_used
+    }
+
     /// Takes frames from `device`, answers what needs no application, and collects events for
     /// [`next_event`](Self::next_event).
     ///
@@ -510,11 +515,9 @@ impl Stack {
         if connection.owner == Owner::Nobody && connection.socket().state() == State::TimeWait {
             self.expendable.insert(Expendable::TimeWait { slot });
         }
-        let deadline_ns = match self.interface.poll_at(now, &connection.sockets) {
-            Some(at) => nanoseconds(at).max(now_ns.saturating_add(RETRY_NS)),
-            None => u64::MAX,
-        };
-        let deadline_ns = deadline_ns.min(connection.linger_until_ns);
+        let at = self.interface.poll_at(now, &connection.sockets);
+        let mut deadline_ns = at.map_or(u64::MAX, |at| nanoseconds(at).max(now_ns.saturating_add(RETRY_NS)));
+        deadline_ns = deadline_ns.min(connection.linger_until_ns);
         // A timer that is too early is left where it is: it fires for nothing once and is set anew, which is cheaper
         // than moving it with every segment.
         if deadline_ns < connection.scheduled_ns {

@@ -5,6 +5,7 @@
 pub mod fuzz;
 pub mod peer;
 pub mod wire;
+pub mod world;
 
 /// Seeds for a test that tries several: that of the environment variable `KAYVEE_SEED` alone if it is set, to
 /// reproduce a failure, else `count` fixed ones.

@@ -5,8 +5,8 @@ use kayvee_platform::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
 use smoltcp::{
     iface::{Config, Interface, SocketHandle, SocketSet},
     phy::{self, DeviceCapabilities, Medium},
-    socket::tcp::{CongestionControl, Socket, SocketBuffer},
-    time::Instant,
+    socket::tcp::{Socket, SocketBuffer},
+    time::{Duration, Instant},
     wire::{EthernetAddress, IpCidr, Ipv4Cidr},
 };
 use std::net::Ipv4Addr;
@@ -34,10 +34,8 @@ impl Peer {
     pub fn connect(&mut self, server: Ipv4Addr, port: u16, buffer_bytes: usize) -> SocketHandle {
         let buffer = || SocketBuffer::new(vec![0; buffer_bytes]);
         let mut socket = Socket::new(buffer(), buffer());
-        // After a timeout, smoltcp's acknowledgements carry the sequence number that it has retransmitted up to. If that
-        // is less than the peer has seen, the peer must drop them (RFC 9293 §3.10.7.4), and when both do so at once,
-        // neither hears of anything any more. A host that retransmits everything at once does not get there.
-        socket.set_congestion_control(CongestionControl::None);
+        // Where it has no timer left for data, a keepalive brings the window update that it waits for.
+        socket.set_keep_alive(Some(Duration::from_secs(5)));
         self.next_port = self.next_port % 16_000 + 1;
         socket
             .connect(self.interface.context(), (server, port), 40_000 + self.next_port)

@@ -13,6 +13,8 @@ pub struct Faults {
     pub duplication_per_mille: usize,
     /// Frames with one damaged bit, per mille.
     pub corruption_per_mille: usize,
+    /// Frames whose payload is changed such that its checksum is still right, per mille: what no real wire does.
+    pub forgery_per_mille: usize,
     /// Shortest way of a frame.
     pub min_delay_ns: u64,
     /// Longest way of a frame. Frames overtake each other where it exceeds the shortest.
@@ -25,6 +27,7 @@ impl Faults {
         loss_per_mille: 0,
         duplication_per_mille: 0,
         corruption_per_mille: 0,
+        forgery_per_mille: 0,
         min_delay_ns: 50_000,
         max_delay_ns: 50_000,
     };
@@ -33,6 +36,7 @@ impl Faults {
         loss_per_mille: 50,
         duplication_per_mille: 30,
         corruption_per_mille: 20,
+        forgery_per_mille: 0,
         min_delay_ns: 50_000,
         max_delay_ns: 5_000_000,
     };
@@ -192,6 +196,11 @@ impl Wire {
         if self.happens(self.faults.corruption_per_mille) {
             let bit = self.rng.below(frame.len() * 8);
             frame[bit / 8] ^= 1 << (bit % 8);
+        }
+        // Behind Ethernet, IPv4 and TCP headers; the sum of 16-bit words does not depend on their order.
+        if frame.len() > 54 + 4 && self.happens(self.faults.forgery_per_mille) {
+            frame.swap(54, 56);
+            frame.swap(55, 57);
         }
         self.schedule(destination, frame, now_ns);
     }
