@@ -17,9 +17,9 @@ pub enum Owned<'a> {
     Text(&'a [u8]),
     /// An integer.
     Integer(i64),
-    /// A string that is known not to be an integer's canonical form.
+    /// A string that stays as it is, even if it is an integer's canonical form.
     Kept(Vec<u8>),
-    /// A string that stays as it is, because it was edited in place; `OBJECT ENCODING` calls it `raw`.
+    /// The same, but edited in place: `OBJECT ENCODING` calls it `raw`.
     Raw(Vec<u8>),
 }
 

@@ -8,7 +8,7 @@ use kayvee_resp::Request;
 
 /// Most keys that one call of `SCAN` looks at, and most steps that its pattern takes on them: nobody may wait long,
 /// whatever `COUNT` asks for. It only ends a call early, between two buckets of the index.
-const SCAN_KEYS_LIMIT: u64 = 10_000;
+const SCAN_KEYS_LIMIT: u64 = 5_000;
 const SCAN_STEPS_LIMIT: u64 = 4_000_000;
 /// Keys looked at for each one that is asked for, when few of them match.
 const SCAN_KEYS_PER_COUNT: u64 = 10;

@@ -207,7 +207,7 @@ fn scan_bounds_the_work_of_one_call() {
         harness.run_words(&[b"SET", format!("{number}").as_bytes(), b"v"]);
     }
     let (cursor, keys) = scan(&mut harness, "SCAN 0 COUNT 9223372036854775807");
-    assert!(cursor != "0" && (10_000..10_100).contains(&keys.len()), "{}", keys.len());
+    assert!(cursor != "0" && (5_000..5_100).contains(&keys.len()), "{}", keys.len());
     let (cursor, keys) = scan(&mut harness, "SCAN 0 COUNT 1000 MATCH nothing");
     assert!(cursor != "0" && keys.is_empty());
 }
