@@ -4,19 +4,19 @@ use crate::{frame::FlowKey, stack::Event};
 use alloc::{collections::TryReserveError, vec::Vec};
 use core::net::SocketAddrV4;
 use smoltcp::{
-    iface::{SocketHandle, SocketSet, SocketStorage},
+    iface::{Context, SocketHandle, SocketSet, SocketStorage},
     socket::tcp::{self, CongestionControl, State},
     time::Duration,
     wire::{IpAddress, IpEndpoint},
 };
 
-/// Names a connection from [`Event::Accepted`] until the application closes it or [`Event::Closed`]. It is a dense
+/// Names a connection from [`Event::Accepted`] or [`Stack::connect`](crate::Stack::connect) until the application closes it or [`Event::Closed`]. It is a dense
 /// index, reused afterwards, by which an application finds its own record of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u32);
 
-/// How long a SYN-RECEIVED connection waits for the last segment of its handshake. SYN-ACKs leave at 0, 1, 3, 7 and
-/// 15 seconds.
+/// How long a SYN-SENT or SYN-RECEIVED connection waits for the next segment of its handshake. SYNs and SYN-ACKs leave
+/// at 0, 1, 3, 7 and 15 seconds.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a peer may leave data unacknowledged before it counts as dead: R2 of RFC 9293 §3.8.3, at least 100 seconds.
@@ -59,7 +59,11 @@ pub(crate) struct Connection {
     /// Whether it waits for its segments to be sent.
     pub in_egress: bool,
     /// Data has come since the application was told last.
-    pub arrived: bool,
+    arrived: bool,
+    /// The peer has ended its sending half.
+    end_received: bool,
+    /// The application has ended its own.
+    finished: bool,
     wants_room: bool,
     /// The interval of keepalive probes while nothing is to be sent.
     keepalive: Option<Duration>,
@@ -70,6 +74,32 @@ impl Connection {
     /// A connection that waits for the SYN of `flow`, with `buffer_bytes` for both directions together.
     pub fn listen(
         flow: FlowKey,
+        buffer_bytes: usize,
+        keepalive: Option<Duration>,
+        now_ns: u64,
+    ) -> Result<Connection, TryReserveError> {
+        let mut connection = Connection::new(flow, Owner::Handshake, buffer_bytes, keepalive, now_ns)?;
+        connection.socket().listen(flow.local_port()).expect("a new socket listens on a port that is not 0");
+        Ok(connection)
+    }
+
+    /// A connection that sends the SYN of `flow`.
+    pub fn connect(
+        flow: FlowKey,
+        buffer_bytes: usize,
+        keepalive: Option<Duration>,
+        context: &mut Context,
+        now_ns: u64,
+    ) -> Result<Connection, TryReserveError> {
+        let mut connection = Connection::new(flow, Owner::Application, buffer_bytes, keepalive, now_ns)?;
+        let connected = connection.socket().connect(context, flow.remote(), flow.local_port());
+        connected.expect("a new socket connects to a host's address and port");
+        Ok(connection)
+    }
+
+    fn new(
+        flow: FlowKey,
+        owner: Owner,
         buffer_bytes: usize,
         keepalive: Option<Duration>,
         now_ns: u64,
@@ -85,14 +115,13 @@ impl Connection {
         socket.set_congestion_control(CongestionControl::Reno);
         socket.set_timeout(Some(HANDSHAKE_TIMEOUT));
         socket.set_keep_alive(keepalive);
-        socket.listen(flow.local_port()).expect("a new socket listens on a port that is not 0");
         let mut sockets = SocketSet::new(storage);
         let handle = sockets.add(socket);
         Ok(Connection {
             sockets,
             handle,
             flow,
-            owner: Owner::Handshake,
+            owner,
             opened_ns: now_ns,
             scheduled_ns: u64::MAX,
             linger_until_ns: u64::MAX,
@@ -100,6 +129,8 @@ impl Connection {
             in_events: false,
             in_egress: false,
             arrived: false,
+            end_received: false,
+            finished: false,
             wants_room: false,
             keepalive,
             end_of_stream_told: false,
@@ -143,9 +174,13 @@ impl Connection {
 
     fn changed(&mut self, connection: ConnectionId) -> Option<Event> {
         let (arrived, wants_room, told) = (self.arrived, self.wants_room, self.end_of_stream_told);
+        // Both halves have ended as they should, and what is left is to be read: the application closes it afterwards.
+        let in_order = self.finished && self.end_received;
         let socket = self.socket();
         let room = socket.send_capacity() - socket.send_queue();
-        if !socket.is_open() {
+        if socket.state() == State::SynSent {
+            None
+        } else if !socket.is_open() && !in_order {
             self.owner = Owner::Nobody;
             Some(Event::Closed(connection))
         } else if arrived && socket.can_recv() {
@@ -162,6 +197,19 @@ impl Connection {
         }
     }
 
+    /// Notes that the socket has been given a segment.
+    pub fn note_segment(&mut self) {
+        self.arrived = true;
+        let state = self.socket().state();
+        self.end_received |= matches!(state, State::CloseWait | State::LastAck | State::Closing | State::TimeWait);
+    }
+
+    /// Ends the sending half.
+    pub fn finish(&mut self) {
+        self.finished = true;
+        self.socket().close();
+    }
+
     /// Queues what fits of `bytes` and returns how much that was.
     pub fn send(&mut self, bytes: &[u8]) -> usize {
         let sent = self.socket().send_slice(bytes).unwrap_or(0);
@@ -175,7 +223,7 @@ impl Connection {
     /// acknowledged it is that of the retransmissions; while nothing is, it counts the keepalive probes that may go
     /// unanswered, or does not run.
     pub fn update_timeout(&mut self) {
-        if self.owner == Owner::Handshake {
+        if self.owner == Owner::Handshake || self.socket().state() == State::SynSent {
             return;
         }
         let idle_keepalive = self.keepalive;

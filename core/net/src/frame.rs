@@ -80,8 +80,13 @@ pub(crate) fn is_host(address: Ipv4Addr) -> bool {
 pub(crate) struct FlowKey(u64);
 
 impl FlowKey {
-    fn new(remote: Ipv4Addr, remote_port: u16, local_port: u16) -> FlowKey {
+    pub fn new(remote: Ipv4Addr, remote_port: u16, local_port: u16) -> FlowKey {
         FlowKey(u64::from(u32::from(remote)) << 32 | u64::from(remote_port) << 16 | u64::from(local_port))
+    }
+
+    /// The peer's address and port.
+    pub fn remote(self) -> (Ipv4Addr, u16) {
+        (Ipv4Addr::from_bits((self.0 >> 32) as u32), (self.0 >> 16) as u16)
     }
 
     /// The port of this station.

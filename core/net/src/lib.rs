@@ -1,8 +1,8 @@
 //! TCP/IP over any [`FrameDevice`](kayvee_platform::FrameDevice).
 //!
-//! A [`Stack`] answers ARP and ICMP echo, gets its address by DHCP or from its operator, and serves TCP connections to
-//! the ports that it listens on. It opens no connection itself, and it never blocks, reads a clock or allocates without
-//! bound: time is an argument, and [`Limits`] say how many connections there may be and what their buffers may take.
+//! A [`Stack`] answers ARP and ICMP echo, gets its address by DHCP or from its operator, serves TCP connections to the
+//! ports that it listens on, and opens others. It never blocks, reads a clock or allocates without bound: time is an
+//! argument, and [`Limits`] say how many connections there may be and what their buffers may take.
 //!
 //! `smoltcp` does the wire formats and the state machine of each TCP connection. What is done here is what makes them
 //! scale: every connection has a socket set of its own and is found by its addresses, so that the work of a turn grows

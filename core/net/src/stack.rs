@@ -19,6 +19,9 @@ use smoltcp::{
 /// Frames taken from the device in one [`Stack::poll`], so that the application gets its turn under any load.
 const MAX_FRAMES_PER_POLL: usize = 256;
 
+/// The ports that connections are opened from (RFC 6335 §6).
+const DYNAMIC_PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
+
 /// How long a connection that the application has closed may take to end.
 const LINGER_NS: u64 = 60 * 1_000_000_000;
 
@@ -110,6 +113,8 @@ pub struct Stack {
     lease: Option<Lease>,
     address_events: VecDeque<Event>,
     ports: Vec<u16>,
+    /// How far into [`DYNAMIC_PORTS`] the next connection's search for a port begins.
+    ports_used: u16,
     /// What is no connection: the DHCP client, and whom ARP and ICMP are answered for.
     control: SocketSet<'static>,
     dhcp: Option<SocketHandle>,
@@ -167,6 +172,7 @@ impl Stack {
             lease: None,
             address_events: VecDeque::new(),
             ports: Vec::new(),
+            ports_used: 0,
             control,
             dhcp,
             control_deadline_ns: now_ns,
@@ -192,6 +198,31 @@ impl Stack {
         if !self.ports.contains(&port) {
             self.ports.push(port);
         }
+    }
+
+    /// Opens a connection to `remote`, or returns `None` where there is no room for one, no address of its own to open
+    /// it from, or no port.
+    ///
+    /// [`send`](Self::send) takes bytes once it is established, which [`Event::Writable`] then says as usual;
+    /// [`Event::Closed`] says that it was refused or not answered.
+    pub fn connect(&mut self, remote: SocketAddrV4, now_ns: u64) -> Option<ConnectionId> {
+        self.lease?;
+        if !is_host(*remote.ip()) || remote.port() == 0 {
+            return None;
+        }
+        let ports = DYNAMIC_PORTS.len() as u16;
+        let flow = (0..ports).find_map(|skipped| {
+            let port = DYNAMIC_PORTS.start() + (self.ports_used.wrapping_add(skipped)) % ports;
+            let flow = FlowKey::new(*remote.ip(), remote.port(), port);
+            (!self.flows.contains_key(&flow)).then_some(flow)
+        })?;
+        self.ports_used = (flow.local_port() - DYNAMIC_PORTS.start() + 1) % ports;
+        let share = self.make_room()?;
+        let context = self.interface.context();
+        let connection = Connection::connect(flow, share, self.keepalive, context, now_ns).ok()?;
+        let slot = self.insert(connection);
+        self.touch_egress(slot);
+        Some(ConnectionId(slot))
     }
 
     /// Changes [`Config::keepalive_s`] for the connections to come.
@@ -314,6 +345,15 @@ impl Stack {
         sent
     }
 
+    /// Ends the sending half of a connection once what was queued is sent. What the peer sends can still be read; after
+    /// [`Event::EndOfStream`] nothing happens any more, and the application closes the connection.
+    pub fn finish(&mut self, connection: ConnectionId) {
+        if let Some(owned) = self.owned(connection) {
+            owned.finish();
+            self.touch_egress(connection.0);
+        }
+    }
+
     /// Ends a connection once what was queued is sent. The application is done with it: no event follows, and its id
     /// may be given out again.
     pub fn close(&mut self, connection: ConnectionId, now_ns: u64) {
@@ -373,7 +413,7 @@ impl Stack {
                 Some(slot) => {
                     if let Some(connection) = self.slots[slot as usize].as_mut() {
                         self.interface.poll_ingress_single(now, &mut io, &mut connection.sockets);
-                        connection.arrived = true;
+                        connection.note_segment();
                     }
                     self.touch(slot);
                 }
@@ -402,11 +442,23 @@ impl Stack {
         self.open(flow, now_ns)
     }
 
-    /// Makes a connection for a SYN, if need be in the place of one that is expendable.
+    /// Makes a connection for a SYN.
     fn open(&mut self, flow: FlowKey, now_ns: u64) -> Option<u32> {
-        let share = loop {
+        let share = self.make_room()?;
+        let connection = Connection::listen(flow, share, self.keepalive, now_ns)
+            .inspect_err(|_| log::warn!("a connection was refused: no memory for its {share} bytes of buffers"))
+            .ok()?;
+        let slot = self.insert(connection);
+        self.expendable.insert(Expendable::HalfOpen { opened_ns: now_ns, slot });
+        Some(slot)
+    }
+
+    /// Finds room for one more connection, if need be in the place of one that is expendable, and returns the bytes of
+    /// its buffers.
+    fn make_room(&mut self) -> Option<usize> {
+        loop {
             match (self.config.limits.share(self.flows.len(), self.buffer_bytes_used), self.expendable.first()) {
-                (Some(share), _) => break share,
+                (Some(share), _) => return Some(share),
                 // A flood of SYNs displaces itself, and never a connection that was established.
                 (None, Some(&(Expendable::TimeWait { slot } | Expendable::HalfOpen { slot, .. }))) => {
                     self.release(slot)
@@ -416,19 +468,18 @@ impl Stack {
                     return None;
                 }
             }
-        };
-        let connection = Connection::listen(flow, share, self.keepalive, now_ns)
-            .inspect_err(|_| log::warn!("a connection was refused: no memory for its {share} bytes of buffers"))
-            .ok()?;
+        }
+    }
+
+    fn insert(&mut self, connection: Connection) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             (self.slots.len() - 1) as u32
         });
         self.buffer_bytes_used += connection.buffer_bytes;
-        self.expendable.insert(Expendable::HalfOpen { opened_ns: now_ns, slot });
+        self.flows.insert(connection.flow, slot);
         self.slots[slot as usize] = Some(connection);
-        self.flows.insert(flow, slot);
-        Some(slot)
+        slot
     }
 
     /// Forgets a connection without a word to its peer.

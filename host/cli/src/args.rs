@@ -34,9 +34,6 @@ pub enum Command {
     Stop(StopArgs),
     /// Write the bootable image to a file
     Image(ImageArgs),
-    /// Enters a network namespace and ends
-    #[command(hide = true, name = crate::namespace::TRIAL_COMMAND)]
-    TryNamespace,
 }
 
 #[derive(Args, Clone)]
@@ -103,7 +100,7 @@ pub enum Net {
     Auto,
     /// A tap device in this system's network
     Tap,
-    /// No rights needed: a tap in a private network namespace, else QEMU's own network stack
+    /// A TCP/IP stack in this program, which needs no rights
     User,
 }
 

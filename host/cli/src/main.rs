@@ -1,16 +1,18 @@
 //! `kayvee`: boots the store on this machine and looks after it.
 //!
 //! One module a subject: what the user asks for ([`args`], [`store`]), what a guest runs on ([`probe`], [`qemu`]), how
-//! it is reached ([`network`], [`tap`], [`namespace`], [`proxy`]), and its life ([`supervise`], [`console`], [`ready`],
-//! [`log`], [`instances`]). System calls that need `unsafe` are in [`sys`]. It depends on `kayvee-server` for the
-//! options and the boot line alone; the store itself is another program, or a guest.
+//! it is reached ([`network`], [`listen`], [`carry`]: through the kernel with [`tap`] and [`proxy`], or without rights
+//! with [`wire`] and [`usernet`]), and its life ([`supervise`], [`console`], [`ready`], [`log`], [`instances`]). System
+//! calls that need `unsafe` are in [`sys`]. It depends on `kayvee-server` for the options and the boot line and on
+//! `kayvee-net` for the host's end of a wire; the store itself is another program, or a guest.
 
 mod args;
+mod carry;
 mod console;
 mod image;
 mod instances;
+mod listen;
 mod log;
-mod namespace;
 mod network;
 mod probe;
 mod proxy;
@@ -21,6 +23,8 @@ mod store;
 mod supervise;
 mod sys;
 mod tap;
+mod usernet;
+mod wire;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -50,7 +54,6 @@ fn main() -> ExitCode {
         Command::Stop(args) if args.all => instances::stop_all(),
         Command::Stop(args) => instances::stop(&args.names),
         Command::Image(args) => image::write(&args.output),
-        Command::TryNamespace => namespace::enter_with_tap().map(drop),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,117 +2,146 @@
 
 use crate::{
     args::Net,
-    namespace,
-    store::{Absent, Listen, reachable},
-    tap::{Tap, TapError},
+    proxy::{Proxy, Settings},
+    tap::{self, Tap, TapError},
+    usernet::{self, Usernet},
 };
-use anyhow::{Context, Result, anyhow, bail};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use anyhow::{Result, anyhow};
 use std::{
     io,
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    os::fd::{AsRawFd, RawFd},
+    os::unix::net::UnixStream,
 };
 
 /// A way to the guest.
 pub enum Network {
     /// A tap in this host's network: the guest has an address here, and the proxy carries the port.
     Tap(Tap),
-    /// A tap in a namespace of this process's own: only the proxy reaches the guest.
-    Namespace {
-        /// The tap.
-        tap: Tap,
-        /// A socket of the host's, to try the port as a client of the host does.
-        front: Socket,
-    },
-    /// QEMU's own network stack, which listens on the host by itself.
-    Qemu {
-        /// Why not something faster.
-        why: String,
-    },
+    /// A stack in this process, for which no rights are needed: the guest is reached by the port only.
+    User,
 }
 
-/// Listens on the host's addresses, so that a port in use is known before anything boots.
-pub fn listen(addresses: &[Listen], backlog: u32) -> Result<Vec<TcpListener>> {
-    let mut listeners = Vec::new();
-    for listen in addresses {
-        match bind(listen.address, backlog) {
-            Ok(listener) => listeners.push(listener),
-            Err(error) if listen.absent == Absent::Skip && is_absent(&error) => {}
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                let address = listen.address;
-                bail!("{address} is in use by another program; stop that one, or choose another port with --port")
-            }
-            Err(error) => return Err(error).with_context(|| format!("listening on {}", listen.address)),
-        }
-    }
-    if listeners.is_empty() {
-        bail!("no address to listen on; give --bind one that this host has");
-    }
-    Ok(listeners)
+/// Where a guest is.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The guest's address.
+    pub guest: Ipv4Addr,
+    /// The other end of its link.
+    pub gateway: Ipv4Addr,
+    /// Length of their common prefix.
+    pub prefix_bits: u8,
+    /// The guest's Ethernet address.
+    pub mac: [u8; 6],
 }
 
-fn bind(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // As redis-server does: connections of an earlier run that are in TIME_WAIT do not hold the port.
-    socket.set_reuse_address(true)?;
-    if address.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
-    socket.bind(&SockAddr::from(address))?;
-    socket.listen(backlog.try_into().unwrap_or(i32::MAX))?;
-    Ok(socket.into())
+/// What carries the port to the guest.
+pub enum Carrier {
+    /// Through the kernel.
+    Proxy(Proxy),
+    /// Through the stack in this process.
+    Usernet(Box<Usernet>),
 }
 
-fn is_absent(error: &io::Error) -> bool {
-    const NO_SUCH_FAMILY: i32 = nix::errno::Errno::EAFNOSUPPORT as i32;
-    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(NO_SUCH_FAMILY)
+/// The guest's end of the network, as a descriptor for QEMU; it disappears when its last copy is closed.
+pub enum End {
+    /// A tap device.
+    Tap(std::fs::File),
+    /// A stream of frames.
+    Stream(UnixStream),
 }
 
 impl Network {
-    /// Opens a way to a guest, the fastest that `wanted` and this user's rights allow.
-    pub fn open(wanted: Net, listeners: &[TcpListener]) -> Result<Network> {
-        if wanted != Net::User {
-            match Tap::create() {
-                Ok(tap) => return Ok(Network::Tap(tap)),
-                Err(TapError::Failed(error)) => return Err(error),
-                Err(TapError::NotAllowed(error)) if wanted == Net::Tap => {
-                    let help = "run as root, or with --net user, which needs no rights";
-                    return Err(anyhow!(error).context(format!("no right to make a tap device: {help}")));
-                }
-                Err(TapError::NotAllowed(_)) => {}
+    /// Opens a way to a guest, the best that `wanted` and this user's rights allow.
+    pub fn open(wanted: Net) -> Result<Network> {
+        if wanted == Net::User {
+            return Ok(Network::User);
+        }
+        match Tap::create() {
+            Ok(tap) => Ok(Network::Tap(tap)),
+            Err(TapError::Failed(error)) => Err(error),
+            Err(TapError::NotAllowed(_)) if wanted == Net::Auto => Ok(Network::User),
+            Err(TapError::NotAllowed(error)) => {
+                let help = "run as root, or with --net user, which needs no rights";
+                Err(anyhow!(error).context(format!("no right to make a tap device: {help}")))
             }
         }
-        match namespace::try_out() {
-            Ok(()) => Network::in_namespace(listeners),
-            Err(error) => Ok(Network::Qemu { why: format!("{error:#}") }),
+    }
+
+    /// Where the guest is in it.
+    pub fn place(&self) -> Place {
+        match self {
+            Network::Tap(tap) => Place {
+                guest: tap.link.guest,
+                gateway: tap.link.host,
+                prefix_bits: tap::PREFIX_BITS,
+                mac: tap.link.guest_mac,
+            },
+            Network::User => Place {
+                guest: usernet::GUEST,
+                gateway: usernet::HOST,
+                prefix_bits: usernet::PREFIX_BITS,
+                mac: usernet::GUEST_MAC,
+            },
         }
     }
 
-    fn in_namespace(listeners: &[TcpListener]) -> Result<Network> {
-        let address = listeners[0].local_addr()?;
-        let front = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        let tap = namespace::enter_with_tap()?;
-        Ok(Network::Namespace { tap, front })
-    }
-
-    /// The tap, where there is one.
-    pub fn tap(&self) -> Option<&Tap> {
+    /// The guest's address on this host, if it has one.
+    pub fn address_on_host(&self) -> Option<Ipv4Addr> {
         match self {
-            Network::Tap(tap) | Network::Namespace { tap, .. } => Some(tap),
-            Network::Qemu { .. } => None,
+            Network::Tap(tap) => Some(tap.link.guest),
+            Network::User => None,
         }
     }
 
-    /// Connects to the host's port as a client of the host does.
-    pub fn connect_to_front(&self, listen: SocketAddr) -> Result<TcpStream> {
-        let address = reachable(listen);
+    /// Makes what carries the listeners' port to the guest, and QEMU's end of the network.
+    pub fn carrier(self, listeners: Vec<TcpListener>, settings: Settings) -> Result<(Carrier, End)> {
         match self {
-            Network::Namespace { front, .. } => {
-                let front = front.try_clone()?;
-                front.connect(&SockAddr::from(address)).with_context(|| format!("connecting to {address}"))?;
-                Ok(front.into())
+            Network::Tap(tap) => Ok((Carrier::Proxy(Proxy::new(listeners, settings)?), End::Tap(tap.end))),
+            Network::User => {
+                let (usernet, end) = Usernet::new(listeners, settings)?;
+                Ok((Carrier::Usernet(Box::new(usernet)), End::Stream(end)))
             }
-            _ => TcpStream::connect(address).with_context(|| format!("connecting to {address}")),
+        }
+    }
+}
+
+impl Place {
+    /// The machine words of the boot line.
+    pub fn boot_words(&self) -> String {
+        format!("ip={}/{} gateway={}", self.guest, self.prefix_bits, self.gateway)
+    }
+
+    /// Where the guest listens.
+    pub fn socket(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.guest.into(), port)
+    }
+}
+
+impl Carrier {
+    /// Carries connections until the system fails it.
+    pub fn run(self) -> io::Result<()> {
+        match self {
+            Carrier::Proxy(proxy) => proxy.run(),
+            Carrier::Usernet(usernet) => usernet.run(),
+        }
+    }
+}
+
+impl End {
+    /// The descriptor that QEMU inherits.
+    pub fn descriptor(&self) -> RawFd {
+        match self {
+            End::Tap(end) => end.as_raw_fd(),
+            End::Stream(end) => end.as_raw_fd(),
+        }
+    }
+
+    /// QEMU's `-netdev` for it.
+    pub fn netdev(&self) -> String {
+        match self {
+            End::Tap(end) => format!("tap,id=n0,fd={},vhost=off", end.as_raw_fd()),
+            End::Stream(end) => format!("socket,id=n0,fd={}", end.as_raw_fd()),
         }
     }
 }

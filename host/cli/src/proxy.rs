@@ -1,29 +1,20 @@
-//! Carries the connections to this host's port on to the guest, all in one thread.
-//!
-//! Bytes are written on in the same turn in which they are read; only what the other side does not take is kept, at
-//! most [`CHUNK_BYTES`] a direction, and nothing more is read meanwhile. A side that ends its half of a connection has
-//! that half ended on the other side, behind all its bytes; a side that breaks off has the other side broken off.
+//! Carries the connections to this host's port on to a guest that the kernel reaches, all in one thread.
 
-use mio::{
-    Events, Interest, Poll, Token,
-    event::Event,
-    net::{TcpListener, TcpStream},
+use crate::{
+    carry::{CHUNK_BYTES, Direction, SocketSide, Turn, carry_both},
+    listen::Listeners,
 };
-use socket2::{SockRef, TcpKeepalive};
+use mio::{Events, Interest, Poll, Token, event::Event, net::TcpStream};
 use std::{
-    io::{self, ErrorKind, Read, Write},
-    net::{Shutdown, SocketAddr},
+    io::{self, ErrorKind},
+    net::{SocketAddr, TcpListener},
     time::Duration,
 };
 
-/// Bytes that one turn of one direction reads at once, and the most that one direction keeps.
-const CHUNK_BYTES: usize = 64 << 10;
-/// Chunks that one direction carries before the other connections have their turn.
-const CHUNKS_PER_TURN: usize = 16;
 const EVENTS_PER_TURN: usize = 1024;
-const _: () = assert!(EVENTS_PER_TURN > 0 && CHUNKS_PER_TURN > 0);
 
-/// What a proxy does.
+/// What a proxy does, whichever way it reaches the guest.
+#[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Where the guest listens.
     pub guest: SocketAddr,
@@ -37,82 +28,30 @@ pub struct Settings {
 pub struct Proxy {
     poll: Poll,
     settings: Settings,
-    listeners: Vec<Listener>,
+    listeners: Listeners,
     /// Indexed by number; the entries in `free` are empty.
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
     /// Connections that may have more to carry although no event will say so.
     unfinished: Vec<usize>,
-    chunk: Box<[u8; CHUNK_BYTES]>,
-}
-
-struct Listener {
-    socket: TcpListener,
-    /// Whether it may have connections to accept: readiness is reported once, when it begins.
-    ready: bool,
+    chunk: Box<[u8]>,
 }
 
 struct Connection {
-    client: Side,
-    guest: Side,
+    client: SocketSide,
+    guest: SocketSide,
     upstream: Direction,
     downstream: Direction,
 }
 
-/// One socket, and what is known of its readiness.
-struct Side {
-    socket: TcpStream,
-    readable: bool,
-    writable: bool,
-    /// Whether the peer's end of stream has been reported, so that a short read does not mean an empty socket.
-    ended: bool,
-}
-
-/// What is on its way from one side to the other.
-#[derive(Default)]
-struct Direction {
-    kept: Vec<u8>,
-    kept_from: usize,
-    state: State,
-}
-
-#[derive(Default, Clone, Copy, PartialEq, Eq)]
-enum State {
-    #[default]
-    Open,
-    /// The source has ended; what is kept goes first.
-    Ending,
-    /// The destination knows.
-    Ended,
-}
-
-/// Whether a turn left something that no event will announce.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    Waiting,
-    MoreToDo,
-}
-
 impl Proxy {
     /// Takes listening sockets over.
-    pub fn new(listeners: Vec<std::net::TcpListener>, settings: Settings) -> io::Result<Proxy> {
+    pub fn new(listeners: Vec<TcpListener>, settings: Settings) -> io::Result<Proxy> {
         let poll = Poll::new()?;
-        let mut registered = Vec::with_capacity(listeners.len());
-        for (number, socket) in listeners.into_iter().enumerate() {
-            socket.set_nonblocking(true)?;
-            let mut socket = TcpListener::from_std(socket);
-            poll.registry().register(&mut socket, Token(number), Interest::READABLE)?;
-            registered.push(Listener { socket, ready: false });
-        }
-        Ok(Proxy {
-            poll,
-            settings,
-            listeners: registered,
-            connections: Vec::new(),
-            free: Vec::new(),
-            unfinished: Vec::new(),
-            chunk: Box::new([0; CHUNK_BYTES]),
-        })
+        let listeners = Listeners::new(listeners, settings.keepalive, poll.registry())?;
+        let chunk = vec![0; CHUNK_BYTES].into();
+        let (connections, free, unfinished) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Proxy { poll, settings, listeners, connections, free, unfinished, chunk })
     }
 
     /// Carries connections until the system fails it.
@@ -126,50 +65,35 @@ impl Proxy {
             }
             let unfinished = std::mem::take(&mut self.unfinished);
             for event in &events {
-                match event.token().0.checked_sub(self.listeners.len()) {
-                    None => self.listeners[event.token().0].ready = true,
+                match event.token().0.checked_sub(self.listeners.tokens()) {
+                    None => self.listeners.note(event.token().0),
                     Some(socket) => self.note(socket, event),
                 }
             }
             for number in unfinished {
                 self.carry(number);
             }
-            self.accept();
-        }
-    }
-
-    /// Takes waiting connections in, as many as there is room for.
-    fn accept(&mut self) {
-        for at in 0..self.listeners.len() {
-            while self.listeners[at].ready && self.connections.len() - self.free.len() < self.settings.max_connections {
-                match self.listeners[at].socket.accept() {
-                    // A connection that cannot be set up is dropped, which its client sees; the others go on.
-                    Ok((client, _)) => drop(self.connect(client)),
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                    // Also when descriptors run out: the next connection's event tries again.
-                    Err(_) => self.listeners[at].ready = false,
-                }
+            while self.connections.len() - self.free.len() < self.settings.max_connections
+                && let Some(client) = self.listeners.accept()
+            {
+                // A connection that cannot be set up is dropped, which its client sees; the others go on.
+                drop(self.connect(client));
             }
         }
     }
 
     fn connect(&mut self, client: TcpStream) -> io::Result<()> {
-        client.set_nodelay(true)?;
-        if let Some(idle) = self.settings.keepalive {
-            SockRef::from(&client).set_tcp_keepalive(&TcpKeepalive::new().with_time(idle))?;
-        }
         let guest = TcpStream::connect(self.settings.guest)?;
         guest.set_nodelay(true)?;
         let number = self.free.last().copied().unwrap_or(self.connections.len());
         let mut connection = Connection {
-            client: Side::new(client),
-            guest: Side::new(guest),
+            client: SocketSide::new(client),
+            guest: SocketSide::new(guest),
             upstream: Direction::default(),
             downstream: Direction::default(),
         };
         for (side, offset) in [(&mut connection.client, 0), (&mut connection.guest, 1)] {
-            let token = Token(self.listeners.len() + 2 * number + offset);
+            let token = Token(self.listeners.tokens() + 2 * number + offset);
             self.poll.registry().register(&mut side.socket, token, Interest::READABLE | Interest::WRITABLE)?;
         }
         if self.free.pop().is_none() {
@@ -185,128 +109,35 @@ impl Proxy {
         // report of readiness does no harm.
         let Some(Some(connection)) = self.connections.get_mut(number / 2) else { return };
         let side = if number.is_multiple_of(2) { &mut connection.client } else { &mut connection.guest };
-        side.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
-        side.writable |= event.is_writable() || event.is_error();
-        side.ended |= event.is_read_closed() || event.is_error();
+        side.note(event);
         self.carry(number / 2);
     }
 
     /// Carries what it can on one connection.
     fn carry(&mut self, number: usize) {
         let Some(Some(connection)) = self.connections.get_mut(number) else { return };
-        match connection.carry(&mut self.chunk[..]) {
-            Ok(_) if connection.ended() => {}
+        let Connection { client, guest, upstream, downstream } = connection;
+        match carry_both(client, guest, upstream, downstream, &mut self.chunk) {
             Ok(Turn::Waiting) => return,
             Ok(Turn::MoreToDo) => return self.unfinished.push(number),
-            Err(_) => connection.break_off(),
+            Ok(Turn::Ended) => {}
+            Err(_) => {
+                client.break_off();
+                guest.break_off();
+            }
         }
         self.connections[number] = None;
         self.free.push(number);
     }
 }
 
-impl Connection {
-    fn carry(&mut self, chunk: &mut [u8]) -> io::Result<Turn> {
-        let upstream = self.upstream.carry(&mut self.client, &mut self.guest, chunk)?;
-        let downstream = self.downstream.carry(&mut self.guest, &mut self.client, chunk)?;
-        Ok(if [upstream, downstream].contains(&Turn::MoreToDo) { Turn::MoreToDo } else { Turn::Waiting })
-    }
-
-    fn ended(&self) -> bool {
-        self.upstream.state == State::Ended && self.downstream.state == State::Ended
-    }
-
-    /// Has both sides see a reset instead of an orderly end.
-    fn break_off(&self) {
-        for side in [&self.client, &self.guest] {
-            // A socket that is gone already needs no reset.
-            let _ = SockRef::from(&side.socket).set_linger(Some(Duration::ZERO));
-        }
-    }
-}
-
-impl Side {
-    fn new(socket: TcpStream) -> Side {
-        Side { socket, readable: false, writable: false, ended: false }
-    }
-
-    /// Reads once, or returns `None` where that has to wait.
-    fn read(&mut self, chunk: &mut [u8]) -> io::Result<Option<usize>> {
-        let outcome = once(|| self.socket.read(chunk))?;
-        // An edge-triggered socket that gave less than was asked for is empty until its next event; see epoll(7).
-        self.readable = outcome.is_some_and(|len| len == chunk.len() || self.ended);
-        Ok(outcome)
-    }
-
-    /// Writes once, or returns `None` where that has to wait.
-    fn write(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        let outcome = once(|| self.socket.write(bytes))?;
-        self.writable = outcome.is_some();
-        Ok(outcome)
-    }
-}
-
-fn once(mut operation: impl FnMut() -> io::Result<usize>) -> io::Result<Option<usize>> {
-    loop {
-        match operation() {
-            Ok(len) => return Ok(Some(len)),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-impl Direction {
-    fn carry(&mut self, from: &mut Side, to: &mut Side, chunk: &mut [u8]) -> io::Result<Turn> {
-        for _ in 0..CHUNKS_PER_TURN {
-            if !self.flush(to)? {
-                return Ok(Turn::Waiting);
-            }
-            match self.state {
-                State::Open => {}
-                State::Ending if to.writable => {
-                    to.socket.shutdown(Shutdown::Write)?;
-                    self.state = State::Ended;
-                    return Ok(Turn::Waiting);
-                }
-                State::Ending | State::Ended => return Ok(Turn::Waiting),
-            }
-            // Before the destination is connected nothing is read: its client's bytes wait where they are.
-            if !from.readable || !to.writable {
-                return Ok(Turn::Waiting);
-            }
-            match from.read(chunk)? {
-                None => return Ok(Turn::Waiting),
-                Some(0) => self.state = State::Ending,
-                Some(len) => {
-                    let written = to.write(&chunk[..len])?.unwrap_or(0);
-                    self.kept.extend_from_slice(&chunk[written..len]);
-                }
-            }
-        }
-        Ok(Turn::MoreToDo)
-    }
-
-    /// Writes what is kept, and tells whether nothing is left of it.
-    fn flush(&mut self, to: &mut Side) -> io::Result<bool> {
-        while self.kept_from < self.kept.len() && to.writable {
-            self.kept_from += to.write(&self.kept[self.kept_from..])?.unwrap_or(0);
-        }
-        let empty = self.kept_from == self.kept.len();
-        if empty && self.kept_from > 0 {
-            // The buffer goes as well: most connections never need one.
-            *self = Direction { state: self.state, ..Direction::default() };
-        }
-        Ok(empty)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use socket2::SockRef;
     use std::{
-        net::{TcpListener as StdListener, TcpStream as StdStream},
+        io::{Read, Write},
+        net::{Shutdown, TcpListener as StdListener, TcpStream as StdStream},
         thread,
     };
 

@@ -1,20 +1,17 @@
 //! QEMU: its command line, and what the ways in which it ends mean. Both are documented in `docs/boot.md`.
 
-use crate::{args::Machine, network::Network, tap::Link};
+use crate::{
+    args::Machine,
+    network::{End, Place},
+};
 use anyhow::{Result, anyhow};
 use std::{
     env,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
-    os::fd::AsRawFd,
     path::{Path, PathBuf},
     process::{Command, ExitStatus},
 };
 
 const PROGRAM: &str = "qemu-system-x86_64";
-
-/// The address that QEMU's own network stack gives a guest, and its router there.
-const QEMU_GUEST: &str = "10.0.2.15";
-const QEMU_GATEWAY: &str = "10.0.2.2";
 
 /// What executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +31,6 @@ impl Accelerator {
         }
     }
 
-    /// What the guest prints for `INFO server` is up to the guest; this is QEMU's side.
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Accelerator::Kvm => &["-accel", "kvm", "-cpu", "host,-arch-capabilities"],
@@ -84,36 +80,13 @@ impl Guest<'_> {
     }
 
     /// Adds the guest's network device to its command.
-    pub fn add_network(&self, command: &mut Command, network: &Network, listeners: &[TcpListener]) -> Result<()> {
-        let mut device = match self.machine {
-            Machine::Microvm => "virtio-net-device,netdev=n0".to_string(),
-            Machine::Q35 => "virtio-net-pci,netdev=n0,disable-legacy=on,romfile=".to_string(),
+    pub fn add_network(&self, command: &mut Command, place: &Place, end: &End) {
+        let mac = place.mac.map(|byte| format!("{byte:02x}")).join(":");
+        let device = match self.machine {
+            Machine::Microvm => format!("virtio-net-device,netdev=n0,mac={mac}"),
+            Machine::Q35 => format!("virtio-net-pci,netdev=n0,mac={mac},disable-legacy=on,romfile="),
         };
-        let backend = match network.tap() {
-            Some(tap) => {
-                let mac = tap.link.guest_mac.map(|byte| format!("{byte:02x}")).join(":");
-                device.push_str(&format!(",mac={mac}"));
-                format!("tap,id=n0,fd={},vhost=off", tap.end.as_raw_fd())
-            }
-            None => {
-                let forwards = listeners.iter().map(TcpListener::local_addr);
-                let forwards: Vec<SocketAddr> = forwards.collect::<Result<_, _>>()?;
-                // QEMU's parser has no form for IPv6 addresses here.
-                let forwards = forwards.iter().filter(|address| address.is_ipv4());
-                let forwards = forwards.map(|host| format!(",hostfwd=tcp:{host}-{QEMU_GUEST}:{}", host.port()));
-                format!("user,id=n0{}", forwards.collect::<String>())
-            }
-        };
-        command.args(["-netdev", &backend, "-device", &device]);
-        Ok(())
-    }
-}
-
-/// The machine words of the boot line: where in this network the guest is.
-pub fn address_words(network: &Network) -> String {
-    match network.tap() {
-        Some(tap) => format!("ip={}/{} gateway={}", tap.link.guest, Link::PREFIX_BITS, tap.link.host),
-        None => format!("ip={QEMU_GUEST}/24 gateway={QEMU_GATEWAY}"),
+        command.args(["-netdev", &end.netdev(), "-device", &device]);
     }
 }
 
@@ -154,9 +127,4 @@ impl Ending {
             Ending::Qemu(status) => Some(format!("QEMU ended with {status}")),
         }
     }
-}
-
-/// The address of the guest in its network.
-pub fn guest_address(network: &Network, port: u16) -> Option<SocketAddr> {
-    network.tap().map(|tap| SocketAddr::new(Ipv4Addr::into(tap.link.guest), port))
 }

@@ -3,9 +3,9 @@
 use crate::{
     UsageError,
     args::{Machine, Net, RunArgs, Target},
-    image, instances,
+    image, instances, listen,
     log::Log,
-    network::{self, Network},
+    network::Network,
     probe, proxy,
     qemu::{self, Accelerator, Ending, Guest},
     ready, store,
@@ -27,7 +27,11 @@ use std::{
 
 /// Memory of a guest whose user asked for none in particular.
 const GUEST_MEMORY_MIB: u32 = 1024;
-/// Descriptors that are not the proxy's.
+/// Connections beyond the store's limit that are carried, for the store to say why it does not serve them.
+const REFUSED_CONNECTIONS: u64 = 64;
+/// The client's socket and the guest's.
+const DESCRIPTORS_PER_CONNECTION: u64 = 2;
+/// Descriptors that are not the connections'.
 const RESERVED_DESCRIPTORS: u64 = 64;
 /// How soon a process that does not accept connections yet is asked again.
 const CONNECT_INTERVAL: Duration = Duration::from_millis(5);
@@ -94,7 +98,7 @@ impl Session {
     fn run_process(&self, store: &Store, signals: Signals) -> Result<()> {
         let addresses = store.listen_addresses()?;
         // Only to know before the start that the port is free; the process listens by itself.
-        let listeners = network::listen(&addresses, store.options().tcp_backlog)?;
+        let listeners = listen::listen(&addresses, store.options().tcp_backlog)?;
         let address = store::reachable(listeners[0].local_addr()?);
         drop(listeners);
         let mut command = Command::new(image::built("kayvee-linux")?);
@@ -121,51 +125,41 @@ impl Session {
     fn run_guest(&self, args: &RunArgs, accelerator: Accelerator, store: &Store, signals: Signals) -> Result<()> {
         let qemu = qemu::find()?;
         let image = image::path()?;
-        let max_connections = raise_descriptor_limit()?.saturating_sub(RESERVED_DESCRIPTORS) / 2;
-        let listeners = network::listen(&store.listen_addresses()?, store.options().tcp_backlog)?;
-        let front = listeners[0].local_addr()?;
-        let network = Network::open(args.net, &listeners)?;
+        let listeners = listen::listen(&store.listen_addresses()?, store.options().tcp_backlog)?;
+        let front = store::reachable(listeners[0].local_addr()?);
+        let network = Network::open(args.net)?;
+        let place = network.place();
 
         let memory_mib = args.memory.unwrap_or(GUEST_MEMORY_MIB);
         let guest = Guest { image: &image, accelerator, machine: args.machine, memory_mib };
-        let boot_line = format!("{} -- {}", qemu::address_words(&network), store.boot_words());
+        let boot_line = format!("{} -- {}", place.boot_words(), store.boot_words());
         let mut command = guest.command(&qemu, &boot_line);
-        guest.add_network(&mut command, &network, &listeners)?;
+        let what = match network.address_on_host() {
+            Some(address) => format!("a {} guest, also at {address}:{}", accelerator.name(), front.port()),
+            None => format!("a {} guest", accelerator.name()),
+        };
+        let settings = proxy::Settings {
+            guest: place.socket(front.port()),
+            max_connections: max_connections(store)?,
+            keepalive: Some(store.options().tcp_keepalive)
+                .filter(|&seconds| seconds > 0)
+                .map(|seconds| Duration::from_secs(seconds.into())),
+        };
+        let (carrier, end) = network.carrier(listeners, settings)?;
+        guest.add_network(&mut command, &place, &end);
 
-        let guest_address = qemu::guest_address(&network, front.port());
-        let place = match (&network, guest_address) {
-            (Network::Tap(_), Some(address)) => format!("a {} guest, also at {address}", accelerator.name()),
-            _ => format!("a {} guest", accelerator.name()),
-        };
-        if let Network::Qemu { why } = &network {
-            self.note(&format!("the guest is reached through QEMU's own network stack, which is slow: {why}"));
-        }
-        let proxy = match guest_address {
-            Some(guest) => {
-                let keepalive = Some(store.options().tcp_keepalive).filter(|&seconds| seconds > 0);
-                let keepalive = keepalive.map(|seconds| Duration::from_secs(seconds.into()));
-                let settings = proxy::Settings { guest, max_connections: max_connections as usize, keepalive };
-                Some(proxy::Proxy::new(listeners, settings)?)
-            }
-            None => {
-                // QEMU takes the port itself.
-                drop(listeners);
-                None
-            }
-        };
-        let inherited = network.tap().map(|tap| std::os::fd::AsRawFd::as_raw_fd(&tap.end));
-        let announce =
-            self.announcement(store, &accelerator.name().to_ascii_lowercase(), store::reachable(front), &place);
+        let announce = self.announcement(store, &accelerator.name().to_ascii_lowercase(), front, &what);
         let prove = move || {
-            if let Some(proxy) = proxy {
-                thread::spawn(move || proxy.run());
-            }
-            if let Some(address) = guest_address {
-                ready::ping(address)?;
-            }
-            ready::ping_over(network.connect_to_front(front)?)
+            thread::spawn(move || carrier.run());
+            ready::ping(front)
         };
-        let run = Run { command, inherited, ask: Ask::WhenListening, prove: Box::new(prove), announce };
+        let run = Run {
+            command,
+            inherited: Some(end.descriptor()),
+            ask: Ask::WhenListening,
+            prove: Box::new(prove),
+            announce,
+        };
         let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;
         match failure.or_else(|| Ending::of(status).failure().map(|text| anyhow!(text))) {
             Some(failure) => Err(failure),
@@ -200,9 +194,11 @@ impl Session {
     }
 }
 
-/// Allows this process as many open files as it may have, and returns how many those are: a connection takes two.
-fn raise_descriptor_limit() -> Result<u64> {
-    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, most, most).context("raising the limit of open files")?;
-    Ok(most)
+/// How many connections may be carried: those that the store serves and some that it refuses with a reason, as far as
+/// there are descriptors. Allows this process all that it may have.
+fn max_connections(store: &Store) -> Result<usize> {
+    let (_, descriptors) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, descriptors, descriptors).context("raising the limit of open files")?;
+    let wanted = u64::from(store.options().maxclients) + REFUSED_CONNECTIONS;
+    Ok(wanted.min(descriptors.saturating_sub(RESERVED_DESCRIPTORS) / DESCRIPTORS_PER_CONNECTION) as usize)
 }

@@ -1,4 +1,4 @@
-//! A tap device of one guest's own: a link of two addresses between this host, or a namespace of it, and the guest.
+//! A tap device of one guest's own: a link of two addresses between this host and the guest.
 
 use crate::sys;
 use anyhow::{Context, Result, anyhow};
@@ -12,7 +12,9 @@ const NAME: &str = "kayvee%d";
 const NETWORKS: [Ipv4Addr; 3] =
     [Ipv4Addr::new(172, 30, 0, 0), Ipv4Addr::new(10, 213, 0, 0), Ipv4Addr::new(10, 87, 0, 0)];
 const NETWORK_BITS: u32 = 16;
-const SUBNET_BITS: u32 = 30;
+/// Length of a link's prefix.
+pub const PREFIX_BITS: u8 = 30;
+const SUBNET_BITS: u32 = PREFIX_BITS as u32;
 const SUBNETS_PER_NETWORK: u32 = 1 << (SUBNET_BITS - NETWORK_BITS);
 
 /// The two ends' addresses.
@@ -26,11 +28,6 @@ pub struct Link {
     pub guest_mac: [u8; 6],
 }
 
-impl Link {
-    /// Length of the link's prefix.
-    pub const PREFIX_BITS: u32 = SUBNET_BITS;
-}
-
 /// A tap device, which disappears when its last open end is closed: here and in QEMU.
 pub struct Tap {
     /// The open end, for QEMU.
@@ -41,14 +38,14 @@ pub struct Tap {
 
 /// Why there is no tap.
 pub enum TapError {
-    /// This process may not make one in this network namespace.
+    /// This process may not make one.
     NotAllowed(io::Error),
     /// It may, but it went wrong.
     Failed(anyhow::Error),
 }
 
 impl Tap {
-    /// Makes a tap in this process's network namespace and switches it on.
+    /// Makes a tap and switches it on.
     pub fn create() -> Result<Tap, TapError> {
         let (end, name) = sys::create_tap(NAME).map_err(TapError::NotAllowed)?;
         let link = configure(&name).with_context(|| format!("setting up {name}")).map_err(TapError::Failed)?;

@@ -1,0 +1,258 @@
+//! Carries the connections to this host's port on to a guest without any rights: the other end of the guest's wire is a
+//! TCP/IP stack in this process, and every connection to the port becomes one of that stack's to the guest.
+//!
+//! QEMU's own network stack is no substitute. Its forwarder listens with a queue of one connection, so of fifty that come
+//! at once most have their handshakes dropped and wait for retransmissions, for many seconds.
+
+use crate::{
+    carry::{CHUNK_BYTES, Direction, Readiness, Side, SocketSide, Turn, carry_both},
+    listen::Listeners,
+    proxy::Settings,
+    wire::Wire,
+};
+use anyhow::{Context, Result, bail};
+use kayvee_net::{Addressing, Config, ConnectionId, Event, Limits, Stack};
+use mio::{Events, Interest, Poll, Token, net::TcpStream};
+use std::{
+    collections::hash_map::RandomState,
+    hash::BuildHasher,
+    io::{self, ErrorKind},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener},
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+/// The ends of the wire. Nobody else is on it, so it does not matter where else these addresses are in use.
+pub const HOST: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
+/// The guest's end.
+pub const GUEST: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 2);
+/// Length of their common prefix.
+pub const PREFIX_BITS: u8 = 30;
+/// The guest's Ethernet address.
+pub const GUEST_MAC: [u8; 6] = [0x52, 0x54, 0, 0x6b, 0, 0];
+const HOST_MAC: [u8; 6] = [0x52, 0x54, 0, 0x6b, 0xff, 0xff];
+
+const EVENTS_PER_TURN: usize = 1024;
+/// Most bytes in the buffers of all connections to the guest.
+const BUFFER_BYTES: usize = 256 << 20;
+
+/// The host's half of the network.
+pub struct Usernet {
+    poll: Poll,
+    guest: SocketAddrV4,
+    max_connections: usize,
+    wire: Wire,
+    stack: Stack,
+    listeners: Listeners,
+    /// By the numbers that their connections have in the stack.
+    clients: Vec<Option<Client>>,
+    open: usize,
+    /// Clients that may have something to carry.
+    active: Vec<usize>,
+    chunk: Box<[u8]>,
+    started: Instant,
+}
+
+struct Client {
+    socket: SocketSide,
+    /// What is known of the connection to the guest.
+    guest: Readiness,
+    upstream: Direction,
+    downstream: Direction,
+}
+
+/// The guest's side of a connection.
+struct GuestSide<'a> {
+    stack: &'a mut Stack,
+    connection: ConnectionId,
+    readiness: &'a mut Readiness,
+}
+
+impl Usernet {
+    /// Takes listening sockets over; returns QEMU's end of the wire as well.
+    pub fn new(listeners: Vec<TcpListener>, settings: Settings) -> Result<(Usernet, UnixStream)> {
+        let SocketAddr::V4(guest) = settings.guest else { bail!("a guest has an IPv4 address") };
+        let poll = Poll::new()?;
+        let (mut wire, qemu) = Wire::new(HOST_MAC).context("making the guest's wire")?;
+        let listeners = Listeners::new(listeners, settings.keepalive, poll.registry())?;
+        let token = Token(listeners.tokens());
+        poll.registry().register(wire.socket(), token, Interest::READABLE | Interest::WRITABLE)?;
+        let config = Config {
+            addressing: Addressing::Static { address: HOST, prefix_bits: PREFIX_BITS, gateway: None },
+            limits: Limits { connections: settings.max_connections, buffer_bytes: BUFFER_BYTES },
+            // The host's end is alive as long as this process is.
+            keepalive_s: 0,
+            seed: RandomState::new().hash_one(0),
+        };
+        let stack = Stack::new(config, &mut wire, 0)?;
+        let usernet = Usernet {
+            poll,
+            guest,
+            max_connections: settings.max_connections,
+            wire,
+            stack,
+            listeners,
+            clients: Vec::new(),
+            open: 0,
+            active: Vec::new(),
+            chunk: vec![0; CHUNK_BYTES].into(),
+            started: Instant::now(),
+        };
+        Ok((usernet, qemu))
+    }
+
+    /// Carries connections until the system fails it.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS_PER_TURN);
+        loop {
+            let timeout = self.timeout();
+            match self.poll.poll(&mut events, timeout) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                result => result?,
+            }
+            self.turn(&events);
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    /// How long to wait for events.
+    fn timeout(&mut self) -> Option<Duration> {
+        if self.wire.is_full() {
+            // Nothing can be done for the stack before QEMU has read.
+            None
+        } else if !self.active.is_empty() || self.wire.has_frames() {
+            Some(Duration::ZERO)
+        } else {
+            let due_ns = self.stack.next_deadline_ns()?;
+            Some(Duration::from_nanos(due_ns.saturating_sub(self.now_ns())))
+        }
+    }
+
+    fn turn(&mut self, events: &Events) {
+        let wire = self.listeners.tokens();
+        for event in events {
+            match event.token().0 {
+                listener if listener < wire => self.listeners.note(listener),
+                token if token == wire => self.wire.note(event.is_readable(), event.is_writable()),
+                token => {
+                    let number = token - wire - 1;
+                    if let Some(Some(client)) = self.clients.get_mut(number) {
+                        client.socket.note(event);
+                        self.active.push(number);
+                    }
+                }
+            }
+        }
+        let now_ns = self.now_ns();
+        self.stack.poll(&mut self.wire, now_ns);
+        while let Some(event) = self.stack.next_event() {
+            self.note(event);
+        }
+        for number in std::mem::take(&mut self.active) {
+            self.carry(number, now_ns);
+        }
+        while self.open < self.max_connections
+            && let Some(client) = self.listeners.accept()
+        {
+            self.connect(client, now_ns);
+        }
+        self.stack.flush(&mut self.wire, now_ns);
+    }
+
+    /// Notes what the stack says of a connection to the guest.
+    fn note(&mut self, event: Event) {
+        let (Event::Readable(connection)
+        | Event::Writable(connection)
+        | Event::EndOfStream(connection)
+        | Event::Closed(connection)) = event
+        else {
+            return;
+        };
+        let number = connection.0 as usize;
+        let Some(Some(client)) = self.clients.get_mut(number) else { return };
+        match event {
+            Event::Writable(_) => client.guest.writable = true,
+            Event::EndOfStream(_) => (client.guest.readable, client.guest.ended) = (true, true),
+            Event::Closed(_) => {
+                client.socket.break_off();
+                return self.forget(number);
+            }
+            _ => client.guest.readable = true,
+        }
+        self.active.push(number);
+    }
+
+    fn connect(&mut self, mut client: TcpStream, now_ns: u64) {
+        // A client for which there is no room is dropped.
+        let Some(connection) = self.stack.connect(self.guest, now_ns) else { return };
+        let number = connection.0 as usize;
+        let token = Token(self.listeners.tokens() + 1 + number);
+        if self.poll.registry().register(&mut client, token, Interest::READABLE | Interest::WRITABLE).is_err() {
+            return self.stack.abort(connection);
+        }
+        if self.clients.len() <= number {
+            self.clients.resize_with(number + 1, || None);
+        }
+        // The first bytes are offered at once; the stack says when it can take them.
+        let guest = Readiness { readable: false, writable: true, ended: false };
+        let (upstream, downstream) = (Direction::default(), Direction::default());
+        self.clients[number] = Some(Client { socket: SocketSide::new(client), guest, upstream, downstream });
+        self.open += 1;
+    }
+
+    /// Carries what it can on one connection.
+    fn carry(&mut self, number: usize, now_ns: u64) {
+        let Some(Some(client)) = self.clients.get_mut(number) else { return };
+        let connection = ConnectionId(number as u32);
+        let mut guest = GuestSide { stack: &mut self.stack, connection, readiness: &mut client.guest };
+        let Client { socket, upstream, downstream, .. } = client;
+        match carry_both(socket, &mut guest, upstream, downstream, &mut self.chunk) {
+            Ok(Turn::Waiting) => return,
+            Ok(Turn::MoreToDo) => return self.active.push(number),
+            Ok(Turn::Ended) => self.stack.close(connection, now_ns),
+            Err(_) => {
+                socket.break_off();
+                self.stack.abort(connection);
+            }
+        }
+        self.forget(number);
+    }
+
+    fn forget(&mut self, number: usize) {
+        self.clients[number] = None;
+        self.open -= 1;
+    }
+}
+
+impl Side for GuestSide<'_> {
+    fn readiness(&self) -> Readiness {
+        *self.readiness
+    }
+
+    fn read(&mut self, chunk: &mut [u8]) -> io::Result<Option<usize>> {
+        let bytes = self.stack.readable(self.connection);
+        let len = bytes.len().min(chunk.len());
+        chunk[..len].copy_from_slice(&bytes[..len]);
+        if len == 0 {
+            self.readiness.readable = false;
+            return Ok(self.readiness.ended.then_some(0));
+        }
+        self.stack.consume(self.connection, len);
+        Ok(Some(len))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        let sent = self.stack.send(self.connection, bytes);
+        // A short count means that the stack says when there is room again.
+        self.readiness.writable = sent == bytes.len();
+        Ok(Some(sent).filter(|&sent| sent > 0))
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.stack.finish(self.connection);
+        Ok(())
+    }
+}

@@ -1,0 +1,163 @@
+//! A guest's wire as a stream between this process and QEMU: frames, each behind its length in four bytes, big-endian,
+//! as QEMU's `-netdev socket` sends and takes them.
+
+use kayvee_platform::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
+use mio::net::UnixStream;
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    os::unix::net::UnixStream as StdUnixStream,
+};
+
+const HEADER_BYTES: usize = 4;
+/// What is read at once: as many frames as QEMU has sent meanwhile.
+const READ_BYTES: usize = 128 << 10;
+/// Frames wait here while QEMU does not read; more are not taken until it does.
+const QUEUE_MAX_BYTES: usize = 256 << 10;
+
+/// This side's end of the wire.
+pub struct Wire {
+    mac: [u8; 6],
+    rx: Rx,
+    tx: Tx,
+}
+
+/// What has come in.
+pub struct Rx {
+    socket: UnixStream,
+    buffer: Box<[u8]>,
+    /// The bytes of `buffer` that were received and not consumed.
+    filled: std::ops::Range<usize>,
+    readable: bool,
+}
+
+/// What is to go out.
+pub struct Tx {
+    socket: UnixStream,
+    queue: Vec<u8>,
+    sent_bytes: usize,
+    writable: bool,
+}
+
+impl Wire {
+    /// Makes a wire for a station with the address `mac`; returns this end and QEMU's.
+    pub fn new(mac: [u8; 6]) -> io::Result<(Wire, StdUnixStream)> {
+        let (own, qemu) = StdUnixStream::pair()?;
+        own.set_nonblocking(true)?;
+        let filled = 0..0;
+        let rx = Rx {
+            socket: UnixStream::from_std(own.try_clone()?),
+            buffer: vec![0; READ_BYTES].into(),
+            filled,
+            readable: true,
+        };
+        let tx = Tx { socket: UnixStream::from_std(own), queue: Vec::new(), sent_bytes: 0, writable: true };
+        Ok((Wire { mac, rx, tx }, qemu))
+    }
+
+    /// The socket whose readiness to register.
+    pub fn socket(&mut self) -> &mut UnixStream {
+        &mut self.rx.socket
+    }
+
+    /// Notes what an event said of the socket.
+    pub fn note(&mut self, readable: bool, writable: bool) {
+        self.rx.readable |= readable;
+        self.tx.writable |= writable;
+    }
+
+    /// Whether a frame has come in.
+    pub fn has_frames(&mut self) -> bool {
+        self.rx.ready()
+    }
+
+    /// Whether no frame can go out before QEMU has read some.
+    pub fn is_full(&mut self) -> bool {
+        !self.tx.ready()
+    }
+}
+
+impl FrameDevice for Wire {
+    type Rx = Rx;
+    type Tx = Tx;
+
+    fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    fn split(&mut self) -> (&mut Rx, &mut Tx) {
+        (&mut self.rx, &mut self.tx)
+    }
+}
+
+impl Rx {
+    /// The length of the first frame, once all of it is here. QEMU never sends one that does not fit the buffer.
+    fn complete(&self) -> Option<usize> {
+        let bytes = &self.buffer[self.filled.clone()];
+        let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+        let len = u32::from_be_bytes(*header) as usize;
+        (rest.len() >= len).then_some(len)
+    }
+
+    fn fill(&mut self) {
+        self.buffer.copy_within(self.filled.clone(), 0);
+        self.filled = 0..self.filled.len();
+        match self.socket.read(&mut self.buffer[self.filled.end..]) {
+            Ok(len) => {
+                self.readable = len > 0;
+                self.filled.end += len;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // Nothing more for now, or never: QEMU's end is the supervisor's business.
+            Err(_) => self.readable = false,
+        }
+    }
+}
+
+impl FrameRx for Rx {
+    fn ready(&mut self) -> bool {
+        while self.complete().is_none() && self.readable {
+            self.fill();
+        }
+        self.complete().is_some()
+    }
+
+    fn receive<R>(&mut self, consume: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        if !self.ready() {
+            return None;
+        }
+        let len = self.complete()?;
+        let frame = self.filled.start + HEADER_BYTES;
+        self.filled.start = frame + len;
+        Some(consume(&self.buffer[frame..frame + len]))
+    }
+}
+
+impl FrameTx for Tx {
+    fn ready(&mut self) -> bool {
+        self.queue.len() - self.sent_bytes < QUEUE_MAX_BYTES
+    }
+
+    fn transmit<R>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+        if !self.ready() || len > MAX_FRAME_BYTES {
+            return None;
+        }
+        self.queue.extend_from_slice(&(len as u32).to_be_bytes());
+        let start = self.queue.len();
+        self.queue.resize(start + len, 0);
+        Some(fill(&mut self.queue[start..]))
+    }
+
+    fn flush(&mut self) {
+        while self.writable && self.sent_bytes < self.queue.len() {
+            match self.socket.write(&self.queue[self.sent_bytes..]) {
+                Ok(len) => self.sent_bytes += len,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => self.writable = false,
+            }
+        }
+        if self.sent_bytes == self.queue.len() {
+            self.queue.clear();
+            self.sent_bytes = 0;
+        }
+    }
+}
