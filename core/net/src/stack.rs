@@ -555,7 +555,9 @@ impl Stack {
             }
         }
         connection.in_egress = false;
-        if connection.is_over() {
+        // A reset that has not left by now is for a neighbor whose address is not known, and nobody waits for that.
+        let given_up = connection.owner == Owner::Nobody && connection.socket().state() == State::Closed;
+        if given_up || connection.is_over() {
             match connection.owner {
                 // It ended by a timeout just now: the application has to hear of it first.
                 Owner::Application => self.touch_events(slot),
