@@ -14,6 +14,7 @@ use siphasher::sip::SipHasher13;
 pub struct HashKey(pub u64, pub u64);
 
 impl HashKey {
+    #[inline]
     pub(crate) fn hash(&self, key: &[u8]) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
         hasher.write(key);
@@ -97,12 +98,14 @@ impl Db {
         self.records.overhead_bytes() + self.index.bytes() + self.volatile.bytes()
     }
 
+    #[inline]
     fn lookup(&self, key: &[u8]) -> (u64, Option<Ref>) {
         let hash = self.records.hash(key);
         (hash, self.index.find(hash, |record| self.records.key(record) == key))
     }
 
     /// Finds a key. One whose time has come is removed and not found.
+    #[inline]
     pub fn find(&mut self, key: &[u8], now_ms: u64) -> Option<Found> {
         let (hash, record) = self.lookup(key);
         let found = Found { record: record?, hash };
@@ -114,6 +117,7 @@ impl Db {
         Some(found)
     }
 
+    #[inline]
     fn is_expired(&self, record: Ref, now_ms: u64) -> bool {
         self.records.expires_ms(record).is_some_and(|at| at < now_ms)
     }
@@ -129,6 +133,7 @@ impl Db {
     }
 
     /// A key's value.
+    #[inline]
     pub fn value(&self, found: Found) -> Value<'_> {
         self.records.value(found.record)
     }
@@ -149,6 +154,7 @@ impl Db {
     }
 
     /// Notes that a key was used now.
+    #[inline]
     pub fn touch(&mut self, found: Found, now_ms: u64) {
         self.records.touch(found.record, (now_ms / 1000) as u32);
     }
@@ -160,6 +166,7 @@ impl Db {
     }
 
     /// Gives a key a value, whatever it had before.
+    #[inline]
     pub fn set(&mut self, key: &[u8], value: Owned, expiry: Expiry, now_ms: u64) -> Result<(), OutOfMemory> {
         let (hash, old) = self.lookup(key);
         let now_s = (now_ms / 1000) as u32;

@@ -36,6 +36,18 @@ const _: () = assert!(size_of::<Bucket>() == 64);
 
 impl Bucket {
     const VACANT: Bucket = Bucket { tags: [EMPTY; SLOTS], refs: [0; SLOTS], link: NO_LINK };
+
+    /// The slots whose tags may be this one: bit `8 * slot + 7` is set for each that is, and perhaps for one behind such a
+    /// slot whose tag differs in the lowest bit only. All tags are compared at once, as bytes of one number.
+    #[inline]
+    fn candidates(&self, tag: u8) -> u128 {
+        const ONES: u128 = u128::MAX / 0xff >> (8 * (16 - SLOTS));
+        let mut bytes = [0; 16];
+        bytes[..SLOTS].copy_from_slice(&self.tags);
+        let differences = u128::from_le_bytes(bytes) ^ (ONES * u128::from(tag));
+        // The lowest zero byte, and none below it, borrows into its top bit.
+        differences.wrapping_sub(ONES) & !differences & (ONES << 7)
+    }
 }
 
 /// A set of record references, found by hash.
@@ -50,6 +62,7 @@ pub struct Index {
     len: usize,
 }
 
+#[inline]
 fn tag_of(hash: u64) -> u8 {
     (hash >> 56) as u8 | 0x80
 }
@@ -93,6 +106,7 @@ impl Index {
         if low < self.split { hash as usize & ((2 << self.level) - 1) } else { low }
     }
 
+    #[inline]
     fn bucket(&self, place: Place) -> &Bucket {
         match place {
             Place::Main(at) => &self.buckets[at],
@@ -122,10 +136,13 @@ impl Index {
         let mut place = Place::Main(self.bucket_of(hash));
         loop {
             let bucket = self.bucket(place);
-            for slot in 0..SLOTS {
-                if bucket.tags[slot] == tag && is_it(Ref(bucket.refs[slot])) {
+            let mut candidates = bucket.candidates(tag);
+            while candidates != 0 {
+                let slot = candidates.trailing_zeros() as usize / 8;
+                if is_it(Ref(bucket.refs[slot])) {
                     return Some((place, slot));
                 }
+                candidates &= candidates - 1;
             }
             if bucket.link == NO_LINK {
                 return None;
@@ -357,6 +374,27 @@ mod tests {
             assert!(index.remove(hash_of(Ref(record)), Ref(record), hash_of));
         }
         assert_eq!((index.len(), index.buckets()), (0, INITIAL_BUCKETS));
+    }
+
+    #[test]
+    fn candidates_are_found_and_never_empty() {
+        let mut rng = fastrand::Rng::with_seed(4);
+        for _ in 0..100_000 {
+            let mut bucket = Bucket::VACANT;
+            for tag in &mut bucket.tags {
+                *tag = if rng.bool() { 0x80 | rng.u8(..4) } else { EMPTY };
+            }
+            let tag = 0x80 | rng.u8(..4);
+            let candidates = bucket.candidates(tag);
+            assert_eq!(candidates >> (8 * SLOTS), 0);
+            for (slot, &other) in bucket.tags.iter().enumerate() {
+                match candidates >> (8 * slot) & 0xff {
+                    0 => assert_ne!(other, tag),
+                    0x80 => assert!(other == tag || other == tag ^ 1),
+                    bits => panic!("{bits:x}"),
+                }
+            }
+        }
     }
 
     #[test]

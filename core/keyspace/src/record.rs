@@ -112,6 +112,7 @@ impl Records {
         Records { slab: Slab::new(), objects: Segmented::new(), free_object: NO_SLOT, hash_key }
     }
 
+    #[inline]
     pub fn hash(&self, key: &[u8]) -> u64 {
         self.hash_key.hash(key)
     }

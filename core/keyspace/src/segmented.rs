@@ -53,12 +53,14 @@ impl<T> Segmented<T> {
 impl<T> core::ops::Index<usize> for Segmented<T> {
     type Output = T;
 
+    #[inline]
     fn index(&self, at: usize) -> &T {
         &self.segments[at / SEGMENT][at % SEGMENT]
     }
 }
 
 impl<T> core::ops::IndexMut<usize> for Segmented<T> {
+    #[inline]
     fn index_mut(&mut self, at: usize) -> &mut T {
         &mut self.segments[at / SEGMENT][at % SEGMENT]
     }

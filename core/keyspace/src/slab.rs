@@ -47,10 +47,12 @@ const CLASS_OF: [u8; RECORD_LIMIT / 8 + 1] = {
 pub struct Ref(pub u32);
 
 impl Ref {
+    #[inline]
     fn page(self) -> usize {
         (self.0 >> SLOT_BITS) as usize
     }
 
+    #[inline]
     fn slot(self) -> usize {
         (self.0 & ((1 << SLOT_BITS) - 1)) as usize
     }
