@@ -41,7 +41,7 @@ impl Bucket {
     /// slot whose tag differs in the lowest bit only. All tags are compared at once, as bytes of one number.
     #[inline]
     fn candidates(&self, tag: u8) -> u128 {
-        const ONES: u128 = u128::MAX / 0xff >> (8 * (16 - SLOTS));
+        const ONES: u128 = (u128::MAX / 0xff) >> (8 * (16 - SLOTS));
         let mut bytes = [0; 16];
         bytes[..SLOTS].copy_from_slice(&self.tags);
         let differences = u128::from_le_bytes(bytes) ^ (ONES * u128::from(tag));
