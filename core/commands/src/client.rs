@@ -7,6 +7,7 @@ use crate::{
     table::{Categories, Command, Flags},
 };
 use alloc::{
+    collections::BTreeMap,
     format,
     string::{String, ToString},
     vec::Vec,
@@ -49,7 +50,14 @@ pub static SUBCOMMANDS: &[Command] = &[
         handler: Some(id),
         ..ROW
     },
-    Command { name: "info", since: "6.2.0", summary: "Describes the connection.", handler: Some(info), ..ROW },
+    Command {
+        name: "info",
+        tips: &["nondeterministic_output"],
+        since: "6.2.0",
+        summary: "Describes the connection.",
+        handler: Some(info),
+        ..ROW
+    },
     Command {
         name: "kill",
         arity: -3,
@@ -62,6 +70,7 @@ pub static SUBCOMMANDS: &[Command] = &[
     },
     Command {
         name: "list",
+        tips: &["nondeterministic_output"],
         arity: -2,
         flags: ADMIN,
         since: "2.4.0",
@@ -118,6 +127,13 @@ pub static SUBCOMMANDS: &[Command] = &[
         since: "2.6.9",
         summary: "Gives the connection a name.",
         handler: Some(setname),
+        ..ROW
+    },
+    Command {
+        name: "trackinginfo",
+        since: "6.2.0",
+        summary: "Tells whether the connection's reads are tracked.",
+        handler: Some(trackinginfo),
         ..ROW
     },
     Command {
@@ -196,6 +212,19 @@ fn getredir(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     Ok(())
 }
 
+fn trackinginfo(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    let reply = &mut context.reply;
+    reply.map(3);
+    reply.bulk(b"flags");
+    reply.set(1);
+    reply.bulk(b"off");
+    reply.bulk(b"redirect");
+    reply.integer(-1);
+    reply.bulk(b"prefixes");
+    reply.array(0);
+    Ok(())
+}
+
 /// One line of `CLIENT LIST`.
 fn describe(session: &Session, now_ns: u64) -> String {
     const SECOND_NS: u64 = 1_000_000_000;
@@ -265,9 +294,13 @@ fn list(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         Some(_) => return Err(Error::SYNTAX),
     }
     let now_ns = context.store.now.monotonic_ns;
-    let mut sessions: Vec<&Session> = context.store.all_sessions().collect();
-    sessions.retain(|session| of_type && wanted.as_ref().is_none_or(|ids| ids.contains(&session.id)));
-    sessions.sort_by_key(|session| session.id);
+    let mut by_id: BTreeMap<u64, &Session> =
+        context.store.all_sessions().map(|session| (session.id, session)).collect();
+    let sessions: Vec<&Session> = match wanted {
+        Some(ids) => ids.iter().filter_map(|id| by_id.remove(id)).collect(),
+        None if of_type => by_id.into_values().collect(),
+        None => Vec::new(),
+    };
     let lines: Vec<String> = sessions.iter().map(|session| describe(session, now_ns) + "\n").collect();
     context.reply.verbatim(b"txt", lines.concat().as_bytes());
     Ok(())
@@ -386,7 +419,7 @@ fn pause(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         None => false,
         Some(mode) if is(mode, "all") && request.len() == 4 => false,
         Some(mode) if is(mode, "write") && request.len() == 4 => true,
-        Some(_) => return Err(Error::SYNTAX),
+        Some(_) => return Err(Error::text("ERR CLIENT PAUSE mode must be WRITE or ALL")),
     };
     let timeout_ms = integer(&request[2]).map_err(|_| Error::text("ERR timeout is not an integer or out of range"))?;
     let timeout_ms = u64::try_from(timeout_ms).map_err(|_| Error::text("ERR timeout is negative"))?;

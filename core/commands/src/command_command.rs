@@ -31,7 +31,13 @@ pub static SUBCOMMANDS: &[Command] = &[
         handler: Some(count),
         ..ROW
     },
-    Command { name: "docs", summary: "Documents commands.", handler: Some(docs), ..ROW },
+    Command {
+        name: "docs",
+        tips: &["nondeterministic_output_order"],
+        summary: "Documents commands.",
+        handler: Some(docs),
+        ..ROW
+    },
     Command {
         name: "getkeys",
         arity: -3,
@@ -58,8 +64,21 @@ pub static SUBCOMMANDS: &[Command] = &[
         handler: Some(help_text),
         ..ROW
     },
-    Command { name: "info", since: "2.8.13", summary: "Describes commands.", handler: Some(info), ..ROW },
-    Command { name: "list", summary: "Lists the names of commands.", handler: Some(list), ..ROW },
+    Command {
+        name: "info",
+        tips: &["nondeterministic_output_order"],
+        since: "2.8.13",
+        summary: "Describes commands.",
+        handler: Some(info),
+        ..ROW
+    },
+    Command {
+        name: "list",
+        tips: &["nondeterministic_output_order"],
+        summary: "Lists the names of commands.",
+        handler: Some(list),
+        ..ROW
+    },
 ];
 
 pub fn all_commands(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
@@ -117,7 +136,8 @@ fn describe(reply: &mut Writer<'_>, prefix: &str, command: &Command) {
     reply.integer(last.map_or(0, |keys| keys.last).into());
     reply.integer(first.map_or(0, |keys| keys.step).into());
     names(reply, command.all_categories().names());
-    reply.set(0);
+    reply.set(command.tips.len());
+    command.tips.iter().for_each(|tip| reply.bulk(tip.as_bytes()));
     reply.array(command.keys.len());
     command.keys.iter().for_each(|keys| describe_keys(reply, keys));
     reply.array(command.subcommands.len());
@@ -206,10 +226,7 @@ fn list(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
                     };
                     all().filter(in_category).collect()
                 }
-                _ if is(kind, "pattern") => {
-                    let pattern = value.to_ascii_lowercase();
-                    all().filter(|c| crate::glob::matches(&pattern, c.name.as_bytes())).collect()
-                }
+                _ if is(kind, "pattern") => return list_matching(context, value),
                 _ => return Err(Error::SYNTAX),
             }
         }
@@ -217,6 +234,18 @@ fn list(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     };
     context.reply.array(chosen.len());
     chosen.iter().for_each(|command| context.reply.bulk(command.name.as_bytes()));
+    Ok(())
+}
+
+/// Lists the commands and subcommands whose full names match a pattern.
+fn list_matching(context: &mut Context<'_>, pattern: &[u8]) -> Outcome {
+    let pattern = pattern.to_ascii_lowercase();
+    let subcommands =
+        |command: &'static Command| command.subcommands.iter().map(move |sub| format!("{}|{}", command.name, sub.name));
+    let names = all().flat_map(|command| core::iter::once(command.name.into()).chain(subcommands(command)));
+    let names: Vec<String> = names.filter(|name| crate::glob::matches(&pattern, name.as_bytes())).collect();
+    context.reply.array(names.len());
+    names.iter().for_each(|name| context.reply.bulk(name.as_bytes()));
     Ok(())
 }
 
@@ -244,7 +273,17 @@ fn inner_keys<'a>(context: &Context<'_>, request: Request<'a>) -> Result<Vec<(&'
     if !command.accepts(args.len()) {
         return Err(Error::text("ERR Invalid number of arguments specified for command"));
     }
-    Ok(keys_of(command, args.len()).map(|(at, flags)| (args[at], flags)).collect())
+    Ok(keys_of(command, args.len()).map(|(at, flags)| (args[at], flags_here(command, flags, &args))).collect())
+}
+
+/// What this very command does with a key, where its arguments decide.
+fn flags_here(command: &Command, flags: KeyFlags, args: &[&[u8]]) -> KeyFlags {
+    let reads_old_value = args.iter().skip(3).any(|arg| is(arg, "get"));
+    match command.name {
+        "set" if reads_old_value => KeyFlags::RW | KeyFlags::ACCESS | KeyFlags::UPDATE,
+        "set" => KeyFlags::OW | KeyFlags::UPDATE,
+        _ => flags,
+    }
 }
 
 fn getkeys(context: &mut Context<'_>, request: Request<'_>) -> Outcome {

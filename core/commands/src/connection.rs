@@ -58,6 +58,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "ping",
+        tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
         arity: -1,
         flags: Flags::FAST,
         since: "1.0.0",

@@ -45,6 +45,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "del",
+        tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
         arity: -2,
         flags: Flags::WRITE,
         keys: REMOVES_ALL,
@@ -56,6 +57,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "exists",
+        tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
         arity: -2,
         flags: READ_FAST,
         keys: INSPECTS_ALL,
@@ -97,6 +99,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "keys",
+        tips: &["request_policy:all_shards", "nondeterministic_output_order"],
         arity: 2,
         flags: Flags::READONLY,
         categories: Categories::KEYSPACE.union(Categories::DANGEROUS),
@@ -168,6 +171,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "pttl",
+        tips: &["nondeterministic_output"],
         arity: 2,
         flags: READ_FAST,
         keys: READS,
@@ -178,6 +182,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "randomkey",
+        tips: &["request_policy:all_shards", "nondeterministic_output"],
         arity: 1,
         flags: Flags::READONLY,
         since: "1.0.0",
@@ -207,6 +212,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "scan",
+        tips: &["nondeterministic_output", "request_policy:special"],
         arity: -2,
         flags: Flags::READONLY,
         since: "2.8.0",
@@ -217,6 +223,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "touch",
+        tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
         arity: -2,
         flags: READ_FAST,
         keys: INSPECTS_ALL,
@@ -228,6 +235,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "ttl",
+        tips: &["nondeterministic_output"],
         arity: 2,
         flags: READ_FAST,
         keys: READS,
@@ -248,6 +256,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "unlink",
+        tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
         arity: -2,
         flags: WRITE_FAST,
         keys: REMOVES_ALL,

@@ -366,8 +366,11 @@ fn integer_in(value: &[u8], range: core::ops::RangeInclusive<i64>) -> Result<i64
     in_range(number, range)
 }
 
-/// Reads `100`, `100mb`, `1G` …: `k m g` are powers of 1,000 and `kb mb gb` powers of 1,024, in any case.
+/// Reads `100`, `100mb`, `1G` …; an empty value is zero: `k m g` are powers of 1,000 and `kb mb gb` powers of 1,024, in any case.
 pub fn parse_memory(value: &[u8]) -> Option<u64> {
+    if value.is_empty() {
+        return Some(0);
+    }
     let digits = value.iter().take_while(|b| b.is_ascii_digit()).count();
     let (number, unit) = value.split_at(digits);
     let factor = match unit.to_ascii_lowercase().as_slice() {
@@ -385,7 +388,13 @@ pub fn parse_memory(value: &[u8]) -> Option<u64> {
 
 fn set_clients_memory(options: &mut Options, value: &[u8]) -> Result<(), String> {
     options.maxmemory_clients = match value.strip_suffix(b"%") {
-        Some(percent) => ClientsMemory::Percent(integer_in(percent, 1..=100)? as u8),
+        Some(percent) => {
+            let percent = integer_in(percent, 0..=i64::MAX)?;
+            if percent > 100 {
+                return Err("percentage argument must be less or equal to 100".to_string());
+            }
+            if percent == 0 { ClientsMemory::Unlimited } else { ClientsMemory::Percent(percent as u8) }
+        }
         None => match parse_memory(value) {
             Some(0) => ClientsMemory::Unlimited,
             Some(bytes) => ClientsMemory::Bytes(bytes),
@@ -397,7 +406,7 @@ fn set_clients_memory(options: &mut Options, value: &[u8]) -> Result<(), String>
 
 fn set_output_limits(options: &mut Options, value: &[u8]) -> Result<(), String> {
     let words: Vec<&str> = text(value)?.split_ascii_whitespace().collect();
-    if words.is_empty() || !words.len().is_multiple_of(4) {
+    if !words.len().is_multiple_of(4) {
         return Err("Wrong number of arguments in buffer limit configuration.".to_string());
     }
     let mut limits = options.client_output_buffer_limit;

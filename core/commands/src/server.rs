@@ -24,6 +24,7 @@ const WHOLE_KEYSPACE: Categories = Categories::KEYSPACE.union(Categories::DANGER
 pub static COMMANDS: &[Command] = &[
     Command {
         name: "command",
+        tips: &["nondeterministic_output_order"],
         arity: -1,
         flags: ANY_TIME,
         categories: Categories::CONNECTION,
@@ -45,6 +46,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "dbsize",
+        tips: &["request_policy:all_shards", "response_policy:agg_sum"],
         arity: 1,
         flags: Flags::READONLY.union(Flags::FAST),
         categories: Categories::KEYSPACE,
@@ -65,6 +67,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "flushall",
+        tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
         arity: -1,
         flags: Flags::WRITE,
         categories: WHOLE_KEYSPACE,
@@ -76,6 +79,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "flushdb",
+        tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
         arity: -1,
         flags: Flags::WRITE,
         categories: WHOLE_KEYSPACE,
@@ -87,6 +91,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "info",
+        tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
         arity: -1,
         flags: ANY_TIME,
         categories: Categories::DANGEROUS,
@@ -144,6 +149,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "time",
+        tips: &["nondeterministic_output"],
         arity: 1,
         flags: ANY_TIME.union(Flags::FAST),
         since: "2.6.0",
@@ -188,6 +194,7 @@ static CONFIG: &[Command] = &[
     },
     Command {
         name: "set",
+        tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
         arity: -4,
         flags: ADMIN,
         since: "2.0.0",
@@ -323,13 +330,17 @@ fn lolwut(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 }
 
 fn config_get(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let patterns: Vec<Vec<u8>> = request.from(2).map(<[u8]>::to_ascii_lowercase).collect();
-    let wanted =
-        |spec: &&OptionSpec| patterns.iter().any(|pattern| crate::glob::matches(pattern, spec.name.as_bytes()));
-    let specs: Vec<&OptionSpec> = OPTIONS.iter().filter(wanted).collect();
-    context.reply.map(specs.len());
-    for spec in specs {
-        context.reply.bulk(spec.name.as_bytes());
+    let is_pattern = |name: &[u8]| name.iter().any(|b| b"*?[\\".contains(b));
+    let mut found: Vec<(&[u8], &OptionSpec)> = Vec::new();
+    for spec in OPTIONS {
+        // A name that is no pattern comes back as it was written.
+        let asked =
+            request.from(2).find(|asked| crate::glob::matches(&asked.to_ascii_lowercase(), spec.name.as_bytes()));
+        found.extend(asked.map(|asked| (if is_pattern(asked) { spec.name.as_bytes() } else { asked }, spec)));
+    }
+    context.reply.map(found.len());
+    for (name, spec) in found {
+        context.reply.bulk(name);
         context.reply.bulk(&(spec.get)(&context.store.options));
     }
     Ok(())
@@ -361,6 +372,9 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         }
     }
     log::set_max_level(options.loglevel.filter());
+    if options.requirepass.is_empty() {
+        context.store.sessions.iter_mut().flatten().for_each(|session| session.authenticated = true);
+    }
     context.store.options = options;
     context.reply.ok();
     Ok(())

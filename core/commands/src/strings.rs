@@ -161,6 +161,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "mget",
+        tips: &["request_policy:multi_shard"],
         arity: -2,
         flags: READ_FAST,
         keys: READS_ALL,
@@ -172,6 +173,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "mset",
+        tips: &["request_policy:multi_shard", "response_policy:all_succeeded"],
         arity: -3,
         flags: GROW,
         keys: &keys(-1, 2, KeyFlags::OW.union(KeyFlags::UPDATE)),
@@ -183,6 +185,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "msetnx",
+        tips: &["request_policy:multi_shard", "response_policy:agg_min"],
         arity: -3,
         flags: GROW,
         keys: &keys(-1, 2, KeyFlags::OW.union(KeyFlags::INSERT)),

@@ -191,6 +191,8 @@ pub struct Command {
     pub complexity: &'static str,
     /// What it does, in a sentence.
     pub summary: &'static str,
+    /// Hints for clients and proxies, as `COMMAND INFO` gives them.
+    pub tips: &'static [&'static str],
     /// Its function; containers have none, only subcommands.
     pub handler: Option<Handler>,
     /// Its subcommands, if it is a container.
@@ -231,6 +233,7 @@ impl Command {
         since: "",
         complexity: "O(1)",
         summary: "",
+        tips: &[],
         handler: None,
         subcommands: &[],
     };

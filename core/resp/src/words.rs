@@ -6,12 +6,13 @@ pub struct UnbalancedQuotes;
 
 /// Splits one line into words as Redis does for inline commands and configuration lines.
 ///
-/// Words are separated by white space. `"…"` understands `\n \r \t \b \a \\ \" \xHH`; `'…'` only `\'`.
+/// Words are separated by white space; but a vertical tab or form feed separates only where no word has begun. `"…"` understands `\n \r \t \b \a \\ \" \xHH`; `'…'` only `\'`.
 pub fn split_words(line: &[u8]) -> Result<Vec<Vec<u8>>, UnbalancedQuotes> {
     let mut words = Vec::new();
     let mut rest = line;
     loop {
-        rest = rest.trim_ascii_start();
+        let start = rest.iter().position(|&b| !is_space(b)).unwrap_or(rest.len());
+        rest = &rest[start..];
         if rest.first().is_none_or(|&b| b == 0) {
             return Ok(words);
         }
@@ -21,12 +22,17 @@ pub fn split_words(line: &[u8]) -> Result<Vec<Vec<u8>>, UnbalancedQuotes> {
     }
 }
 
+/// C's `isspace`.
+fn is_space(byte: u8) -> bool {
+    byte.is_ascii_whitespace() || byte == 0x0b
+}
+
 fn split_word(line: &[u8]) -> Result<(Vec<u8>, &[u8]), UnbalancedQuotes> {
     let mut word = Vec::new();
     let mut at = 0;
     while let Some(&byte) = line.get(at) {
         match byte {
-            b' ' | b'\n' | b'\r' | b'\t' | 0x0b | 0x0c | 0 => break,
+            b' ' | b'\n' | b'\r' | b'\t' | 0 => break,
             b'"' | b'\'' => {
                 at = if byte == b'"' {
                     double_quoted(line, at + 1, &mut word)?
@@ -36,7 +42,7 @@ fn split_word(line: &[u8]) -> Result<(Vec<u8>, &[u8]), UnbalancedQuotes> {
                 // A closing quote ends the word: only white space or the end may follow.
                 match line.get(at) {
                     None | Some(0) => {}
-                    Some(b) if b.is_ascii_whitespace() || *b == 0x0b => {}
+                    Some(&b) if is_space(b) => {}
                     Some(_) => return Err(UnbalancedQuotes),
                 }
                 break;
@@ -113,6 +119,7 @@ mod tests {
     fn splits_at_white_space_and_honours_quotes() {
         assert_eq!(words("  set  a\tb \r\n").unwrap(), [b"set".to_vec(), b"a".to_vec(), b"b".to_vec()]);
         assert_eq!(words(r#"set k "a b\x41\n\"" 'it\'s'"#).unwrap()[2..], [b"a bA\n\"".to_vec(), b"it's".to_vec()]);
+        assert_eq!(words("\x0b\x0cping\x0bx \x0c").unwrap(), [b"ping\x0bx".to_vec()]);
         assert_eq!(words("''").unwrap(), [b"".to_vec()]);
         assert_eq!(words("").unwrap(), Vec::<Vec<u8>>::new());
     }
