@@ -3,13 +3,16 @@
 //! It is as simple as a server can be: a thread for each connection reads, and one thread runs the engine. What makes a
 //! server fast and its memory bounded is the targets' business and tested there.
 
-use kayvee_platform::{Heap, Now, ProcessorTime};
+use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
 use kayvee_server::{ClientId, Engine, Environment, Fate, Options, Peer};
 use std::{
     collections::HashMap,
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    sync::{
+        LazyLock,
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
     thread::{self, JoinHandle},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -62,6 +65,20 @@ impl Drop for Server {
     }
 }
 
+/// The system's clock, for durations: no reply but those of INFO depends on it.
+pub struct RealClock;
+
+impl Clock for RealClock {
+    fn now(&self) -> Now {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        now(*START)
+    }
+
+    fn name(&self) -> &'static str {
+        "system"
+    }
+}
+
 /// What the engine is told of the memory: it depends on nothing, so that a run is the same each time.
 pub struct FixedHeap;
 
@@ -88,6 +105,9 @@ pub fn environment() -> Environment {
     Environment {
         target: "test",
         os: "none".into(),
+        multiplexing: "none",
+        process_id: 0,
+        clock: &RealClock,
         heap: &FixedHeap,
         processor_time: ProcessorTime::default,
         seed: [7; 32],

@@ -287,9 +287,9 @@ fn list(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         None => {}
         Some(word) if is(word, "type") && request.len() == 4 => of_type = is_normal_type(&request[3])?,
         Some(word) if is(word, "id") && request.len() > 3 => {
-            let ids =
-                request.from(3).map(|id| integer(id).ok().and_then(|id| u64::try_from(id).ok()).filter(|&id| id > 0));
-            wanted = Some(ids.collect::<Option<_>>().ok_or(Error::text("ERR Invalid client ID"))?);
+            // A number that is nobody's is no error.
+            let ids = request.from(3).map(|id| integer(id).map(|id| u64::try_from(id).unwrap_or(0)));
+            wanted = Some(ids.collect::<Result<_, _>>().map_err(|_| Error::text("ERR Invalid client ID"))?);
         }
         Some(_) => return Err(Error::SYNTAX),
     }

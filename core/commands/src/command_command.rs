@@ -40,7 +40,7 @@ pub static SUBCOMMANDS: &[Command] = &[
     },
     Command {
         name: "getkeys",
-        arity: -3,
+        arity: -4,
         since: "2.8.13",
         complexity: "O(N) where N is the number of arguments",
         summary: "Picks the keys out of a command.",
@@ -49,7 +49,7 @@ pub static SUBCOMMANDS: &[Command] = &[
     },
     Command {
         name: "getkeysandflags",
-        arity: -3,
+        arity: -4,
         complexity: "O(N) where N is the number of arguments",
         summary: "Picks the keys out of a command and says what happens to them.",
         handler: Some(getkeysandflags),
@@ -193,7 +193,8 @@ fn docs(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 
 fn document(reply: &mut Writer<'_>, prefix: &str, command: &Command) {
     reply.bulk(format!("{prefix}{}", command.name).as_bytes());
-    reply.map(if command.subcommands.is_empty() { 4 } else { 5 });
+    let pairs = 4 + if command.deprecated.is_some() { 3 } else { 0 } + usize::from(!command.subcommands.is_empty());
+    reply.map(pairs);
     for (field, text) in [
         ("summary", command.summary),
         ("since", command.since),
@@ -202,6 +203,15 @@ fn document(reply: &mut Writer<'_>, prefix: &str, command: &Command) {
     ] {
         reply.bulk(field.as_bytes());
         reply.bulk(text.as_bytes());
+    }
+    if let Some((since, replacement)) = command.deprecated {
+        reply.bulk(b"doc_flags");
+        reply.set(1);
+        reply.simple("deprecated");
+        for (field, text) in [("deprecated_since", since), ("replaced_by", replacement)] {
+            reply.bulk(field.as_bytes());
+            reply.bulk(text.as_bytes());
+        }
     }
     if !command.subcommands.is_empty() {
         reply.bulk(b"subcommands");
@@ -263,10 +273,13 @@ pub fn keys_of(command: &Command, len: usize) -> impl Iterator<Item = (usize, Ke
 fn inner_keys<'a>(context: &Context<'_>, request: Request<'a>) -> Result<Vec<(&'a [u8], KeyFlags)>, Error> {
     let args: Vec<&[u8]> = request.from(2).collect();
     let container = context.store.commands.find(args[0]).ok_or(Error::text("ERR Invalid command specified"))?;
-    let sub = args.get(1).and_then(|name| {
-        container.subcommands.iter().find(|candidate| candidate.name.as_bytes().eq_ignore_ascii_case(name))
-    });
-    let command = sub.unwrap_or(container);
+    let invalid = Error::text("ERR Invalid command specified");
+    let command = match args.get(1) {
+        Some(name) if !container.subcommands.is_empty() => {
+            container.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name)).ok_or(invalid)?
+        }
+        _ => container,
+    };
     if command.keys.is_empty() {
         return Err(Error::text("ERR The command has no key arguments"));
     }

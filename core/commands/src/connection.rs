@@ -68,6 +68,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "quit",
+        deprecated: Some(("7.2.0", "closing the connection")),
         arity: -1,
         flags: FIRST_CONTACT,
         since: "1.0.0",

@@ -150,22 +150,44 @@ impl Store {
         }
     }
 
-    fn count_call(&mut self, command: &'static Command) -> &mut Calls {
-        let at = match self.calls.iter().position(|(counted, _)| core::ptr::eq(*counted, command)) {
+    fn calls_of(&mut self, command: &'static Command) -> usize {
+        match self.calls.iter().position(|(counted, _)| core::ptr::eq(*counted, command)) {
             Some(at) => at,
             None => {
                 self.calls.push((command, Calls::default()));
                 self.calls.len() - 1
             }
-        };
-        &mut self.calls[at].1
+        }
+    }
+
+    fn reject(&mut self, command: &'static Command, error: Error) -> Outcome {
+        let at = self.calls_of(command);
+        self.calls[at].1.rejected += 1;
+        Err(error)
+    }
+
+    /// Starts the timing of a command's call, unless the last call was of the same one and is timed still: reading the
+    /// clock for each of many pipelined requests would cost as much as they do.
+    fn begin_timing(&mut self, at: usize) {
+        if self.timed.is_none_or(|(timed, _)| timed != at) {
+            self.end_timing();
+            self.timed = Some((at, self.environment.clock.monotonic_ns()));
+        }
     }
 }
 
 impl Context<'_> {
     fn dispatch(&mut self, request: Request<'_>) -> Outcome {
         let name = request.get(0).unwrap_or_default();
-        let Some(container) = self.store.commands.find(name) else { return Err(unknown_command(request)) };
+        let Some(container) = self.store.commands.find(name) else {
+            // A browser that was tricked into posting requests to us must not get one executed.
+            if args::is(name, "post") || args::is(name, "host:") {
+                log::warn!("closing a connection that sends HTTP, from {}", self.session().remote);
+                self.session().close = Some(Close::Now);
+                return Ok(());
+            }
+            return Err(unknown_command(request));
+        };
         let (command, sub) = match (container.subcommands, request.get(1)) {
             ([], _) => (container, None),
             (subs, Some(name)) => {
@@ -177,24 +199,25 @@ impl Context<'_> {
             (_, None) => return Err(wrong_arity(container, None)),
         };
         if !command.accepts(request.len()) {
-            self.store.count_call(command).rejected += 1;
-            return Err(wrong_arity(container, sub));
+            return self.store.reject(command, wrong_arity(container, sub));
         }
         let session = self.session();
         session.last_command = Some((container, sub));
         if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) {
-            self.store.count_call(command).rejected += 1;
-            return Err(Error::NO_AUTH);
+            return self.store.reject(command, Error::NO_AUTH);
         }
         if command.flags.contains(Flags::DENYOOM) && self.store.is_full() {
-            self.store.count_call(command).rejected += 1;
-            return Err(Error::OUT_OF_MEMORY);
+            return self.store.reject(command, Error::OUT_OF_MEMORY);
         }
         let handler = command.handler.expect("only containers lack one, and they were handled");
+        let at = self.store.calls_of(command);
+        self.store.begin_timing(at);
         let outcome = handler(self, request);
-        let counts = self.store.count_call(command);
-        counts.calls += 1;
-        counts.failed += u64::from(outcome.is_err());
+        // CONFIG RESETSTAT has emptied the list.
+        let at = if at < self.store.calls.len() { at } else { self.store.calls_of(command) };
+        let calls = &mut self.store.calls[at].1;
+        calls.calls += 1;
+        calls.failed += u64::from(outcome.is_err());
         outcome
     }
 }

@@ -271,6 +271,7 @@ pub static COMMANDS: &[Command] = &[
 static OBJECT: &[Command] = &[
     Command {
         name: "encoding",
+        tips: &["nondeterministic_output"],
         arity: 3,
         flags: Flags::READONLY,
         keys: INSPECTS_SECOND,
@@ -281,6 +282,7 @@ static OBJECT: &[Command] = &[
     },
     Command {
         name: "freq",
+        tips: &["nondeterministic_output"],
         arity: 3,
         flags: Flags::READONLY,
         keys: INSPECTS_SECOND,
@@ -300,6 +302,7 @@ static OBJECT: &[Command] = &[
     },
     Command {
         name: "idletime",
+        tips: &["nondeterministic_output"],
         arity: 3,
         flags: Flags::READONLY,
         keys: INSPECTS_SECOND,
@@ -310,6 +313,7 @@ static OBJECT: &[Command] = &[
     },
     Command {
         name: "refcount",
+        tips: &["nondeterministic_output"],
         arity: 3,
         flags: Flags::READONLY,
         keys: INSPECTS_SECOND,

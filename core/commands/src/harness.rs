@@ -3,11 +3,24 @@
 use crate::{Environment, Session, Store, options::Options, session::Pending};
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::cell::Cell;
-use kayvee_platform::{Heap, Now, ProcessorTime};
+use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
 use kayvee_resp::{Limits, Parser, Progress, split_words};
 
 /// When tests begin, in milliseconds since 1970.
 pub const START_MS: u64 = 1_600_000_000_000;
+
+/// A clock for where durations do not matter.
+pub struct StillClock;
+
+impl Clock for StillClock {
+    fn now(&self) -> Now {
+        Now::default()
+    }
+
+    fn name(&self) -> &'static str {
+        "still"
+    }
+}
 
 /// A heap with these figures.
 #[derive(Default)]
@@ -42,6 +55,9 @@ impl Harness {
         let environment = Environment {
             target: "test",
             os: String::new(),
+            multiplexing: "none",
+            process_id: 0,
+            clock: &StillClock,
             heap,
             processor_time: ProcessorTime::default,
             seed: [3; 32],

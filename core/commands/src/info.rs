@@ -60,11 +60,18 @@ fn line(out: &mut String, field: &str, value: impl core::fmt::Display) {
 fn server(store: &Store, out: &mut String) {
     let uptime_s = (store.now.monotonic_ns - store.started.monotonic_ns) / 1_000_000_000;
     line(out, "redis_version", REDIS_VERSION);
+    // There is one build a version: no commit, no local change and no build number is to be told.
+    line(out, "redis_git_sha1", "00000000");
+    line(out, "redis_git_dirty", 0);
+    line(out, "redis_build_id", 0);
     line(out, "redis_mode", "standalone");
     line(out, "kayvee_version", env!("CARGO_PKG_VERSION"));
     line(out, "kayvee_target", store.environment.target);
     line(out, "os", &store.environment.os);
     line(out, "arch_bits", usize::BITS);
+    line(out, "monotonic_clock", store.environment.clock.name());
+    line(out, "multiplexing_api", store.environment.multiplexing);
+    line(out, "process_id", store.environment.process_id);
     line(out, "run_id", &store.run_id);
     line(out, "tcp_port", store.options.port);
     line(out, "server_time_usec", store.now.unix_us);
@@ -73,7 +80,9 @@ fn server(store: &Store, out: &mut String) {
     line(out, "hz", store.options.hz);
     line(out, "configured_hz", store.options.hz);
     line(out, "lru_clock", (store.now.unix_us / 1_000_000) & 0x00ff_ffff);
+    line(out, "executable", "");
     line(out, "config_file", "");
+    line(out, "io_threads_active", 0);
 }
 
 fn clients(store: &Store, out: &mut String) {
@@ -115,12 +124,17 @@ fn memory(store: &Store, out: &mut String) {
     }
     line(out, "used_memory_peak_perc", format!("{:.2}%", used as f64 * 100.0 / peak.max(1) as f64));
     line(out, "used_memory_overhead", overhead + clients);
-    line(out, "used_memory_dataset", used.saturating_sub((overhead + clients) as u64));
+    let dataset = used.saturating_sub((overhead + clients) as u64);
+    let since_start = used.saturating_sub(store.startup_bytes).max(1);
+    line(out, "used_memory_startup", store.startup_bytes);
+    line(out, "used_memory_dataset", dataset);
+    line(out, "used_memory_dataset_perc", format!("{:.2}%", (dataset as f64 * 100.0 / since_start as f64).min(100.0)));
     line(out, "maxmemory_policy", "noeviction");
     line(out, "mem_fragmentation_ratio", format!("{:.2}", heap.resident_bytes() as f64 / used.max(1) as f64));
     line(out, "mem_clients_normal", clients);
     line(out, "mem_allocator", heap.allocator());
     line(out, "lazyfree_pending_objects", 0);
+    line(out, "lazyfreed_objects", 0);
 }
 
 fn persistence(_: &Store, out: &mut String) {
@@ -131,9 +145,24 @@ fn persistence(_: &Store, out: &mut String) {
 
 fn stats(store: &Store, out: &mut String) {
     let stats = &store.stats;
+    let rates = store.rates();
+    line(out, "instantaneous_ops_per_sec", format!("{:.0}", rates.commands));
+    line(out, "instantaneous_input_kbps", format!("{:.2}", rates.input_bytes / 1024.0));
+    line(out, "instantaneous_output_kbps", format!("{:.2}", rates.output_bytes / 1024.0));
+    let stale_percent = stats.expiry_found * 100.0 / stats.expiry_examined.max(1.0);
+    line(out, "expired_stale_perc", format!("{stale_percent:.2}"));
     for (field, count) in [
         ("total_connections_received", stats.connections_received),
         ("total_commands_processed", stats.commands_processed),
+        ("expired_time_cap_reached_count", stats.expiry_rounds_cut),
+        ("total_reads_processed", stats.reads),
+        ("total_writes_processed", stats.writes),
+        ("pubsub_channels", 0),
+        ("pubsub_patterns", 0),
+        ("latest_fork_usec", 0),
+        ("total_forks", 0),
+        ("tracking_total_keys", 0),
+        ("unexpected_error_replies", 0),
         ("total_net_input_bytes", stats.net_input_bytes),
         ("total_net_output_bytes", stats.net_output_bytes),
         ("rejected_connections", stats.connections_rejected),
@@ -153,8 +182,10 @@ fn stats(store: &Store, out: &mut String) {
 fn replication(store: &Store, out: &mut String) {
     line(out, "role", "master");
     line(out, "connected_slaves", 0);
+    line(out, "master_failover_state", "no-failover");
     line(out, "master_replid", &store.run_id);
     line(out, "master_repl_offset", 0);
+    line(out, "second_repl_offset", -1);
 }
 
 fn cpu(store: &Store, out: &mut String) {
@@ -174,7 +205,12 @@ fn commandstats(store: &Store, out: &mut String) {
             Some(container) => format!("{}|{}", container.name, command.name),
             None => command.name.to_string(),
         };
-        let value = format!("calls={},rejected_calls={},failed_calls={}", counts.calls, counts.rejected, counts.failed);
+        let us = counts.total_ns / 1000;
+        let us_per_call = counts.total_ns as f64 / 1000.0 / counts.calls.max(1) as f64;
+        let value = format!(
+            "calls={},usec={us},usec_per_call={us_per_call:.2},rejected_calls={},failed_calls={}",
+            counts.calls, counts.rejected, counts.failed
+        );
         line(out, &format!("cmdstat_{name}"), value);
     }
 }

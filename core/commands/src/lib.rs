@@ -25,6 +25,7 @@ pub use store::{Environment, Pause, Stats, Store};
 mod client;
 mod command_command;
 mod connection;
+mod debug;
 mod generic;
 mod glob;
 #[cfg(test)]

@@ -3,10 +3,8 @@
 use crate::{
     Close, Context, Error, Outcome,
     args::{int, integer, is},
-    command_command,
-    error::c_text,
-    info,
-    options::{DebugCommand, Mutability, OPTIONS, OptionSpec},
+    command_command, debug, info,
+    options::{Mutability, OPTIONS, OptionSpec},
     store::Stats,
     table::{Categories, Command, Flags, KeyFlags, Keys},
 };
@@ -62,7 +60,7 @@ pub static COMMANDS: &[Command] = &[
         since: "1.0.0",
         complexity: "Depends on the subcommand",
         summary: "What only developers and tests need.",
-        handler: Some(debug),
+        handler: Some(debug::debug),
         ..ROW
     },
     Command {
@@ -348,7 +346,7 @@ fn config_get(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 
 fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if !request.len().is_multiple_of(2) {
-        return Err(Error::text("ERR wrong number of arguments for 'config|set' command"));
+        return Err(Error::SYNTAX);
     }
     let mut options = context.store.options.clone();
     let mut seen: Vec<&str> = Vec::new();
@@ -382,6 +380,7 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 
 fn config_resetstat(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     context.store.stats = Stats { peak_bytes: context.store.stats.peak_bytes, ..Stats::default() };
+    context.store.end_timing();
     context.store.calls.clear();
     context.reply.ok();
     Ok(())
@@ -419,78 +418,5 @@ fn memory_usage(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         }
         None => context.reply.null(),
     }
-    Ok(())
-}
-
-/// What `DEBUG` offers here: what is needed to test clients and the server's own last moments.
-const DEBUG_HELP: &[(&str, &str)] = &[
-    ("ERROR <message>", "Replies with this error."),
-    ("LOG <message>", "Writes a line to the log."),
-    ("OBJECT <key>", "Shows how a value is stored."),
-    ("PANIC", "Ends the server as a bug would."),
-    ("STRINGMATCH-LEN <len> <pattern>", "Matches a string of this many letters against a pattern."),
-    ("HELP", "Prints this help."),
-];
-
-fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let is_local = context.session().remote.starts_with("127.") || context.session().remote.starts_with("[::1]");
-    let allowed = match context.store.options.enable_debug_command {
-        DebugCommand::Yes => true,
-        DebugCommand::Local => is_local,
-        DebugCommand::No => false,
-    };
-    if !allowed {
-        return Err(Error::text(
-            "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.",
-        ));
-    }
-    match (&request[1], request.len()) {
-        (sub, 3) if is(sub, "error") => {
-            let text = String::from_utf8_lossy(&request[2]);
-            return Err(String::from(text).into());
-        }
-        (sub, 3) if is(sub, "log") => {
-            log::warn!("DEBUG LOG: {}", String::from_utf8_lossy(&request[2]));
-            context.reply.ok();
-        }
-        (sub, 3) if is(sub, "object") => return debug_object(context, &request[2]),
-        (sub, 2) if is(sub, "panic") => panic!("DEBUG PANIC"),
-        (sub, 4) if is(sub, "stringmatch-len") => {
-            const LEN_LIMIT: i64 = 1 << 20;
-            let len = integer(&request[2])?;
-            if !(0..=LEN_LIMIT).contains(&len) {
-                return Err(Error::OUT_OF_RANGE);
-            }
-            let text = alloc::vec![b'a'; len as usize];
-            context.reply.integer(crate::glob::matches(&request[3], &text).into());
-        }
-        (sub, 2) if is(sub, "help") => {
-            context.reply.array(DEBUG_HELP.len() * 2 + 1);
-            context.reply.simple("DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:");
-            for (usage, what) in DEBUG_HELP {
-                context.reply.simple(usage);
-                context.reply.simple(&format!("    {what}"));
-            }
-        }
-        (sub, _) => {
-            let shown = c_text(sub, 128);
-            let before = "ERR unknown subcommand or wrong number of arguments for '";
-            return Err(Error::showing(before, shown, "'. Try DEBUG HELP."));
-        }
-    }
-    Ok(())
-}
-
-fn debug_object(context: &mut Context<'_>, key: &[u8]) -> Outcome {
-    let found = context.find(key).ok_or(Error::NO_SUCH_KEY)?;
-    let now_ms = context.now_ms();
-    let db = context.db();
-    let line = format!(
-        "Value at:0x0 refcount:1 encoding:{} serializedlength:{} lru:0 lru_seconds_idle:{}",
-        db.encoding(found).name(),
-        db.bytes_of(found),
-        db.idle_s(found, now_ms)
-    );
-    context.reply.simple(&line);
     Ok(())
 }

@@ -3,9 +3,9 @@ use crate::{
     options::{ClientsMemory, Options},
     table::{ByName, Command},
 };
-use alloc::{boxed::Box, string::String, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque, string::String, vec::Vec};
 use kayvee_keyspace::{Db, HashKey};
-use kayvee_platform::{Heap, Now, ProcessorTime};
+use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
 
 /// What the platform provides for a store.
 pub struct Environment {
@@ -13,6 +13,12 @@ pub struct Environment {
     pub target: &'static str,
     /// The operating system or hypervisor in words, for `INFO server`.
     pub os: String,
+    /// How it waits for its clients, for `INFO server`: `epoll`, `polling` …
+    pub multiplexing: &'static str,
+    /// The process' number, or 0 where there are no processes.
+    pub process_id: u32,
+    /// For measuring how long commands take. The time that commands see is that of their turn.
+    pub clock: &'static dyn Clock,
     /// Live memory figures.
     pub heap: &'static dyn Heap,
     /// Processor time used so far.
@@ -37,6 +43,14 @@ pub struct Stats {
     pub evicted_clients: u64,
     pub query_buffer_limit_disconnections: u64,
     pub output_buffer_limit_disconnections: u64,
+    /// Times that bytes were taken from a client, and given to one.
+    pub reads: u64,
+    pub writes: u64,
+    /// Keys with an expiry that active expiry has looked at lately, and the expired ones among them. Both fade.
+    pub expiry_examined: f64,
+    pub expiry_found: f64,
+    /// Rounds of active expiry that left work to the next one.
+    pub expiry_rounds_cut: u64,
     /// Most bytes ever in use.
     pub peak_bytes: u64,
     /// Replies by error code, for `INFO errorstats`.
@@ -84,6 +98,14 @@ pub struct Store {
     pub shutdown: Option<u8>,
     /// How often each command was called, by the address of its row.
     pub calls: Vec<(&'static Command, Calls)>,
+    /// The command whose calls are being timed, by its place in `calls`, and since when in monotonic nanoseconds.
+    pub(crate) timed: Option<(usize, u64)>,
+    /// Recent readings of the counters, for the rates in `INFO stats`.
+    pub(crate) samples: VecDeque<Sample>,
+    /// Bytes in use when the store was made.
+    pub startup_bytes: u64,
+    /// Whether expired keys are looked for in the background, by `DEBUG SET-ACTIVE-EXPIRE`.
+    pub active_expiry: bool,
     hash_key: HashKey,
 }
 
@@ -92,6 +114,8 @@ pub struct Store {
 #[allow(missing_docs)]
 pub struct Calls {
     pub calls: u64,
+    /// Time that they took, in nanoseconds. Consecutive calls are timed together.
+    pub total_ns: u64,
     pub rejected: u64,
     pub failed: u64,
 }
@@ -104,6 +128,7 @@ impl Store {
         let mut rng = fastrand::Rng::with_seed(word(16));
         let run_id = (0..40).map(|_| char::from(b"0123456789abcdef"[rng.usize(..16)])).collect();
         let dbs = (0..options.databases).map(|_| Db::new(hash_key)).collect();
+        let startup_bytes = environment.heap.used_bytes();
         Store {
             dbs,
             options,
@@ -120,6 +145,10 @@ impl Store {
             touched: Vec::new(),
             shutdown: None,
             calls: Vec::new(),
+            timed: None,
+            samples: VecDeque::new(),
+            startup_bytes,
+            active_expiry: true,
             hash_key,
         }
     }
@@ -171,6 +200,76 @@ impl Store {
     /// Whether commands that need memory are refused.
     pub fn is_full(&self) -> bool {
         self.memory_limit_bytes().is_some_and(|limit| self.environment.heap.used_bytes() > limit)
+    }
+}
+
+/// Counters at one time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    monotonic_ns: u64,
+    commands: u64,
+    input_bytes: u64,
+    output_bytes: u64,
+}
+
+/// What happens per second, over the last seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rates {
+    #[allow(missing_docs)]
+    pub commands: f64,
+    #[allow(missing_docs)]
+    pub input_bytes: f64,
+    #[allow(missing_docs)]
+    pub output_bytes: f64,
+}
+
+const SAMPLE_PERIOD_NS: u64 = 100_000_000;
+/// As many as Redis averages over: 1.6 seconds.
+const SAMPLES: usize = 16;
+
+impl Store {
+    fn sample(&self) -> Sample {
+        Sample {
+            monotonic_ns: self.now.monotonic_ns,
+            commands: self.stats.commands_processed,
+            input_bytes: self.stats.net_input_bytes,
+            output_bytes: self.stats.net_output_bytes,
+        }
+    }
+
+    /// Notes the counters for [`rates`](Self::rates), if the last note is old enough.
+    pub fn take_sample(&mut self) {
+        if self.samples.back().is_none_or(|last| self.now.monotonic_ns - last.monotonic_ns >= SAMPLE_PERIOD_NS) {
+            if self.samples.len() == SAMPLES {
+                self.samples.pop_front();
+            }
+            self.samples.push_back(self.sample());
+        }
+    }
+
+    /// What has happened per second lately. Turns come only when something happens, so the last sample before a quiet
+    /// time counts for all of it.
+    pub fn rates(&self) -> Rates {
+        let now = self.sample();
+        let window_ns = SAMPLE_PERIOD_NS * SAMPLES as u64;
+        let is_recent = |sample: &&Sample| now.monotonic_ns - sample.monotonic_ns <= window_ns;
+        let Some(first) = self.samples.iter().find(is_recent).or(self.samples.back()) else { return Rates::default() };
+        let seconds = (now.monotonic_ns - first.monotonic_ns).max(SAMPLE_PERIOD_NS) as f64 / 1e9;
+        let rate = |new: u64, old: u64| new.saturating_sub(old) as f64 / seconds;
+        Rates {
+            commands: rate(now.commands, first.commands),
+            input_bytes: rate(now.input_bytes, first.input_bytes),
+            output_bytes: rate(now.output_bytes, first.output_bytes),
+        }
+    }
+
+    /// Ends the timing of the last calls.
+    pub fn end_timing(&mut self) {
+        if let Some((at, since_ns)) = self.timed.take()
+            && let Some((_, calls)) = self.calls.get_mut(at)
+        {
+            calls.total_ns += self.environment.clock.monotonic_ns().saturating_sub(since_ns);
+        }
     }
 }
 

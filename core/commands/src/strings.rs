@@ -110,6 +110,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "getset",
+        deprecated: Some(("6.2.0", "SET with GET")),
         arity: 3,
         flags: GROW_FAST,
         keys: CHANGES,
@@ -197,6 +198,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "psetex",
+        deprecated: Some(("2.6.12", "SET with PX")),
         arity: 4,
         flags: GROW,
         keys: OVERWRITES,
@@ -217,6 +219,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "setex",
+        deprecated: Some(("2.6.12", "SET with EX")),
         arity: 4,
         flags: GROW,
         keys: OVERWRITES,
@@ -227,6 +230,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "setnx",
+        deprecated: Some(("2.6.12", "SET with NX")),
         arity: 3,
         flags: GROW_FAST,
         keys: CREATES,
@@ -258,6 +262,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "substr",
+        deprecated: Some(("2.0.0", "GETRANGE")),
         arity: 4,
         flags: Flags::READONLY,
         keys: READS,

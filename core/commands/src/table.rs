@@ -191,6 +191,8 @@ pub struct Command {
     pub complexity: &'static str,
     /// What it does, in a sentence.
     pub summary: &'static str,
+    /// Since which version another command should be used, and which.
+    pub deprecated: Option<(&'static str, &'static str)>,
     /// Hints for clients and proxies, as `COMMAND INFO` gives them.
     pub tips: &'static [&'static str],
     /// Its function; containers have none, only subcommands.
@@ -233,6 +235,7 @@ impl Command {
         since: "",
         complexity: "O(1)",
         summary: "",
+        deprecated: None,
         tips: &[],
         handler: None,
         subcommands: &[],

@@ -148,6 +148,11 @@ impl Db {
         self.records.expires_ms(found.record)
     }
 
+    /// Where a key's record lies, as a number that tells records apart.
+    pub fn place_of(&self, found: Found) -> u32 {
+        found.record.0
+    }
+
     /// Bytes of memory that a key takes, with its share of the index.
     pub fn bytes_of(&self, found: Found) -> usize {
         self.records.bytes(found.record) + self.index.bytes() / self.index.len().max(1)

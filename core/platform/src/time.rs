@@ -18,6 +18,14 @@ impl Now {
 pub trait Clock {
     /// Reads both clocks.
     fn now(&self) -> Now;
+
+    /// Reads the monotonic clock alone, for measuring durations.
+    fn monotonic_ns(&self) -> u64 {
+        self.now().monotonic_ns
+    }
+
+    /// What the monotonic clock is, for `INFO server`.
+    fn name(&self) -> &'static str;
 }
 
 /// Processor time that the program has used since it started, in microseconds.

@@ -1,4 +1,4 @@
-use alloc::{string::String, vec::Vec};
+use alloc::vec::Vec;
 
 use crate::words::split_words;
 
@@ -42,23 +42,27 @@ pub enum ProtocolError {
     UnbalancedQuotes,
 }
 
+impl ProtocolError {
+    /// What is wrong, as Redis says it. The byte that stands where a dollar should is shown as it is.
+    pub fn message(&self) -> Vec<u8> {
+        let text: &[u8] = match self {
+            ProtocolError::TooBigInline => b"too big inline request",
+            ProtocolError::TooBigMultibulkCount => b"too big mbulk count string",
+            ProtocolError::TooBigBulkCount => b"too big bulk count string",
+            ProtocolError::InvalidMultibulkLength => b"invalid multibulk length",
+            ProtocolError::UnauthenticatedMultibulkLength => b"unauthenticated multibulk length",
+            ProtocolError::ExpectedDollar(got) => return [b"expected '$', got '", &[*got][..], b"'"].concat(),
+            ProtocolError::InvalidBulkLength => b"invalid bulk length",
+            ProtocolError::UnauthenticatedBulkLength => b"unauthenticated bulk length",
+            ProtocolError::UnbalancedQuotes => b"unbalanced quotes in request",
+        };
+        text.to_vec()
+    }
+}
+
 impl core::fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let text = match self {
-            ProtocolError::TooBigInline => "too big inline request",
-            ProtocolError::TooBigMultibulkCount => "too big mbulk count string",
-            ProtocolError::TooBigBulkCount => "too big bulk count string",
-            ProtocolError::InvalidMultibulkLength => "invalid multibulk length",
-            ProtocolError::UnauthenticatedMultibulkLength => "unauthenticated multibulk length",
-            ProtocolError::ExpectedDollar(got) => {
-                let shown: String = if got.is_ascii_control() { " ".into() } else { (*got as char).into() };
-                return write!(f, "expected '$', got '{shown}'");
-            }
-            ProtocolError::InvalidBulkLength => "invalid bulk length",
-            ProtocolError::UnauthenticatedBulkLength => "unauthenticated bulk length",
-            ProtocolError::UnbalancedQuotes => "unbalanced quotes in request",
-        };
-        f.write_str(text)
+        write!(f, "{}", self.message().escape_ascii())
     }
 }
 
@@ -223,7 +227,7 @@ impl Parser {
             Some(b'$') => {}
             // What is wrong shows only when the line is complete, as in Redis.
             Some(&got) => {
-                return match parse_line(bytes, self.at + 1, ProtocolError::TooBigBulkCount)? {
+                return match parse_line(bytes, self.at, ProtocolError::TooBigBulkCount)? {
                     None => Ok(None),
                     Some(_) => Err(ProtocolError::ExpectedDollar(got)),
                 };
@@ -312,7 +316,7 @@ fn parse_number(text: &[u8]) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::{format, vec};
+    use alloc::vec;
 
     const LIMITS: Limits = Limits { bulk_bytes: 1 << 20, authenticated: true };
 
@@ -380,13 +384,14 @@ mod tests {
             (&b"*x\r\n"[..], "invalid multibulk length"),
             (b"*1\r\n:3\r\n", "expected '$', got ':'"),
             (b"*1\r\n$x\r\n", "invalid bulk length"),
+            (b"*1\r\n\r\n", "expected '$', got '\r'"),
             (b"set 'a\r\n", "unbalanced quotes in request"),
             (&vec![b'a'; INLINE_LIMIT_BYTES + 1], "too big inline request"),
             (&[b"*".to_vec(), vec![b'1'; INLINE_LIMIT_BYTES]].concat(), "too big mbulk count string"),
             (&[b"*1\r\n$".to_vec(), vec![b'1'; INLINE_LIMIT_BYTES]].concat(), "too big bulk count string"),
         ] {
             let (_, error) = parse_pieces(core::iter::once(stream));
-            assert_eq!(format!("{}", error.unwrap()), message);
+            assert_eq!(error.unwrap().message(), message.as_bytes());
         }
     }
 

@@ -171,6 +171,42 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// A floating-point number in its decimal form.
+    pub fn double(&mut self, text: &str) {
+        match self.protocol {
+            Protocol::Resp2 => self.bulk(text.as_bytes()),
+            Protocol::Resp3 => self.line(b',', text.as_bytes()),
+        }
+    }
+
+    /// An integer of any size in its decimal form.
+    pub fn big_number(&mut self, text: &str) {
+        match self.protocol {
+            Protocol::Resp2 => self.bulk(text.as_bytes()),
+            Protocol::Resp3 => self.line(b'(', text.as_bytes()),
+        }
+    }
+
+    /// The head of an attribute of `pairs` keys and values, which follow; the reply that it is about comes then. RESP2
+    /// has none: nothing is written, and `false` returned.
+    #[must_use]
+    pub fn attribute(&mut self, pairs: usize) -> bool {
+        if self.protocol == Protocol::Resp3 {
+            self.header(b'|', pairs as i64);
+        }
+        self.protocol == Protocol::Resp3
+    }
+
+    /// The head of a message of `len` elements that answers no request. RESP2 has none: nothing is written, and `false`
+    /// returned.
+    #[must_use]
+    pub fn push(&mut self, len: usize) -> bool {
+        if self.protocol == Protocol::Resp3 {
+            self.header(b'>', len as i64);
+        }
+        self.protocol == Protocol::Resp3
+    }
+
     /// The head of an array of `len` elements, which follow.
     pub fn array(&mut self, len: usize) {
         self.header(b'*', len as i64);

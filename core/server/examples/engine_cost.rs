@@ -1,8 +1,21 @@
 //! What a request costs in the engine alone, without sockets: nanoseconds a request, for pipelines of 1 and 16.
 
-use kayvee_platform::{Heap, Now, ProcessorTime};
+use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
 use kayvee_server::{Engine, Environment, Options, Peer};
 use std::time::Instant;
+
+/// A clock for where durations do not matter.
+struct StillClock;
+
+impl Clock for StillClock {
+    fn now(&self) -> Now {
+        Now::default()
+    }
+
+    fn name(&self) -> &'static str {
+        "still"
+    }
+}
 
 struct NoHeap;
 
@@ -26,6 +39,9 @@ fn main() {
     let environment = Environment {
         target: "bench",
         os: String::new(),
+        multiplexing: "none",
+        process_id: 0,
+        clock: &StillClock,
         heap: &NoHeap,
         processor_time: ProcessorTime::default,
         seed: [1; 32],

@@ -1,7 +1,7 @@
-use alloc::{boxed::Box, collections::VecDeque, format, string::String, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque, string::String, vec::Vec};
 use kayvee_commands::{Close, Environment, Pause, Pending, Session, Store, options::Options, table::Flags};
 use kayvee_platform::Now;
-use kayvee_resp::{Limits, Parser, Progress, Request};
+use kayvee_resp::{Limits, Parser, Progress, Request, Writer};
 
 /// Output capacity that an idle connection may keep.
 const KEPT_OUTPUT_BYTES: usize = 4 << 10;
@@ -11,6 +11,8 @@ const EVICTION_FLOOR_BYTES: usize = 64 << 10;
 const EXPIRE_SLICE_KEYS: usize = 200;
 /// Slices in one round of active expiry. A round that finds much to do is followed by the next one soon.
 const EXPIRE_SLICES: usize = 8;
+/// Share of the figures for `expired_stale_perc` that a slice of active expiry leaves over.
+const EXPIRY_STATS_KEPT: f64 = 0.95;
 const EXPIRE_AGAIN_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -166,6 +168,7 @@ impl Engine {
 
     /// Takes bytes that a client sent, all of them, and executes the requests that they complete.
     pub fn receive(&mut self, client: ClientId, bytes: &[u8]) {
+        self.store.stats.reads += 1;
         let Some(mut connection) = self.connections.get_mut(client.0 as usize).and_then(Option::take) else { return };
         self.store.stats.net_input_bytes += bytes.len() as u64;
         if connection.query.is_empty() && !connection.is_held {
@@ -176,6 +179,7 @@ impl Engine {
             self.resume(client.0, &mut connection);
         }
         self.connections[client.0 as usize] = Some(connection);
+        self.store.end_timing();
         self.check_output(client.0);
         self.mark_ready(client);
     }
@@ -221,8 +225,8 @@ impl Engine {
                 }
                 Err(error) => {
                     log::debug!("protocol error from client {} at {}: {error}", session.id, session.remote);
-                    let text = format!("-ERR Protocol error: {error}\r\n");
-                    session.output.extend_from_slice(text.as_bytes());
+                    let text = [b"ERR Protocol error: ", error.message().as_slice()].concat();
+                    Writer::new(&mut session.output, session.protocol).error(&text);
                     session.close = Some(Close::AfterOutput);
                     return (bytes.len(), Stop::Closing);
                 }
@@ -320,6 +324,7 @@ impl Engine {
     /// Ends a turn with a bounded slice of background work.
     pub fn end_turn(&mut self) {
         let now_ns = self.store.now.monotonic_ns;
+        self.store.take_sample();
         if self.store.pause.is_some() && self.active_pause().is_none() {
             self.store.pause = None;
             self.release_held();
@@ -355,12 +360,18 @@ impl Engine {
 
     /// Removes keys whose time has come. Returns whether there is probably more to do.
     fn expire_round(&mut self) -> bool {
+        if !self.store.active_expiry {
+            return false;
+        }
         let limit = EXPIRE_SLICE_KEYS * usize::from(self.store.options.active_expire_effort);
         let mut again = false;
         for _ in 0..EXPIRE_SLICES.max(self.store.dbs.len()) {
             let db = &mut self.store.dbs[self.expire_db];
             let slice = db.expire_slice(self.store.now.unix_ms(), limit);
             self.store.stats.expired_keys += slice.expired as u64 + db.take_lazily_expired();
+            let stats = &mut self.store.stats;
+            stats.expiry_examined = stats.expiry_examined * EXPIRY_STATS_KEPT + slice.examined as f64;
+            stats.expiry_found = stats.expiry_found * EXPIRY_STATS_KEPT + slice.expired as f64;
             // Above a tenth of expired keys it pays to look on in the same database.
             let productive = slice.examined >= limit && slice.expired * 10 > slice.examined;
             again |= productive;
@@ -368,6 +379,7 @@ impl Engine {
                 self.expire_db = (self.expire_db + 1) % self.store.dbs.len();
             }
         }
+        self.store.stats.expiry_rounds_cut += u64::from(again);
         again
     }
 
@@ -460,6 +472,7 @@ impl Engine {
         connection.sent += len;
         assert!(connection.sent <= session.output.len());
         self.store.stats.net_output_bytes += len as u64;
+        self.store.stats.writes += 1;
         if connection.sent == session.output.len() {
             connection.sent = 0;
             if session.output.capacity() > KEPT_OUTPUT_BYTES {

@@ -1,8 +1,21 @@
 //! The engine as a target drives it: turns, clients that come and go, limits, pauses, memory that runs out.
 
-use kayvee_platform::{Heap, Now, ProcessorTime};
+use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
 use kayvee_server::{ClientId, Engine, Environment, Fate, Options, Peer, Refusal};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A clock for where durations do not matter.
+struct StillClock;
+
+impl Clock for StillClock {
+    fn now(&self) -> Now {
+        Now::default()
+    }
+
+    fn name(&self) -> &'static str {
+        "still"
+    }
+}
 
 /// A heap whose figures the test sets.
 #[derive(Default)]
@@ -39,6 +52,9 @@ impl Bench {
         let environment = Environment {
             target: "test",
             os: "none".into(),
+            multiplexing: "none",
+            process_id: 0,
+            clock: &StillClock,
             heap,
             processor_time: ProcessorTime::default,
             seed: [7; 32],

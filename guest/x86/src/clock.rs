@@ -261,6 +261,10 @@ impl Clock for GuestClock {
         let monotonic_ns = self.monotonic_ns();
         Now { monotonic_ns, unix_us: (monotonic_ns + self.unix_offset_ns.get()) / 1000 }
     }
+
+    fn name(&self) -> &'static str {
+        "cycle counter"
+    }
 }
 
 /// What the hypervisor or the processor says of the cycle counter.

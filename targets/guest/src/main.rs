@@ -51,6 +51,9 @@ fn run(mut setup: Setup) -> ! {
     let environment = Environment {
         target: hypervisor.name(),
         os: format!("none ({} guest)", hypervisor.name()),
+        multiplexing: "polling",
+        process_id: 0,
+        clock: &CLOCK,
         heap: &sys::HEAP,
         processor_time: || ProcessorTime { user_us: CLOCK.busy_ns() / 1000, system_us: 0 },
         seed: engine_seed[..32].try_into().expect("32 bytes"),

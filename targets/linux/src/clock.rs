@@ -16,6 +16,14 @@ impl SystemClock {
 }
 
 impl Clock for SystemClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn name(&self) -> &'static str {
+        "POSIX clock_gettime"
+    }
+
     fn now(&self) -> Now {
         Now {
             monotonic_ns: self.start.elapsed().as_nanos() as u64,

@@ -9,6 +9,7 @@ mod server;
 mod sys;
 
 use arguments::Invocation;
+use clock::SystemClock;
 use kayvee_platform::{Clock, ProcessorTime};
 use kayvee_server::{Engine, Environment, Options};
 use nix::sys::resource::{Usage, UsageWho, getrusage};
@@ -44,10 +45,13 @@ fn run(mut options: Options) -> io::Result<u8> {
     logger::install(options.loglevel.filter());
     options.maxclients = open_files::reserve(options.maxclients)?;
     let listeners = listeners::bind(&options)?;
-    let clock = clock::SystemClock::new();
+    let clock: &'static SystemClock = Box::leak(Box::new(SystemClock::new()));
     let environment = Environment {
         target: "linux",
         os: operating_system(),
+        multiplexing: "epoll",
+        process_id: std::process::id(),
+        clock,
         heap: sys::heap(),
         processor_time,
         seed: random_seed()?,

@@ -53,7 +53,7 @@ struct Listener {
 /// The process' sockets and its engine.
 pub struct Server {
     engine: Engine,
-    clock: SystemClock,
+    clock: &'static SystemClock,
     poll: Poll,
     listeners: Vec<Listener>,
     keepalive_s: u32,
@@ -73,7 +73,7 @@ pub struct Server {
 
 impl Server {
     /// Puts an engine behind listening sockets.
-    pub fn new(engine: Engine, sockets: Vec<TcpListener>, clock: SystemClock) -> io::Result<Server> {
+    pub fn new(engine: Engine, sockets: Vec<TcpListener>, clock: &'static SystemClock) -> io::Result<Server> {
         let poll = Poll::new()?;
         let mut listeners = Vec::new();
         for (index, mut socket) in sockets.into_iter().enumerate() {
