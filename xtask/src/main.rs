@@ -38,7 +38,20 @@ const SECTIONS: &[Section] = &[
     Section {
         name: "run",
         what: "the store as a process and as a guest, by the kayvee command",
-        command: &["cargo", "test", "--locked", "--release", "-p", "kayvee-cli", "--test", "run", "--", "--ignored"],
+        command: &[
+            "cargo",
+            "test",
+            "--locked",
+            "--release",
+            "-p",
+            "kayvee-cli",
+            "--test",
+            "run",
+            "--",
+            "--ignored",
+            "--test-threads",
+            "2",
+        ],
     },
 ];
 

@@ -1,58 +1,61 @@
 //! The bootable image, and where the programs of one build stand.
 
 use anyhow::{Context, Result, bail};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::{
-    env, fs, io,
+    env,
+    fs::{self, File},
+    io::Write,
+    os::fd::{AsRawFd, RawFd},
     path::{Path, PathBuf},
-    time::SystemTime,
 };
 
-/// The guest as the linker leaves it, and as it boots.
+/// The guest as the linker leaves it.
 const LINKED: &str = "kayvee-guest";
-const PACKED: &str = "kayvee.elf";
+
+/// The bootable image in memory, so that there is no file of it to be outdated or not writable.
+pub struct Image(File);
+
+impl Image {
+    /// Packs the image.
+    pub fn pack() -> Result<Image> {
+        let file = memfd_create("kayvee.elf", MFdFlags::MFD_CLOEXEC).context("making a file in memory")?;
+        let mut file = File::from(file);
+        file.write_all(&packed()?)?;
+        Ok(Image(file))
+    }
+
+    /// The descriptor for a child to inherit, under the same number.
+    pub fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// The path by which such a child opens it.
+    pub fn path(&self) -> String {
+        format!("/proc/self/fd/{}", self.descriptor())
+    }
+}
 
 /// A program that was built together with this one.
 pub fn built(name: &str) -> Result<PathBuf> {
-    let path = own_program()?.with_file_name(name);
+    let own = env::current_exe().context("finding this program's own folder")?;
+    let path = own.with_file_name(name);
     if !path.is_file() {
         bail!("{} is missing; build it with `cargo build --release`", path.display());
     }
     Ok(path)
 }
 
-/// The image, ready to boot: packed once for every build.
-pub fn path() -> Result<PathBuf> {
-    let linked = built(LINKED)?;
-    let packed = linked.with_file_name(PACKED);
-    // This program holds the packer, so a newer one packs anew.
-    let sources = [changed(&linked)?, changed(&own_program()?)?];
-    if !changed(&packed).is_ok_and(|packed| sources.iter().all(|source| *source < packed)) {
-        // Whoever boots the image meanwhile sees the old one or the new one, never half of it.
-        let draft = linked.with_file_name(format!("{PACKED}.{}", std::process::id()));
-        fs::write(&draft, pack(&linked)?)
-            .and_then(|()| fs::rename(&draft, &packed))
-            .with_context(|| format!("writing {}", packed.display()))?;
-    }
-    Ok(packed)
-}
-
 /// Writes the image to a file.
 pub fn write(output: &Path) -> Result<()> {
-    let image = pack(&built(LINKED)?)?;
+    let image = packed()?;
     fs::write(output, &image).with_context(|| format!("writing {}", output.display()))?;
     println!("{}: {} KiB; docs/boot.md says how to boot it", output.display(), image.len().div_ceil(1024));
     Ok(())
 }
 
-fn pack(linked: &Path) -> Result<Vec<u8>> {
-    let bytes = fs::read(linked).with_context(|| format!("reading {}", linked.display()))?;
+fn packed() -> Result<Vec<u8>> {
+    let linked = built(LINKED)?;
+    let bytes = fs::read(&linked).with_context(|| format!("reading {}", linked.display()))?;
     kayvee_image::pack(&bytes).with_context(|| format!("packing {}", linked.display()))
-}
-
-fn own_program() -> Result<PathBuf> {
-    env::current_exe().context("finding this program's own folder")
-}
-
-fn changed(path: &Path) -> io::Result<SystemTime> {
-    fs::metadata(path)?.modified()
 }

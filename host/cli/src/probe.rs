@@ -6,13 +6,13 @@
 use crate::{
     args::Machine,
     console::next_line,
+    image::Image,
     qemu::{self, Accelerator, Ending, Guest},
     sys,
 };
 use anyhow::{Context, Result, bail};
 use std::{
     io::{self, BufReader},
-    path::Path,
     process::Stdio,
     time::Duration,
 };
@@ -23,12 +23,12 @@ const MEMORY_MIB: u32 = 64;
 
 /// Boots the image under KVM without a network device, which it refuses with an exit status of its own: a guest that
 /// gets that far has set up its processor and memory and has reached its drivers.
-pub fn kvm(image: &Path) -> Result<()> {
+pub fn kvm(image: &Image) -> Result<()> {
     let guest = Guest { image, accelerator: Accelerator::Kvm, machine: Machine::Microvm, memory_mib: MEMORY_MIB };
     let (reader, writer) = io::pipe()?;
     let mut command = guest.command(&qemu::find()?, "");
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-    sys::tie_to_this_process(&mut command, None);
+    sys::tie_to_this_process(&mut command, &[image.descriptor()]);
     let mut child = command.spawn().context("starting QEMU")?;
     // The command holds the pipe's writing end.
     drop(command);

@@ -2,6 +2,7 @@
 
 use crate::{
     args::Machine,
+    image::Image,
     network::{End, Place},
 };
 use anyhow::{Result, anyhow};
@@ -43,7 +44,7 @@ impl Accelerator {
 /// Everything about a guest but its network.
 pub struct Guest<'a> {
     /// The bootable image.
-    pub image: &'a Path,
+    pub image: &'a Image,
     /// What executes it.
     pub accelerator: Accelerator,
     /// The machine around it.
@@ -73,7 +74,7 @@ impl Guest<'_> {
             Machine::Q35 => &["-M", "q35"],
         };
         command.args(machine).args(self.accelerator.arguments());
-        command.args(["-m", &self.memory_mib.to_string(), "-append", boot_line]).arg("-kernel").arg(self.image);
+        command.args(["-m", &self.memory_mib.to_string(), "-append", boot_line]).args(["-kernel", &self.image.path()]);
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
         command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
         command

@@ -3,7 +3,8 @@
 use crate::{
     UsageError,
     args::{Machine, Net, RunArgs, Target},
-    image, instances, listen,
+    image::{self, Image},
+    instances, listen,
     log::Log,
     network::Network,
     probe, proxy,
@@ -85,7 +86,7 @@ impl Session {
             Target::Linux => Ok(None),
             Target::Tcg => Ok(Some(Accelerator::Tcg)),
             Target::Kvm => Ok(Some(Accelerator::Kvm)),
-            Target::Auto => match probe::kvm(&image::path()?) {
+            Target::Auto => match Image::pack().and_then(|image| probe::kvm(&image)) {
                 Ok(()) => Ok(Some(Accelerator::Kvm)),
                 Err(error) => {
                     self.note(&format!("running as a Linux process, because no guest boots under KVM here: {error:#}"));
@@ -113,7 +114,7 @@ impl Session {
             }
         };
         let announce = self.announcement(store, "linux", address, "a Linux process");
-        let run = Run { command, inherited: None, ask: Ask::AtOnce, prove: Box::new(prove), announce };
+        let run = Run { command, inherited: Vec::new(), ask: Ask::AtOnce, prove: Box::new(prove), announce };
         let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;
         match failure {
             Some(failure) => Err(failure),
@@ -124,7 +125,7 @@ impl Session {
 
     fn run_guest(&self, args: &RunArgs, accelerator: Accelerator, store: &Store, signals: Signals) -> Result<()> {
         let qemu = qemu::find()?;
-        let image = image::path()?;
+        let image = Image::pack()?;
         let listeners = listen::listen(&store.listen_addresses()?, store.options().tcp_backlog)?;
         let front = store::reachable(listeners[0].local_addr()?);
         let network = Network::open(args.net)?;
@@ -155,7 +156,7 @@ impl Session {
         };
         let run = Run {
             command,
-            inherited: Some(end.descriptor()),
+            inherited: vec![image.descriptor(), end.descriptor()],
             ask: Ask::WhenListening,
             prove: Box::new(prove),
             announce,

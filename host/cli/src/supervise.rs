@@ -34,8 +34,8 @@ pub enum Event {
 pub struct Run {
     /// What starts it.
     pub command: Command,
-    /// A descriptor that it inherits.
-    pub inherited: Option<RawFd>,
+    /// The descriptors that it inherits.
+    pub inherited: Vec<RawFd>,
     /// When to ask whether it answers.
     pub ask: Ask,
     /// Proves that it answers.
@@ -72,7 +72,7 @@ pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcom
     let (sender, events) = mpsc::channel();
     let (reader, writer) = io::pipe()?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-    sys::tie_to_this_process(&mut command, inherited);
+    sys::tie_to_this_process(&mut command, &inherited);
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command.spawn().with_context(|| format!("starting {program}"))?;
     // It holds the writing end of the console's pipe.

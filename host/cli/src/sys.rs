@@ -90,20 +90,21 @@ fn socket_address(ip: Ipv4Addr) -> libc::sockaddr {
     libc::sockaddr { sa_family: libc::AF_INET as _, sa_data: data }
 }
 
-/// Has a child receive SIGTERM when this process ends in whatever way, inherit `inherited` under the same number, and
+/// Has a child receive SIGTERM when this process ends in whatever way, inherit descriptors under the same numbers, and
 /// live in a process group of its own, so that a terminal's Ctrl-C reaches this process alone.
 ///
 /// The thread that spawns the child has to live as long as the process: the kernel sends the signal when it ends.
-pub fn tie_to_this_process(command: &mut Command, inherited: Option<RawFd>) {
+pub fn tie_to_this_process(command: &mut Command, inherited: &[RawFd]) {
     command.process_group(0);
     let parent = nix::unistd::getpid();
+    let inherited = inherited.to_vec();
     let prepare = move || {
         nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
         // The parent may have ended before the line above.
         if nix::unistd::getppid() != parent {
             return Err(Errno::ESRCH.into());
         }
-        if let Some(fd) = inherited {
+        for &fd in &inherited {
             // SAFETY: F_SETFD takes an integer and touches no memory; on a number that is not open it fails.
             Errno::result(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) })?;
         }

@@ -73,7 +73,10 @@ struct Store {
 
 impl Store {
     fn start(target: &str, more: &[&str], redis_options: &[&str]) -> Store {
-        let mut cli = kayvee();
+        Store::start_by(kayvee(), target, more, redis_options)
+    }
+
+    fn start_by(mut cli: Command, target: &str, more: &[&str], redis_options: &[&str]) -> Store {
         cli.args(["run", "--target", target, "--port", &free_port().to_string()])
             .args(more)
             .arg("--")
@@ -251,6 +254,24 @@ fn a_store_that_is_killed_is_a_failure() {
         send_signal("KILL", store.supervised());
         assert_eq!(store.wait().code(), Some(1), "{way:?}");
     }
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_guest_that_crashes_says_where_and_is_a_failure() {
+    let mut cli = kayvee();
+    let console = state_folder().join("crash");
+    cli.stderr(fs::File::create(&console).unwrap());
+    let mut store = Store::start_by(cli, TCG.target, TCG.more, &["--enable-debug-command", "yes"]);
+    store.connect().write_all(b"DEBUG PANIC\r\n").unwrap();
+    assert_eq!(store.wait().code(), Some(1));
+    let console = fs::read_to_string(console).unwrap();
+    let (_, report) = console.split_once("panic: ").unwrap_or_else(|| panic!("no report in {console:?}"));
+    assert!(report.contains("  at kayvee_commands::"), "{report}");
+    assert!(
+        report.ends_with("kayvee: the guest crashed; its last lines have the cause and the backtrace\n"),
+        "{report}"
+    );
 }
 
 #[test]
