@@ -91,7 +91,8 @@ ring0_call_site:
     ret
 
 # kayvee_x86::ring0 numbers the calls. Call 0 sleeps until an interrupt. `sti` holds interrupts off for one more
-# instruction, so that one which is pending already ends the `hlt` instead of coming before it.
+# instruction, so that one which is pending already ends the `hlt` instead of coming before it. Where an emulator forgets
+# that, `wake_interrupt` steps over the `hlt`.
     .p2align 4
 general_protection:
     cmpq $ring0_call_site, 8(%rsp)
@@ -99,6 +100,7 @@ general_protection:
     test %eax, %eax
     jnz other_call
     sti
+sleeping:
     hlt
     cli
 return_to_ring_3:
@@ -168,7 +170,10 @@ wake_interrupt:
     movabs %eax, 0xfee000b0             # end of interrupt
     pop %rax
 spurious_interrupt:
-    iretq
+    cmpq $sleeping, (%rsp)
+    jne 1f
+    incq (%rsp)
+1:  iretq
 
     .p2align 4
 exception_stubs:

@@ -18,6 +18,9 @@ const APIC_TIMER_HZ: u64 = 1_000_000_000 / interrupts::TIMER_DIVISOR;
 /// How long the first measurement of a frequency takes.
 const MEASURE_NS: u64 = 1_000_000;
 const MEASURE_TICKS: u32 = (MEASURE_NS * APIC_TIMER_HZ / NS_PER_S) as u32;
+/// Monotonic time when the cycle counter stood at 0, which is when the machine was switched on. Not 0, so that what was
+/// a little earlier can be told.
+const POWER_ON_NS: u64 = NS_PER_S;
 const NS_PER_S: u64 = 1_000_000_000;
 /// Frequencies outside of this are measurements or statements gone wrong.
 const PLAUSIBLE_HZ: core::ops::RangeInclusive<u64> = 100_000_000..=20_000_000_000;
@@ -137,7 +140,8 @@ impl GuestClock {
             }
             self.measuring.set(reading);
             let (base_cycles, scale) = (cpu::cycles(), Scale::from_hz(hz));
-            self.source.set(Source::Cycles { base_cycles, base_ns: NS_PER_S, scale });
+            let base_ns = POWER_ON_NS + scale.to_ns(base_cycles);
+            self.source.set(Source::Cycles { base_cycles, base_ns, scale });
             if !matches!(hypervisor, Hypervisor::Kvm | Hypervisor::Tcg) {
                 self.timer_hz.set(measure_timer_hz(scale));
             }
@@ -158,11 +162,11 @@ impl GuestClock {
         Ok(())
     }
 
-    /// Takes the host's time just before it started the machine, in microseconds since 1970, where the CMOS clock,
+    /// Takes the host's time just before it switched the machine on, in microseconds since 1970, where the CMOS clock,
     /// which knows only whole seconds, is all that there is.
     pub fn hint_unix_us(&self, host_start_unix_us: u64) {
         if let Some(mut follower) = self.follower.get() {
-            follower.hint((host_start_unix_us * 1000).saturating_sub(self.start_ns.get()));
+            follower.hint(host_start_unix_us.saturating_mul(1000).saturating_sub(POWER_ON_NS));
             self.unix_offset_ns.set(follower.unix_offset_ns());
             self.follower.set(Some(follower));
         }
