@@ -2,14 +2,25 @@
 
 use super::wire::{Faults, Wire};
 use kayvee_net::{Addressing, Config, Event, Limits, Stack};
+use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, TcpPacket, UdpPacket};
 use std::net::Ipv4Addr;
 
 /// The address of the stack in [`fuzz_frames`], so that a fuzzer's dictionary can hit it.
 pub const FUZZ_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
+/// What came of a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// Frames that the stack sent.
+    pub frames_sent: usize,
+    /// Connections that the application got.
+    pub accepted: usize,
+}
+
 /// Feeds `data` to a stack as a sequence of frames: two bytes of length, little-endian, before each, and a byte of time
 /// in tenths of a second behind it. Nothing that comes over a wire may make it panic or exceed its limits.
-pub fn fuzz_frames(data: &[u8]) {
+pub fn fuzz_frames(data: &[u8]) -> Outcome {
+    let mut outcome = Outcome::default();
     let (&mode, mut rest) = data.split_first().unwrap_or((&0, &[]));
     let mut wire = Wire::new(Faults::NONE, 0);
     let addressing = match mode & 1 {
@@ -27,13 +38,15 @@ pub fn fuzz_frames(data: &[u8]) {
         rest = &rest[2 + len..];
         now_ns += 100_000_000 * u64::from(rest.first().copied().unwrap_or(0));
         rest = rest.get(1..).unwrap_or(&[]);
-        turn(&mut stack, &mut wire, now_ns);
+        turn(&mut stack, &mut wire, now_ns, &mut outcome);
         assert!(stack.connections() <= limits.connections);
+        assert!(stack.buffer_bytes() <= limits.buffer_bytes);
     }
+    outcome
 }
 
 /// Echoes, as an application that reads and writes.
-fn turn(stack: &mut Stack, wire: &mut Wire, now_ns: u64) {
+fn turn(stack: &mut Stack, wire: &mut Wire, now_ns: u64, outcome: &mut Outcome) {
     stack.poll(&mut wire.server, now_ns);
     while let Some(event) = stack.next_event() {
         match event {
@@ -43,9 +56,35 @@ fn turn(stack: &mut Stack, wire: &mut Wire, now_ns: u64) {
                 stack.consume(connection, sent);
             }
             Event::EndOfStream(connection) => stack.close(connection, now_ns),
+            Event::Accepted { .. } => outcome.accepted += 1,
             _ => {}
         }
     }
     stack.flush(&mut wire.server, now_ns);
-    wire.server.drain_sent().for_each(drop);
+    outcome.frames_sent += wire.server.drain_sent().count();
+}
+
+/// Makes the checksums of an Ethernet frame right where there is enough of it, so that what was changed inside gets
+/// past them.
+pub fn correct_checksums(frame: &mut [u8]) {
+    let Ok(mut ethernet) = EthernetFrame::new_checked(frame) else { return };
+    if ethernet.ethertype() != EthernetProtocol::Ipv4 {
+        return;
+    }
+    let Ok(mut ip) = Ipv4Packet::new_checked(ethernet.payload_mut()) else { return };
+    ip.fill_checksum();
+    let (from, to, next_header) = (ip.src_addr().into(), ip.dst_addr().into(), ip.next_header());
+    match next_header {
+        IpProtocol::Tcp => {
+            if let Ok(mut tcp) = TcpPacket::new_checked(ip.payload_mut()) {
+                tcp.fill_checksum(&from, &to);
+            }
+        }
+        IpProtocol::Udp => {
+            if let Ok(mut udp) = UdpPacket::new_checked(ip.payload_mut()) {
+                udp.fill_checksum(&from, &to);
+            }
+        }
+        _ => {}
+    }
 }

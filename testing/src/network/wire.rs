@@ -73,6 +73,16 @@ impl End {
         self.rx.0.push_back(frame);
     }
 
+    /// Takes the next frame that has arrived, for a test that is a station itself.
+    pub fn receive(&mut self) -> Option<Vec<u8>> {
+        self.rx.0.pop_front()
+    }
+
+    /// Sends a frame, for a test that is a station itself.
+    pub fn send(&mut self, frame: Vec<u8>) {
+        self.tx.sent.push_back(frame);
+    }
+
     /// Takes the frames that the device has sent.
     pub fn drain_sent(&mut self) -> impl Iterator<Item = Vec<u8>> + '_ {
         assert!(self.tx.unflushed.is_empty(), "frames were queued and the device was not told");
@@ -135,6 +145,8 @@ pub struct Wire {
     /// By time of arrival, then in the order of departure.
     in_flight: BTreeMap<(u64, u64), (Destination, Vec<u8>)>,
     frames: u64,
+    /// Frames sent to the server, if they are recorded.
+    recorded: Option<Vec<Vec<u8>>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -153,7 +165,18 @@ impl Wire {
             rng: Random::new(seed),
             in_flight: BTreeMap::new(),
             frames: 0,
+            recorded: None,
         }
+    }
+
+    /// Keeps a copy of each frame that is sent to the server from now on.
+    pub fn record(&mut self) {
+        self.recorded = Some(Vec::new());
+    }
+
+    /// The frames that were recorded.
+    pub fn recorded(&self) -> &[Vec<u8>] {
+        self.recorded.as_deref().unwrap_or(&[])
     }
 
     /// Takes what both ends have sent, and delivers what has arrived by `now_ns`.
@@ -162,6 +185,9 @@ impl Wire {
         let to_server: Vec<_> = self.client.drain_sent().collect();
         for frame in to_client {
             self.send(Destination::Client, frame, now_ns);
+        }
+        if let Some(recorded) = &mut self.recorded {
+            recorded.extend(to_server.iter().cloned());
         }
         for frame in to_server {
             self.send(Destination::Server, frame, now_ns);

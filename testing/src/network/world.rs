@@ -87,7 +87,7 @@ impl World {
         self.wire.run(self.now_ns);
         let next =
             [self.wire.next_arrival_ns(), self.stack.next_deadline_ns(), self.peer.next_deadline_ns(self.now_ns)];
-        let next_ns = next.into_iter().flatten().min().unwrap_or(self.now_ns);
+        let next_ns = next.into_iter().flatten().min().unwrap_or(self.now_ns + SECOND_NS / 10);
         self.now_ns = next_ns.max(self.now_ns + 1000);
     }
 

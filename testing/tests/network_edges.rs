@@ -1,0 +1,299 @@
+//! The TCP/IP stack where things run out, fall silent or are hostile.
+
+use kayvee_net::{Addressing, Config, Event, Limits, Stack};
+use kayvee_testing::network::{
+    wire::{Faults, Wire},
+    world::{CLIENT, Client, KEEPALIVE_S, PORT, SECOND_NS, SERVER, Traffic, World},
+};
+use smoltcp::{
+    phy::ChecksumCapabilities,
+    socket::tcp::State,
+    wire::{
+        ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, Icmpv4Packet,
+        Icmpv4Repr, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
+    },
+};
+use std::net::Ipv4Addr;
+
+fn world(connections: usize) -> World {
+    let limits = Limits { connections, buffer_bytes: connections * (8 << 10) };
+    World::new(Faults::NONE, Traffic::BothWaysAtOnce, limits, 1)
+}
+
+/// Opens connections and lets their handshakes finish. Nothing is sent on them.
+fn connect(world: &mut World, count: usize) -> Vec<Client> {
+    let clients: Vec<Client> = (0..count).map(|_| Client::open(world, Vec::new())).collect();
+    let end_ns = world.now_ns + SECOND_NS;
+    world.run_until(end_ns);
+    clients
+}
+
+fn states(world: &mut World, clients: &[Client]) -> Vec<State> {
+    clients.iter().map(|client| world.peer.socket(client.handle).state()).collect()
+}
+
+#[test]
+fn a_port_without_a_listener_resets() {
+    let mut world = world(4);
+    let handle = world.peer.connect(SERVER, PORT + 1, 4096);
+    world.run_until(SECOND_NS);
+    assert_eq!(world.peer.socket(handle).state(), State::Closed);
+    assert_eq!(world.stack.connections(), 0);
+}
+
+#[test]
+fn a_connection_too_many_is_reset_and_the_others_stay() {
+    let mut world = world(4);
+    let first = connect(&mut world, 4);
+    let late = connect(&mut world, 2);
+    assert_eq!(states(&mut world, &first), [State::Established; 4]);
+    assert_eq!(states(&mut world, &late), [State::Closed; 2]);
+    assert_eq!(world.accepted, 4);
+    // When one goes, its place is free again.
+    world.peer.socket(first[0].handle).close();
+    connect(&mut world, 0);
+    let next = connect(&mut world, 1);
+    assert_eq!(states(&mut world, &next), [State::Established]);
+}
+
+#[test]
+fn connections_in_time_wait_make_room() {
+    let mut world = world(4);
+    for _ in 0..50 {
+        let clients = connect(&mut world, 4);
+        assert_eq!(states(&mut world, &clients), [State::Established; 4]);
+        // The side that closes first waits, and this time that is the server.
+        for &connection in world.pending.keys() {
+            world.stack.close(connection, world.now_ns);
+        }
+        world.pending.clear();
+        for client in &clients {
+            world.peer.socket(client.handle).close();
+        }
+        connect(&mut world, 0);
+        assert_eq!(world.stack.connections(), 4);
+    }
+    assert_eq!(world.accepted, 200);
+}
+
+#[test]
+fn a_flood_of_syns_hurts_only_itself() {
+    let mut world = world(16);
+    let before = connect(&mut world, 4);
+    for port in 0..10_000 {
+        world.wire.server.inject(tcp_frame(port, TcpControl::Syn, None, &[]));
+        if port % 32 == 0 {
+            world.step();
+        }
+    }
+    assert_eq!(states(&mut world, &before), [State::Established; 4]);
+    assert!(world.stack.connections() <= 16);
+    let after = connect(&mut world, 4);
+    assert_eq!(states(&mut world, &after), [State::Established; 4]);
+    // Handshakes that were never finished are given up.
+    let end_ns = world.now_ns + 30 * SECOND_NS;
+    world.run_until(end_ns);
+    assert_eq!(world.stack.connections(), 8);
+}
+
+#[test]
+fn a_silent_peer_with_unacknowledged_data_counts_as_dead() {
+    let mut world = world(4);
+    let clients = connect(&mut world, 1);
+    world.wire.set_faults(Faults { loss_per_mille: 1000, ..Faults::NONE });
+    let &connection = world.pending.keys().next().unwrap();
+    assert_eq!(world.stack.send(connection, b"is anybody there?"), 17);
+    let cut_ns = world.now_ns;
+    world.run_until(cut_ns + 100 * SECOND_NS);
+    assert_eq!(world.closed, 0, "R2 is at least 100 seconds (RFC 9293 §3.8.3)");
+    world.run_until(cut_ns + 130 * SECOND_NS);
+    assert_eq!((world.closed, world.stack.connections()), (1, 0));
+    assert_eq!(states(&mut world, &clients), [State::Established], "the peer knows nothing of it");
+}
+
+#[test]
+fn an_idle_peer_is_probed_and_dropped_only_if_it_is_dead() {
+    let mut world = world(4);
+    connect(&mut world, 1);
+    let interval_ns = u64::from(KEEPALIVE_S) * SECOND_NS;
+    world.run_until(10 * interval_ns);
+    assert_eq!((world.closed, world.stack.connections()), (0, 1), "a living peer answers probes");
+    world.wire.set_faults(Faults { loss_per_mille: 1000, ..Faults::NONE });
+    let cut_ns = world.now_ns;
+    // It was heard of last up to an interval ago, so that the first probe is lost within the next one.
+    world.run_until(cut_ns + interval_ns + SECOND_NS);
+    assert_eq!(world.closed, 0, "one lost probe is no proof");
+    world.run_until(cut_ns + 4 * interval_ns);
+    assert_eq!((world.closed, world.stack.connections()), (1, 0));
+}
+
+#[test]
+fn what_is_not_read_waits_at_the_sender() {
+    let mut world = world(4);
+    let mut clients = connect(&mut world, 1);
+    let client = &mut clients[0];
+    client.data = (0..100_000u32).map(|n| n as u8).collect();
+    let &connection = world.pending.keys().next().unwrap();
+    world.pending.get_mut(&connection).unwrap().paused = true;
+    let pause_end_ns = world.now_ns + 100 * SECOND_NS;
+    while world.now_ns < pause_end_ns {
+        world.step();
+        assert!(!client.step(&mut world));
+    }
+    assert!(client.sent < 20_000, "{} bytes have gone somewhere", client.sent);
+    assert_eq!(client.received, 0);
+    world.pending.get_mut(&connection).unwrap().paused = false;
+    world.read(connection);
+    while !client.step(&mut world) {
+        world.step();
+    }
+    assert_eq!(client.received, client.data.len());
+}
+
+#[test]
+fn a_closed_connection_ends_even_if_the_peer_goes_on() {
+    let mut world = world(4);
+    let clients = connect(&mut world, 1);
+    let &connection = world.pending.keys().next().unwrap();
+    world.pending.clear();
+    world.stack.close(connection, world.now_ns);
+    let closed_ns = world.now_ns;
+    while world.stack.connections() > 0 {
+        world.peer.socket(clients[0].handle).send_slice(b"and another thing").unwrap_or(0);
+        let next_ns = world.now_ns + SECOND_NS / 10;
+        world.run_until(next_ns);
+        assert!(world.now_ns < closed_ns + 70 * SECOND_NS, "it lingers");
+    }
+    assert_eq!(world.stack.buffer_bytes(), 0);
+}
+
+#[test]
+fn an_aborted_connection_is_reset() {
+    let mut world = world(4);
+    let clients = connect(&mut world, 1);
+    let &connection = world.pending.keys().next().unwrap();
+    world.pending.clear();
+    world.stack.abort(connection);
+    let end_ns = world.now_ns + SECOND_NS;
+    world.run_until(end_ns);
+    assert_eq!(states(&mut world, &clients), [State::Closed]);
+    assert_eq!(world.stack.connections(), 0);
+    // Its id means nothing any more.
+    assert_eq!(world.stack.send(connection, b"x"), 0);
+    assert_eq!(world.stack.readable(connection), b"");
+}
+
+#[test]
+fn an_idle_stack_wants_no_turn() {
+    let mut world = world(4);
+    assert!(world.stack.next_event().is_some(), "its address");
+    world.run_until(SECOND_NS);
+    assert_eq!(world.stack.next_deadline_ns(), None);
+    connect(&mut world, 1);
+    world.run_until(20 * SECOND_NS);
+    let deadline_ns = world.stack.next_deadline_ns().unwrap();
+    assert!(deadline_ns > world.now_ns + SECOND_NS, "no sooner than the keepalive");
+}
+
+#[test]
+fn addresses_that_no_host_has_are_refused() {
+    let mut wire = Wire::new(Faults::NONE, 1);
+    for (address, gateway) in [
+        (Ipv4Addr::UNSPECIFIED, None),
+        (Ipv4Addr::BROADCAST, None),
+        (Ipv4Addr::new(224, 0, 0, 1), None),
+        (SERVER, Some(Ipv4Addr::new(239, 1, 2, 3))),
+    ] {
+        let addressing = Addressing::Static { address, prefix_bits: 24, gateway };
+        let config = Config { addressing, limits: Limits::for_memory(1 << 20, 1), keepalive_s: 0, seed: 1 };
+        assert!(Stack::new(config, &mut wire.server, 0).is_err(), "{address} {gateway:?}");
+    }
+}
+
+#[test]
+fn echo_requests_are_answered_and_nothing_else_is() {
+    let mut wire = Wire::new(Faults::NONE, 1);
+    let addressing = Addressing::Static { address: SERVER, prefix_bits: 24, gateway: None };
+    let config = Config { addressing, limits: Limits::for_memory(1 << 20, 1), keepalive_s: 0, seed: 1 };
+    let mut stack = Stack::new(config, &mut wire.server, 0).unwrap();
+    let mut replies = |frame: Vec<u8>| {
+        wire.server.inject(frame);
+        stack.poll(&mut wire.server, 0);
+        assert_eq!(stack.next_event().filter(|event| !matches!(event, Event::AddressAcquired(_))), None);
+        stack.flush(&mut wire.server, 0);
+        wire.server.drain_sent().collect::<Vec<_>>()
+    };
+    assert_eq!(replies(arp_request()).len(), 1, "who has SERVER?");
+    let reply = &replies(echo_request(SERVER))[0];
+    let ip = Ipv4Packet::new_checked(EthernetFrame::new_checked(reply).unwrap().payload()).unwrap();
+    assert_eq!((ip.src_addr(), ip.dst_addr()), (SERVER, CLIENT));
+    let icmp = Icmpv4Packet::new_checked(ip.payload()).unwrap();
+    let repr = Icmpv4Repr::parse(&icmp, &ChecksumCapabilities::default()).unwrap();
+    assert_eq!(repr, Icmpv4Repr::EchoReply { ident: 7, seq_no: 9, data: b"ping" });
+    assert!(replies(echo_request(Ipv4Addr::new(192, 0, 2, 99))).is_empty(), "another host's");
+    // A reset must never be answered with a reset (RFC 9293 §3.5.2).
+    assert!(replies(tcp_frame(1, TcpControl::Rst, None, &[])).is_empty());
+    let reset = &replies(tcp_frame(1, TcpControl::None, Some(TcpSeqNumber(77)), b"lost"))[0];
+    let ip = Ipv4Packet::new_checked(EthernetFrame::new_checked(reset).unwrap().payload()).unwrap();
+    let tcp = TcpPacket::new_checked(ip.payload()).unwrap();
+    assert!(tcp.rst() && tcp.seq_number() == TcpSeqNumber(77));
+}
+
+const SERVER_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
+const CLIENT_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 2]);
+
+fn ethernet_frame(ethertype: EthernetProtocol, len: usize, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let mut bytes = vec![0; 14 + len];
+    let mut frame = EthernetFrame::new_unchecked(&mut bytes);
+    EthernetRepr { src_addr: CLIENT_MAC, dst_addr: SERVER_MAC, ethertype }.emit(&mut frame);
+    fill(frame.payload_mut());
+    bytes
+}
+
+fn ipv4_frame(to: Ipv4Addr, next_header: IpProtocol, len: usize, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let ip = Ipv4Repr { src_addr: CLIENT, dst_addr: to, next_header, payload_len: len, hop_limit: 64 };
+    ethernet_frame(EthernetProtocol::Ipv4, 20 + len, |bytes| {
+        let mut packet = Ipv4Packet::new_unchecked(bytes);
+        ip.emit(&mut packet, &ChecksumCapabilities::default());
+        fill(packet.payload_mut());
+    })
+}
+
+fn arp_request() -> Vec<u8> {
+    let arp = ArpRepr::EthernetIpv4 {
+        operation: ArpOperation::Request,
+        source_hardware_addr: CLIENT_MAC,
+        source_protocol_addr: CLIENT,
+        target_hardware_addr: EthernetAddress::BROADCAST,
+        target_protocol_addr: SERVER,
+    };
+    ethernet_frame(EthernetProtocol::Arp, arp.buffer_len(), |bytes| arp.emit(&mut ArpPacket::new_unchecked(bytes)))
+}
+
+fn echo_request(to: Ipv4Addr) -> Vec<u8> {
+    let icmp = Icmpv4Repr::EchoRequest { ident: 7, seq_no: 9, data: b"ping" };
+    ipv4_frame(to, IpProtocol::Icmp, icmp.buffer_len(), |bytes| {
+        icmp.emit(&mut Icmpv4Packet::new_unchecked(bytes), &ChecksumCapabilities::default());
+    })
+}
+
+fn tcp_frame(from_port: u16, control: TcpControl, ack_number: Option<TcpSeqNumber>, payload: &[u8]) -> Vec<u8> {
+    let tcp = TcpRepr {
+        src_port: 1 + from_port,
+        dst_port: PORT,
+        control,
+        seq_number: TcpSeqNumber(1000),
+        ack_number,
+        window_len: 1000,
+        window_scale: None,
+        max_seg_size: None,
+        sack_permitted: false,
+        sack_ranges: [None; 3],
+        timestamp: None,
+        payload,
+    };
+    ipv4_frame(SERVER, IpProtocol::Tcp, tcp.buffer_len(), |bytes| {
+        let (from, to) = (IpAddress::Ipv4(CLIENT), IpAddress::Ipv4(SERVER));
+        tcp.emit(&mut TcpPacket::new_unchecked(bytes), &from, &to, &ChecksumCapabilities::default());
+    })
+}
