@@ -109,6 +109,7 @@ pub fn environment() -> Environment {
         process_id: 0,
         clock: &RealClock,
         heap: &FixedHeap,
+        system_memory_bytes: 1 << 30,
         processor_time: ProcessorTime::default,
         seed: [7; 32],
     }

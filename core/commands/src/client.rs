@@ -423,9 +423,10 @@ fn pause(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     };
     let timeout_ms = integer(&request[2]).map_err(|_| Error::text("ERR timeout is not an integer or out of range"))?;
     let timeout_ms = u64::try_from(timeout_ms).map_err(|_| Error::text("ERR timeout is negative"))?;
-    let until_ns = context.store.now.monotonic_ns.saturating_add(timeout_ms.saturating_mul(1_000_000));
-    let current = context.store.pause;
-    // A pause is never shortened or weakened by another one.
+    let now_ns = context.store.now.monotonic_ns;
+    let until_ns = now_ns.saturating_add(timeout_ms.saturating_mul(1_000_000));
+    // A pause that is in force is never shortened or weakened by another one.
+    let current = context.store.pause.filter(|pause| pause.until_ns > now_ns);
     context.store.pause = Some(Pause {
         until_ns: until_ns.max(current.map_or(0, |pause| pause.until_ns)),
         writes_only: writes_only && current.is_none_or(|pause| pause.writes_only),

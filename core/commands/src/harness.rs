@@ -59,6 +59,7 @@ impl Harness {
             process_id: 0,
             clock: &StillClock,
             heap,
+            system_memory_bytes: 1 << 30,
             processor_time: ProcessorTime::default,
             seed: [3; 32],
         };

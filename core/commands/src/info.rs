@@ -116,7 +116,7 @@ fn memory(store: &Store, out: &mut String) {
         ("used_memory", used),
         ("used_memory_rss", heap.resident_bytes()),
         ("used_memory_peak", peak),
-        ("total_system_memory", heap.limit_bytes().unwrap_or(0)),
+        ("total_system_memory", store.environment.system_memory_bytes),
         ("maxmemory", store.options.maxmemory),
     ] {
         line(out, field, bytes);

@@ -21,6 +21,8 @@ pub struct Environment {
     pub clock: &'static dyn Clock,
     /// Live memory figures.
     pub heap: &'static dyn Heap,
+    /// Bytes of memory that the machine has.
+    pub system_memory_bytes: u64,
     /// Processor time used so far.
     pub processor_time: fn() -> ProcessorTime,
     /// A secret seed from the platform's entropy: it keys the hash table and the random generator.

@@ -63,6 +63,7 @@ fn measure(keys: usize) {
         process_id: 0,
         clock: &StillClock,
         heap: &NoHeap,
+        system_memory_bytes: 1 << 30,
         processor_time: ProcessorTime::default,
         seed: [1; 32],
     };

@@ -56,6 +56,7 @@ impl Bench {
             process_id: 0,
             clock: &StillClock,
             heap,
+            system_memory_bytes: 1 << 30,
             processor_time: ProcessorTime::default,
             seed: [7; 32],
         };

@@ -55,6 +55,7 @@ fn run(mut setup: Setup) -> ! {
         process_id: 0,
         clock: &CLOCK,
         heap: &sys::HEAP,
+        system_memory_bytes: sys::HEAP.total_bytes(),
         processor_time: || ProcessorTime { user_us: CLOCK.busy_ns() / 1000, system_us: 0 },
         seed: engine_seed[..32].try_into().expect("32 bytes"),
     };

@@ -169,7 +169,8 @@ impl<'a> Server<'a> {
         let Some(&mut Client { connection, unread, ended }) = self.client(id) else { return };
         let fate = self.engine.fate(id);
         if fate == Fate::CloseNow {
-            self.stack.abort(connection);
+            // In an orderly way: a client's library takes a reset for a failure.
+            self.stack.close(connection, now_ns);
             return self.forget(id);
         }
         let output = self.engine.output(id);

@@ -12,7 +12,10 @@ use arguments::Invocation;
 use clock::SystemClock;
 use kayvee_platform::{Clock, ProcessorTime};
 use kayvee_server::{Engine, Environment, Options};
-use nix::sys::resource::{Usage, UsageWho, getrusage};
+use nix::sys::{
+    resource::{Usage, UsageWho, getrusage},
+    sysinfo::sysinfo,
+};
 use std::{
     fs::{self, File},
     io::{self, Read},
@@ -53,6 +56,7 @@ fn run(mut options: Options) -> io::Result<u8> {
         process_id: std::process::id(),
         clock,
         heap: sys::heap(),
+        system_memory_bytes: sysinfo()?.ram_total(),
         processor_time,
         seed: random_seed()?,
     };
