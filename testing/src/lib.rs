@@ -8,6 +8,8 @@
 pub mod client;
 pub mod conformance;
 pub mod differential;
+pub mod fuzz;
 pub mod in_process;
 pub mod network;
 pub mod random;
+pub mod stress;

@@ -1,7 +1,7 @@
 //! Reads `vectors/*.txt`; the format is explained in `docs/testing.md`.
 
 use super::pattern::{Bindings, Pattern};
-use crate::client::quoted;
+use crate::client::{encode, quoted};
 use std::{
     fmt,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -18,6 +18,18 @@ pub struct Case {
     pub tags: Vec<String>,
     /// What it does.
     pub steps: Vec<Step>,
+}
+
+impl Case {
+    /// The bytes of all its requests in a row, as examples for a fuzzer.
+    pub fn requests(&self) -> Vec<u8> {
+        let expand = |words: &[Template]| words.iter().map(|w| w.expand(&Bindings::new())).collect::<Vec<_>>();
+        let bytes = self.steps.iter().flat_map(|step| match &step.request {
+            Request::Command(words) => encode(&expand(words)),
+            Request::Raw(words) => expand(words).concat(),
+        });
+        bytes.collect()
+    }
 }
 
 /// Whose turn it is.

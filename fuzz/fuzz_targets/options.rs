@@ -1,0 +1,4 @@
+//! Process arguments.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| kayvee_testing::fuzz::options(data));

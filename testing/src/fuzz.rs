@@ -1,0 +1,301 @@
+//! Harnesses that take any bytes: what a stranger can send. None of them may panic, hang or allocate without bound.
+//!
+//! Each one is called by a target of `fuzz/`, where libFuzzer looks for bytes that break it, and by a seeded test, where
+//! [`Mutator`] makes them from examples.
+
+use crate::{
+    client::{ReplyReader, quoted},
+    in_process::environment,
+    random::Random,
+};
+use kayvee_commands::options::OPTIONS;
+use kayvee_platform::Now;
+use kayvee_resp::{Limits, Parser, Progress, ProtocolError, split_words};
+use kayvee_server::{
+    ClientId, Engine, Fate, Options, Peer,
+    boot::{BootArgs, quote_word},
+};
+
+/// A stream of requests as a server has understood it.
+#[derive(Debug, PartialEq, Eq)]
+struct Understood {
+    requests: Vec<Vec<Vec<u8>>>,
+    error: Option<ProtocolError>,
+    rest: Vec<u8>,
+}
+
+/// Parses a stream that arrives in pieces of the given lengths, the last of which repeats.
+fn understand(stream: &[u8], piece_lens: &[usize], limits: Limits) -> Understood {
+    let mut parser = Parser::new();
+    let mut understood = Understood { requests: Vec::new(), error: None, rest: Vec::new() };
+    let mut arrived = 0;
+    let mut lens = piece_lens.iter().copied();
+    let mut len = 1;
+    while arrived < stream.len() {
+        len = lens.next().unwrap_or(len).max(1);
+        let piece = &stream[arrived..(arrived + len).min(stream.len())];
+        arrived += piece.len();
+        understood.rest.extend_from_slice(piece);
+        loop {
+            let bytes = &understood.rest;
+            match parser.parse(bytes, limits) {
+                Ok(Progress::Complete(end)) => {
+                    assert!(end <= bytes.len(), "a request cannot end behind what has arrived");
+                    let request = parser.request(bytes);
+                    let words: Vec<Vec<u8>> = request.from(0).map(<[u8]>::to_vec).collect();
+                    assert_eq!(words.len(), request.len());
+                    assert!(words.iter().map(Vec::len).sum::<usize>() <= end, "arguments come from the request");
+                    understood.requests.push(words);
+                    parser.reset();
+                    understood.rest.drain(..end);
+                    if understood.rest.is_empty() {
+                        break;
+                    }
+                }
+                Ok(Progress::Partial { at_least }) => {
+                    assert!(at_least > bytes.len(), "what is asked for has not arrived yet");
+                    break;
+                }
+                Err(error) => {
+                    understood.error = Some(error);
+                    understood.rest.clear();
+                    return understood;
+                }
+            }
+        }
+    }
+    understood
+}
+
+/// The request parser: a stream means the same however it is split.
+pub fn resp(data: &[u8]) {
+    let Some((&[mode, first], stream)) = data.split_first_chunk() else { return };
+    let limits = Limits { bulk_bytes: 1 << 16, authenticated: mode & 1 == 0 };
+    let whole = understand(stream, &[stream.len()], limits);
+    let by_bytes = understand(stream, &[1], limits);
+    assert_eq!(whole, by_bytes, "byte by byte");
+    let len = usize::from(mode >> 1) + 1;
+    assert_eq!(whole, understand(stream, &[usize::from(first), len], limits), "{first} bytes, then {len} at a time");
+}
+
+/// The splitter of inline requests and boot arguments.
+pub fn words(data: &[u8]) {
+    let Ok(words) = split_words(data) else { return };
+    assert!(words.iter().map(Vec::len).sum::<usize>() <= data.len());
+    let texts: Option<Vec<&str>> = words.iter().map(|word| std::str::from_utf8(word).ok()).collect();
+    if let Some(texts) = texts {
+        let line = texts.iter().map(|word| quote_word(word)).collect::<Vec<_>>().join(" ");
+        assert_eq!(split_words(line.as_bytes()).as_ref(), Ok(&words), "what is quoted reads back");
+    }
+}
+
+/// The boot command line.
+pub fn boot_args(data: &[u8]) {
+    match BootArgs::parse(data) {
+        Ok(args) => check_options(&args.options),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// Process arguments: `data` holds them with a zero byte between.
+pub fn options(data: &[u8]) {
+    match Options::from_args(data.split(|b| *b == 0)) {
+        Ok(options) => check_options(&options),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// What `CONFIG GET` shows can be set again and changes nothing.
+fn check_options(options: &Options) {
+    for spec in OPTIONS {
+        let mut copy = options.clone();
+        let shown = (spec.get)(options);
+        assert_eq!((spec.set)(&mut copy, &shown), Ok(()), "{}", spec.name);
+        assert_eq!(&copy, options, "{}", spec.name);
+    }
+}
+
+/// An engine that a test drives.
+struct Driven {
+    engine: Engine,
+    now: Now,
+}
+
+impl Driven {
+    fn new(args: &[&str]) -> Driven {
+        let options = Options::from_args(args.iter().map(|arg| arg.as_bytes())).unwrap_or_default();
+        let now = Now { monotonic_ns: 1, unix_us: 1_700_000_000_000_000 };
+        Driven { engine: Engine::new(options, environment(), now), now }
+    }
+
+    fn connect(&mut self) -> Option<ClientId> {
+        self.engine.begin_turn(self.now);
+        self.engine.connect(Peer { remote: "192.0.2.1:1".into(), local: "192.0.2.2:6379".into() }).ok()
+    }
+
+    /// One turn in which some bytes arrive. Gives what is sent back and what becomes of the connection.
+    fn turn(&mut self, client: ClientId, bytes: &[u8]) -> (Vec<u8>, Fate) {
+        self.engine.begin_turn(self.now);
+        self.engine.receive(client, bytes);
+        self.engine.end_turn();
+        while self.engine.next_ready().is_some() {}
+        let output = self.engine.output(client).to_vec();
+        self.engine.sent(client, output.len());
+        (output, self.engine.fate(client))
+    }
+
+    /// Everything that comes back on a new connection for a stream of requests.
+    fn converse(&mut self, stream: &[u8], piece_len: usize) -> Vec<u8> {
+        let Some(client) = self.connect() else { return Vec::new() };
+        let mut output = Vec::new();
+        for piece in stream.chunks(piece_len.max(1)) {
+            let (sent, fate) = self.turn(client, piece);
+            output.extend_from_slice(&sent);
+            if matches!(fate, Fate::CloseAfterOutput | Fate::CloseNow) {
+                break;
+            }
+        }
+        self.engine.disconnect(client);
+        output
+    }
+}
+
+/// Whole engines: what one replies does not depend on how the requests were split, and is always made of replies.
+pub fn engine(data: &[u8]) {
+    let Some((&mode, stream)) = data.split_first() else { return };
+    let args: &[&str] = match mode & 3 {
+        0 => &["--requirepass", "secret"],
+        1 => &["--proto-max-bulk-len", "1mb", "--client-output-buffer-limit", "normal 1mb 0 0"],
+        _ => &["--enable-debug-command", "no"],
+    };
+    let whole = Driven::new(args).converse(stream, stream.len());
+    let split = Driven::new(args).converse(stream, 1 + usize::from(mode >> 2));
+    assert_eq!(replies(&whole), replies(&split), "the same replies however split: {}", quoted(stream));
+}
+
+/// Reads output as replies, all of it. Reports that count bytes and reads are left out.
+fn replies(output: &[u8]) -> Vec<String> {
+    let mut reader = ReplyReader::new(output);
+    let mut replies = Vec::new();
+    loop {
+        match reader.read_reply() {
+            Ok(reply) => {
+                let counts = reply.text().is_some_and(|text| text.starts_with(b"# ") || text.starts_with(b"id="));
+                replies.push(if counts { String::new() } else { reply.to_string() });
+            }
+            Err(error) => {
+                let at_end = error.kind() == std::io::ErrorKind::UnexpectedEof && reader.pending().is_empty();
+                assert!(at_end, "not a reply: {error}");
+                return replies;
+            }
+        }
+    }
+}
+
+/// Frames from the wire, as a sequence; see [`crate::network::fuzz`].
+pub fn frames(data: &[u8]) {
+    crate::network::fuzz::fuzz_frames(data);
+}
+
+/// Fails on purpose for some bytes, to prove that fuzzing finds such bytes.
+pub fn canary(data: &[u8]) {
+    let mut rest = data;
+    for part in [&b"*1\r\n"[..], b"$6", b"\r\nCANARY"] {
+        match rest.windows(part.len()).position(|window| window == part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return,
+        }
+    }
+    panic!("the canary was found");
+}
+
+/// Makes new inputs from examples, as a fuzzer without feedback does.
+pub struct Mutator {
+    random: Random,
+    examples: Vec<Vec<u8>>,
+}
+
+const INPUT_LIMIT_BYTES: usize = 4 << 10;
+/// Pieces that matter to one parser or another.
+const DICTIONARY: &[&[u8]] = &[
+    b"\r\n",
+    b"\n",
+    b"*",
+    b"$",
+    b"*1\r\n",
+    b"*3\r\n$3\r\n",
+    b"$-1\r\n",
+    b"$6",
+    b"\r\nCANARY",
+    b"\"",
+    b"'",
+    b"\\x",
+    b"\\",
+    b" ",
+    b"\0",
+    b"\x0b",
+    b"\x0c",
+    b"-1",
+    b"0",
+    b"9223372036854775808",
+    b"65537",
+    b"ip=",
+    b"gateway=",
+    b" -- ",
+    b"--",
+    b"--port\0",
+    b"--maxmemory\0",
+    b"100mb",
+    b"PING",
+    b"SET k v",
+    b"HELLO 3",
+    b"AUTH secret",
+    b"*2\r\n$4\r\nECHO\r\n",
+    b"INFO",
+    b"SCAN 0",
+    b"CLIENT REPLY OFF",
+    b"\xff",
+];
+
+impl Mutator {
+    /// A source of inputs that follow from `seed`.
+    pub fn new(seed: u64, examples: &[&[u8]]) -> Mutator {
+        Mutator { random: Random::new(seed), examples: examples.iter().map(|e| e.to_vec()).collect() }
+    }
+
+    /// The next input.
+    pub fn next_input(&mut self) -> Vec<u8> {
+        let random = &mut self.random;
+        let mut input = match self.examples.len() {
+            0 => Vec::new(),
+            count => self.examples[random.below(count)].clone(),
+        };
+        for _ in 0..1 + random.below(6) {
+            let at = random.below(input.len() + 1);
+            let len = random.below(input.len() - at + 1).min(1 + random.below(40));
+            match random.below(7) {
+                0 => drop(input.drain(at..at + len)),
+                1 => drop(input.splice(at..at, DICTIONARY[random.below(DICTIONARY.len())].iter().copied())),
+                2 => {
+                    let bytes = random.bytes(1 + len % 8);
+                    drop(input.splice(at..at, bytes));
+                }
+                3 if at < input.len() => input[at] ^= 1 << random.below(8),
+                4 => {
+                    let copy = input[at..at + len].to_vec();
+                    let to = random.below(input.len() + 1);
+                    drop(input.splice(to..to, copy));
+                }
+                5 => {
+                    let other =
+                        self.examples.get(random.below(self.examples.len().max(1))).cloned().unwrap_or_default();
+                    let from = random.below(other.len() + 1);
+                    drop(input.splice(at.., other[from..].iter().copied()));
+                }
+                _ => input.truncate(at.max(1)),
+            }
+        }
+        input.truncate(INPUT_LIMIT_BYTES);
+        input
+    }
+}
