@@ -36,6 +36,24 @@ const SECTIONS: &[Section] = &[
     },
     Section { name: "build", what: "the release build", command: &["cargo", "build", "--locked", "--release"] },
     Section {
+        name: "boot",
+        what: "the image on QEMU's machines: starting, failing and ending",
+        command: &[
+            "cargo",
+            "test",
+            "--locked",
+            "--release",
+            "-p",
+            "kayvee-image",
+            "--test",
+            "boot",
+            "--",
+            "--ignored",
+            "--test-threads",
+            "2",
+        ],
+    },
+    Section {
         name: "run",
         what: "the store as a process and as a guest, by the kayvee command",
         command: &[
