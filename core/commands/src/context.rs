@@ -151,6 +151,12 @@ impl Store {
     }
 
     fn calls_of(&mut self, command: &'static Command) -> usize {
+        // Pipelines mostly repeat one command: the one that is being timed.
+        if let Some((at, _)) = self.timed
+            && core::ptr::eq(self.calls[at].0, command)
+        {
+            return at;
+        }
         match self.calls.iter().position(|(counted, _)| core::ptr::eq(*counted, command)) {
             Some(at) => at,
             None => {
