@@ -114,7 +114,8 @@ impl Session {
             }
         };
         let announce = self.announcement(store, "linux", address, "a Linux process");
-        let run = Run { command, inherited: Vec::new(), ask: Ask::AtOnce, prove: Box::new(prove), announce };
+        let run =
+            Run { command, inherited: Vec::new(), carry: None, ask: Ask::AtOnce, prove: Box::new(prove), announce };
         let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;
         match failure {
             Some(failure) => Err(failure),
@@ -150,15 +151,12 @@ impl Session {
         guest.add_network(&mut command, &place, &end);
 
         let announce = self.announcement(store, &accelerator.name().to_ascii_lowercase(), front, &what);
-        let prove = move || {
-            thread::spawn(move || carrier.run());
-            ready::ping(front)
-        };
         let run = Run {
             command,
             inherited: vec![image.descriptor(), end.descriptor()],
+            carry: Some(Box::new(|| carrier.run())),
             ask: Ask::WhenListening,
-            prove: Box::new(prove),
+            prove: Box::new(move || ready::ping(front)),
             announce,
         };
         let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;

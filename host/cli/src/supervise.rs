@@ -26,6 +26,8 @@ pub enum Event {
     Listening,
     /// It has, or has not, answered.
     Answered(Result<()>),
+    /// What carries its connections has failed.
+    CarrierFailed(io::Error),
     /// It has ended.
     Ended(io::Result<ExitStatus>),
 }
@@ -36,6 +38,8 @@ pub struct Run {
     pub command: Command,
     /// The descriptors that it inherits.
     pub inherited: Vec<RawFd>,
+    /// What carries its connections, from when it accepts them on, if the host's kernel does not.
+    pub carry: Option<Box<dyn FnOnce() -> io::Result<()> + Send>>,
     /// When to ask whether it answers.
     pub ask: Ask,
     /// Proves that it answers.
@@ -68,7 +72,7 @@ pub fn catch_signals() -> Result<Signals> {
 
 /// Starts a store and stays with it until it has ended.
 pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcome> {
-    let Run { mut command, inherited, ask, prove, announce } = run;
+    let Run { mut command, inherited, carry, ask, prove, announce } = run;
     let (sender, events) = mpsc::channel();
     let (reader, writer) = io::pipe()?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
@@ -87,6 +91,7 @@ pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcom
     let mut supervision = Supervision {
         process,
         sender,
+        carry,
         prove: Some(prove),
         announce: Some(announce),
         failure: None,
@@ -122,6 +127,7 @@ pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcom
 struct Supervision {
     process: sys::Process,
     sender: mpsc::Sender<Event>,
+    carry: Option<Box<dyn FnOnce() -> io::Result<()> + Send>>,
     prove: Option<Box<dyn FnOnce() -> Result<()> + Send>>,
     announce: Option<Box<dyn FnOnce() -> Result<()>>>,
     failure: Option<anyhow::Error>,
@@ -150,6 +156,10 @@ impl Supervision {
     fn handle(&mut self, event: Event) -> Result<()> {
         match event {
             Event::Listening => {
+                if let Some(carry) = self.carry.take() {
+                    let sender = self.sender.clone();
+                    thread::spawn(move || carry().map_err(|error| sender.send(Event::CarrierFailed(error))));
+                }
                 if let Some(prove) = self.prove.take() {
                     let sender = self.sender.clone();
                     thread::spawn(move || sender.send(Event::Answered(prove())));
@@ -164,6 +174,7 @@ impl Supervision {
             Event::Answered(Err(error)) if self.phase == Phase::Boot => self.fail(error),
             Event::Signal if self.phase == Phase::Stop => self.end(Signal::SIGKILL),
             Event::Signal => self.end(Signal::SIGTERM),
+            Event::CarrierFailed(error) => self.fail(anyhow!(error).context("carrying the guest's connections")),
             Event::Answered(_) | Event::Ended(_) => Ok(()),
         }
     }

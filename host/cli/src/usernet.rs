@@ -256,3 +256,141 @@ impl Side for GuestSide<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Wire;
+    use std::{
+        io::{Read, Write},
+        net::{Shutdown, TcpStream as StdStream},
+        thread,
+    };
+
+    const PORT: u16 = 6379;
+    const MANY_CLIENTS: usize = 250;
+
+    /// Starts a host and a guest that sends back what it receives; returns the host's address.
+    fn host_and_guest(max_connections: usize) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let settings = Settings { guest: SocketAddr::new(GUEST.into(), PORT), max_connections, keepalive: None };
+        let (usernet, guest) = Usernet::new(vec![listener], settings).unwrap();
+        thread::spawn(move || usernet.run());
+        thread::spawn(move || echo(Wire::over(GUEST_MAC, guest).unwrap()));
+        address
+    }
+
+    /// A guest whose store is an echo, which resets the connection of whoever says so.
+    fn echo(mut wire: Wire) {
+        let addressing = Addressing::Static { address: GUEST, prefix_bits: PREFIX_BITS, gateway: Some(HOST) };
+        let limits = Limits { connections: 2 * MANY_CLIENTS, buffer_bytes: 64 << 20 };
+        let mut stack = Stack::new(Config { addressing, limits, keepalive_s: 0, seed: 1 }, &mut wire, 0).unwrap();
+        stack.listen(PORT);
+        let mut poll = Poll::new().unwrap();
+        poll.registry().register(wire.socket(), Token(0), Interest::READABLE | Interest::WRITABLE).unwrap();
+        let (mut events, started) = (Events::with_capacity(8), Instant::now());
+        let mut ended = std::collections::HashSet::new();
+        loop {
+            let now_ns = started.elapsed().as_nanos() as u64;
+            let due = stack.next_deadline_ns().map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(now_ns)));
+            poll.poll(&mut events, if wire.has_frames() { Some(Duration::ZERO) } else { due }).unwrap();
+            for event in &events {
+                wire.note(event.is_readable(), event.is_writable());
+            }
+            stack.poll(&mut wire, now_ns);
+            while let Some(event) = stack.next_event() {
+                let connection = match event {
+                    Event::Readable(connection) | Event::Writable(connection) => connection,
+                    Event::EndOfStream(connection) => {
+                        ended.insert(connection);
+                        connection
+                    }
+                    _ => continue,
+                };
+                loop {
+                    let bytes = stack.readable(connection).to_vec();
+                    if bytes.starts_with(b"reset") {
+                        stack.abort(connection);
+                    }
+                    let sent = stack.send(connection, &bytes);
+                    stack.consume(connection, sent);
+                    if sent == 0 {
+                        break;
+                    }
+                }
+                if ended.contains(&connection) && stack.readable(connection).is_empty() {
+                    ended.remove(&connection);
+                    stack.close(connection, now_ns);
+                }
+            }
+            stack.flush(&mut wire, now_ns);
+        }
+    }
+
+    #[test]
+    fn carries_much_and_then_the_end() {
+        let mut client = StdStream::connect(host_and_guest(8)).unwrap();
+        let sent: Vec<u8> = (0..20 << 20).map(|n: u32| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let (mut writer, bytes) = (client.try_clone().unwrap(), sent.clone());
+        let writing = thread::spawn(move || {
+            writer.write_all(&bytes).unwrap();
+            writer.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).unwrap();
+        writing.join().unwrap();
+        assert!(received == sent, "{} of {} bytes came back", received.len(), sent.len());
+    }
+
+    #[test]
+    fn many_clients_are_served_at_once_and_again() {
+        let address = host_and_guest(MANY_CLIENTS);
+        for round in 0..3u8 {
+            let mut clients: Vec<_> = (0..MANY_CLIENTS).map(|_| StdStream::connect(address).unwrap()).collect();
+            for client in &mut clients {
+                client.write_all(&[round; 100]).unwrap();
+            }
+            for client in &mut clients {
+                let mut reply = [0xff; 100];
+                client.read_exact(&mut reply).unwrap();
+                assert_eq!(reply, [round; 100]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_reset_by_the_guest_is_passed_on_and_its_number_used_again() {
+        let address = host_and_guest(8);
+        for _ in 0..20 {
+            let mut client = StdStream::connect(address).unwrap();
+            client.write_all(b"reset").unwrap();
+            assert_eq!(client.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+            let mut client = StdStream::connect(address).unwrap();
+            client.write_all(b"still there").unwrap();
+            let mut reply = [0; 11];
+            client.read_exact(&mut reply).unwrap();
+            assert_eq!(&reply, b"still there");
+        }
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_stops_only_itself() {
+        let address = host_and_guest(8);
+        let mut stuck = StdStream::connect(address).unwrap();
+        stuck.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+        let mut filled = 0;
+        // Until every buffer on the way and back is full for a while.
+        while let Ok(len) = stuck.write(&[7; CHUNK_BYTES]) {
+            filled += len;
+        }
+        let mut other = StdStream::connect(address).unwrap();
+        other.write_all(b"still served").unwrap();
+        other.read_exact(&mut [0; 12]).unwrap();
+        // It gets everything once it reads.
+        stuck.shutdown(Shutdown::Write).unwrap();
+        let mut received = Vec::new();
+        stuck.read_to_end(&mut received).unwrap();
+        assert_eq!(received.len(), filled);
+    }
+}

@@ -42,16 +42,16 @@ impl Wire {
     /// Makes a wire for a station with the address `mac`; returns this end and QEMU's.
     pub fn new(mac: [u8; 6]) -> io::Result<(Wire, StdUnixStream)> {
         let (own, qemu) = StdUnixStream::pair()?;
-        own.set_nonblocking(true)?;
-        let filled = 0..0;
-        let rx = Rx {
-            socket: UnixStream::from_std(own.try_clone()?),
-            buffer: vec![0; READ_BYTES].into(),
-            filled,
-            readable: true,
-        };
-        let tx = Tx { socket: UnixStream::from_std(own), queue: Vec::new(), sent_bytes: 0, writable: true };
-        Ok((Wire { mac, rx, tx }, qemu))
+        Ok((Wire::over(mac, own)?, qemu))
+    }
+
+    /// One end of a wire that exists.
+    pub fn over(mac: [u8; 6], end: StdUnixStream) -> io::Result<Wire> {
+        end.set_nonblocking(true)?;
+        let buffer = vec![0; READ_BYTES].into();
+        let rx = Rx { socket: UnixStream::from_std(end.try_clone()?), buffer, filled: 0..0, readable: true };
+        let tx = Tx { socket: UnixStream::from_std(end), queue: Vec::new(), sent_bytes: 0, writable: true };
+        Ok(Wire { mac, rx, tx })
     }
 
     /// The socket whose readiness to register.
