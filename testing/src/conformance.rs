@@ -22,7 +22,9 @@ use vectors::{Actor, Outcome, Request, Step};
 
 /// The pause between two attempts of an `until` step.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
-/// How long a case may take in which a server is expected to close a connection or to answer.
+/// So many cases in a row that could not even start mean that the server is gone.
+const GIVE_UP_AFTER: usize = 3;
+const UNPREPARED: &str = "cannot prepare";
 const ECHO_TOKEN: &str = "end-of-case";
 
 /// Where the server is and how to get in.
@@ -158,7 +160,7 @@ pub fn run_case(case: &Case, target: &Target, mode: Mode) -> Result<(), String> 
 fn run_recording(case: &Case, target: &Target, mode: Mode) -> (Result<(), String>, Vec<Got>) {
     let mut control = match prepare(target) {
         Ok(control) => control,
-        Err(error) => return (Err(format!("cannot prepare: {error}")), Vec::new()),
+        Err(error) => return (Err(format!("{UNPREPARED}: {error}")), Vec::new()),
     };
     let bindings = Bindings::from([("password".to_string(), target.password.clone().unwrap_or_default().into_bytes())]);
     let mut run = Run { case, target, mode, connections: HashMap::new(), bindings };
@@ -345,6 +347,7 @@ pub struct Totals {
 /// Runs all cases in every mode that suits them, printing failures as they come.
 pub fn run_all(cases: &[Case], target: &Target, traits: &Traits) -> Totals {
     let mut totals = Totals::default();
+    let mut unprepared = 0;
     for case in cases {
         if traits.unsuited(case).is_some() {
             totals.skipped += 1;
@@ -356,6 +359,11 @@ pub fn run_all(cases: &[Case], target: &Target, traits: &Traits) -> Totals {
                 Err(error) => {
                     totals.failed += 1;
                     println!("FAILED {error}");
+                    unprepared = if error.starts_with(UNPREPARED) { unprepared + 1 } else { 0 };
+                    if unprepared == GIVE_UP_AFTER {
+                        println!("the server is gone; the rest of the cases did not run");
+                        return totals;
+                    }
                 }
             }
         }

@@ -1,40 +1,85 @@
 //! What contributors run: `./kayvee test`, which is `cargo run -p xtask -- test`.
 //!
-//! A section is a command with a title. Every section runs even after another has failed; the last line sums them up.
+//! The tests are in sections. Every section runs even after another has failed; the last line sums them up.
 
+mod clients;
+mod command;
+mod store;
+
+use command::{Tally, cargo, run, testing};
 use std::{
-    io::{self, BufRead, BufReader, Write},
-    process::{Command, ExitCode, Stdio},
+    io,
+    process::{Command, ExitCode},
 };
+use store::{RedisServer, Store};
 
 const USAGE: &str = "\
 What contributors run.
 
-Usage: ./kayvee test [SECTION]...
+Usage: ./kayvee test [--long] [SECTION]...
 
-Runs everything that CI runs, or the sections named:
+Runs everything that CI runs, or the sections named. --long takes longer and finds more.
+
 ";
+
+/// How thorough a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effort {
+    /// What CI does.
+    Usual,
+    /// What takes gigabytes of memory and many minutes.
+    Long,
+}
 
 /// One part of the tests.
 struct Section {
     name: &'static str,
     what: &'static str,
-    command: &'static [&'static str],
+    run: fn(Effort) -> io::Result<Tally>,
 }
 
 const SECTIONS: &[Section] = &[
-    Section { name: "format", what: "rustfmt changes nothing", command: &["cargo", "fmt", "--all", "--check"] },
+    Section { name: "format", what: "rustfmt changes nothing", run: |_| cargo(&["fmt", "--all", "--check"]) },
     Section {
         name: "lint",
         what: "clippy has nothing to say",
-        command: &["cargo", "clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        run: |_| cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"]),
     },
     Section {
         name: "core",
         what: "the tests that need nothing but this host",
-        command: &["cargo", "test", "--locked", "--workspace", "--no-fail-fast"],
+        run: |_| cargo(&["test", "--locked", "--workspace", "--no-fail-fast"]),
     },
-    Section { name: "build", what: "the release build", command: &["cargo", "build", "--locked", "--release"] },
+    Section { name: "build", what: "the release build", run: |_| build(&[]) },
+    Section { name: "vectors", what: "the vectors and the fuzzer are right about redis-server", run: vectors },
+    Section {
+        name: "linux",
+        what: "vectors, clients, load and random commands on the Linux process",
+        run: |effort| everything(effort, &["--target", "linux"]),
+    },
+    Section {
+        name: "tcg",
+        what: "the same on a guest under emulation",
+        run: |effort| everything(effort, &["--target", "tcg", "--memory", "256"]),
+    },
+    Section {
+        name: "kvm",
+        what: "the same on a guest under KVM",
+        run: |effort| match store::kvm_works()? {
+            Ok(()) => everything(effort, &["--target", "kvm", "--memory", "256"]),
+            Err(why) => Ok(Tally::skipped(&format!("no guest boots under KVM here: {why}"))),
+        },
+    },
+    Section {
+        name: "pci",
+        what: "vectors and redis-cli on a guest with its devices on PCI",
+        run: |_| some(&["--target", "tcg", "--machine", "q35", "--memory", "64"]),
+    },
+    Section {
+        name: "user",
+        what: "vectors and redis-cli on a guest whose network needs no rights",
+        run: |_| some(&["--target", "tcg", "--net", "user", "--memory", "64"]),
+    },
     Section {
         name: "boot",
         what: "the image on QEMU's machines: starting, failing and ending",
@@ -55,38 +100,26 @@ const SECTIONS: &[Section] = &[
     },
     Section {
         name: "run",
-        what: "the store as a process and as a guest, by the kayvee command",
-        command: &[
-            "cargo",
-            "test",
-            "--locked",
-            "--release",
-            "-p",
-            "kayvee-cli",
-            "--test",
-            "run",
-            "--",
-            "--ignored",
-            "--test-threads",
-            "2",
-        ],
+        what: "the kayvee command, on every target",
+        run: |_| {
+            let test = ["test", "--locked", "--release", "-p", "kayvee-cli", "--test", "run"];
+            cargo(&[&test[..], &["--", "--ignored", "--test-threads", "2"]].concat())
+        },
     },
+    Section { name: "fuzz", what: "libFuzzer on every target of fuzz/ (with --long only)", run: fuzz },
 ];
-
-/// How many tests passed and failed.
-#[derive(Default)]
-struct Tally {
-    passed: u32,
-    failed: u32,
-}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first() {
-        Some((task, names)) if task == "test" && names.iter().all(|name| section(name).is_some()) => test(names),
-        Some((task, names)) if task == "test" && !names.iter().any(|name| name == "-h" || name == "--help") => {
-            eprint!("xtask: there is no such section\n\n{}", usage());
-            ExitCode::from(2)
+        Some((task, rest)) if task == "test" && !rest.iter().any(|word| word == "-h" || word == "--help") => {
+            let (options, names): (Vec<&String>, Vec<&String>) = rest.iter().partition(|word| word.starts_with("--"));
+            let known = |name: &&String| SECTIONS.iter().any(|section| section.name == name.as_str());
+            if !options.iter().all(|word| *word == "--long") || !names.iter().all(known) {
+                eprint!("xtask: there is no such section or option\n\n{}", usage());
+                return ExitCode::from(2);
+            }
+            test(&names, if options.is_empty() { Effort::Usual } else { Effort::Long })
         }
         _ => {
             print!("{}", usage());
@@ -100,65 +133,114 @@ fn usage() -> String {
     sections.fold(USAGE.to_string(), |text, line| text + &line)
 }
 
-fn section(name: &str) -> Option<&'static Section> {
-    SECTIONS.iter().find(|section| section.name == name)
-}
-
-fn test(names: &[String]) -> ExitCode {
+fn test(names: &[&String], effort: Effort) -> ExitCode {
     let mut total = Tally::default();
     let mut failed_sections = Vec::new();
-    let wanted = |section: &&Section| names.is_empty() || names.iter().any(|name| name == section.name);
+    let wanted = |section: &&Section| names.is_empty() || names.iter().any(|name| *name == section.name);
     for section in SECTIONS.iter().filter(wanted) {
         println!("\n== {}: {}", section.name, section.what);
-        let tally = section.run().unwrap_or_else(|error| {
-            println!("{}: {error}", section.command[0]);
-            Tally { passed: 0, failed: 1 }
+        let tally = (section.run)(effort).unwrap_or_else(|error| {
+            println!("FAILED {}: {error}", section.name);
+            Tally { failed: 1, ..Tally::default() }
         });
+        println!("== {}: {tally}", section.name);
         if tally.failed > 0 {
             failed_sections.push(section.name);
         }
-        total.passed += tally.passed;
-        total.failed += tally.failed;
+        total += tally;
     }
     println!();
     if !failed_sections.is_empty() {
         println!("failed: {}", failed_sections.join(", "));
     }
-    println!("{} passed, {} failed", total.passed, total.failed);
+    println!("{total}");
     ExitCode::from(u8::from(total.failed > 0))
 }
 
-impl Section {
-    /// Runs the section and counts its tests; one that reports none, such as a build, counts as one test.
-    fn run(&self) -> io::Result<Tally> {
-        let (program, arguments) = self.command.split_first().expect("a section has a command");
-        let mut child = Command::new(program).args(arguments).stdout(Stdio::piped()).spawn()?;
-        let mut tally = Tally::default();
-        let mut stdout = io::stdout().lock();
-        for line in BufReader::new(child.stdout.take().expect("it is piped")).lines() {
-            let line = line?;
-            writeln!(stdout, "{line}")?;
-            let (passed, failed) = counts(&line).unwrap_or_default();
-            tally.passed += passed;
-            tally.failed += failed;
-        }
-        let succeeded = child.wait()?.success();
-        if !succeeded && tally.failed == 0 {
-            tally.failed = 1;
-        } else if succeeded && tally.passed == 0 {
-            tally.passed = 1;
-        }
-        Ok(tally)
+/// Builds what the later sections run. They do it too, so that each can be run by itself.
+fn build(options: &[&str]) -> io::Result<Tally> {
+    let release = ["build", "--locked", "--release", "-p", "kayvee-cli", "-p", "kayvee-linux", "-p", "kayvee-guest"];
+    let mut tally = cargo(&[&release[..], options].concat())?;
+    tally += cargo(&[&["build", "--locked", "-p", "kayvee-testing", "--bins"], options].concat())?;
+    Ok(tally)
+}
+
+/// A build before other tests: it counts only when it fails.
+fn need_build() -> io::Result<()> {
+    match build(&["--quiet"])?.failed {
+        0 => Ok(()),
+        _ => Err(io::Error::other("the build failed")),
     }
 }
 
-/// Reads a test runner's `test result: ok. 20 passed; 0 failed; …`.
-fn counts(line: &str) -> Option<(u32, u32)> {
-    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
-    let mut counts = counts.split("; ").map(|count| count.split_once(' '));
-    let (passed, _) = counts.next()??;
-    let (failed, _) = counts.next()??;
-    Some((passed.parse().ok()?, failed.parse().ok()?))
+/// The tests of the tests: what they say of redis-server, and that they find something where there is something.
+fn vectors(_: Effort) -> io::Result<Tally> {
+    need_build()?;
+    let redis = RedisServer::start(&["--enable-debug-command", "yes"])?;
+    let other = RedisServer::start(&["--maxmemory-policy", "allkeys-lfu"])?;
+    let mut tally = run(testing("conformance").args(["--addr", &redis.addr()]))?;
+    let mut compare = testing("differential");
+    compare.args(["--left", &redis.addr(), "--right", &other.addr(), "--seed", "1", "--steps", "20000"]);
+    // One of the two says something else to OBJECT FREQ: that must not go unnoticed.
+    let output = compare.output()?;
+    if output.status.code() == Some(1) && String::from_utf8_lossy(&output.stdout).contains("LFU maxmemory policy") {
+        println!("ok the differential fuzzer finds a difference");
+        tally.passed += 1;
+    } else {
+        println!("FAILED the differential fuzzer finds a difference: {}", String::from_utf8_lossy(&output.stdout));
+        tally.failed += 1;
+    }
+    Ok(tally)
+}
+
+/// Everything that a running store has to pass.
+fn everything(effort: Effort, arguments: &[&str]) -> io::Result<Tally> {
+    need_build()?;
+    let store = Store::start(arguments)?;
+    let redis = RedisServer::start(&[])?;
+    let (steps, long): (_, &[&str]) = match effort {
+        Effort::Usual => ("60000", &[]),
+        Effort::Long => ("5000000", &["--long"]),
+    };
+    let mut tally = run(testing("conformance").args(["--addr", &store.addr]))?;
+    tally += clients::all(&store.addr)?;
+    tally += run(testing("stress").args(["--addr", &store.addr]).args(long))?;
+    let pair = ["--left", &redis.addr(), "--right", &store.addr];
+    tally += run(testing("differential").args(pair).args(["--steps", steps]))?;
+    tally += store.end()?;
+    Ok(tally)
+}
+
+/// What shows that a store on another kind of machine is the same one.
+fn some(arguments: &[&str]) -> io::Result<Tally> {
+    need_build()?;
+    let store = Store::start(arguments)?;
+    let mut tally = run(testing("conformance").args(["--addr", &store.addr]))?;
+    tally += clients::redis_cli(&store.addr)?;
+    tally += store.end()?;
+    Ok(tally)
+}
+
+/// Each libFuzzer target for a minute; the canary has to fail.
+fn fuzz(effort: Effort) -> io::Result<Tally> {
+    if effort == Effort::Usual {
+        return Ok(Tally::skipped("libFuzzer runs with --long; the same harnesses have run as seeded tests"));
+    }
+    let works = |program: &mut Command| program.output().is_ok_and(|output| output.status.success());
+    if !works(Command::new("cargo").args(["+nightly", "fuzz", "--version"])) {
+        let how = "rustup toolchain install nightly && cargo install cargo-fuzz";
+        return Ok(Tally::skipped(&format!("cargo-fuzz is missing; install it with: {how}")));
+    }
+    let mut tally = Tally::default();
+    for target in ["resp", "words", "boot_args", "options", "engine", "frames", "canary"] {
+        let mut fuzz = Command::new("cargo");
+        fuzz.args(["+nightly", "fuzz", "run", target, "--", "-max_total_time=60", "-rss_limit_mb=4096"]);
+        let status = fuzz.current_dir(command::root().join("fuzz")).status()?;
+        let passed = status.success() != (target == "canary");
+        println!("{} {target}", if passed { "ok" } else { "FAILED" });
+        tally += Tally { passed: u32::from(passed), failed: u32::from(!passed), skipped: 0 };
+    }
+    Ok(tally)
 }
 
 #[cfg(test)]
@@ -166,17 +248,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_the_runner_s_result() {
-        let line = "test result: FAILED. 18 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.26s";
-        assert_eq!(counts(line), Some((18, 2)));
-        assert_eq!(counts("test result: ok"), None);
-        assert_eq!(counts("test proxy ... ok"), None);
-    }
-
-    #[test]
     fn every_section_has_its_own_name() {
         for (at, section) in SECTIONS.iter().enumerate() {
-            assert!(!section.command.is_empty());
             assert!(SECTIONS[..at].iter().all(|earlier| earlier.name != section.name), "{}", section.name);
         }
     }

@@ -1,0 +1,89 @@
+//! Real clients, installed once into the folder that cargo builds in.
+
+use crate::command::{Tally, root, run, target_dir};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Every client there is, against one store.
+pub fn all(addr: &str) -> io::Result<Tally> {
+    let mut tally = redis_cli(addr)?;
+    tally += redis_py(addr)?;
+    tally += node(addr)?;
+    Ok(tally)
+}
+
+/// redis-cli and redis-benchmark.
+pub fn redis_cli(addr: &str) -> io::Result<Tally> {
+    run(Command::new(sources().join("redis_cli.sh")).args(host_and_port(addr)))
+}
+
+fn redis_py(addr: &str) -> io::Result<Tally> {
+    let venv = installed("python", &["requirements.txt"], |dir| {
+        let venv = dir.join("venv");
+        if !succeeds(Command::new("python3").args(["-m", "venv"]).arg(&venv)) {
+            // Debian keeps this part of Python in a package of its own.
+            let install = ["install", "-y", "--no-install-recommends", "python3-venv"];
+            let installed = succeeds(Command::new("apt-get").arg("update").arg("-qq"))
+                && succeeds(Command::new("apt-get").args(install))
+                && succeeds(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv));
+            if !installed {
+                return Err("python3 -m venv fails; install it with: sudo apt-get install python3-venv");
+            }
+        }
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"];
+        let pip = Command::new(venv.join("bin/python")).args(pip).arg(dir.join("requirements.txt")).status();
+        if pip.is_ok_and(|status| status.success()) { Ok(()) } else { Err("pip could not install redis-py") }
+    })?;
+    run(Command::new(venv.join("venv/bin/python")).arg(sources().join("redis_py.py")).args(host_and_port(addr)))
+}
+
+fn node(addr: &str) -> io::Result<Tally> {
+    let dir = installed("node", &["package.json", "package-lock.json", "node_clients.mjs"], |dir| {
+        let install = ["ci", "--no-audit", "--no-fund", "--loglevel=error"];
+        if succeeds(Command::new("npm").args(install).current_dir(dir)) { Ok(()) } else { Err("npm ci failed") }
+    })?;
+    run(Command::new("node").arg(dir.join("node_clients.mjs")).args(host_and_port(addr)))
+}
+
+fn sources() -> PathBuf {
+    root().join("testing/clients")
+}
+
+fn host_and_port(addr: &str) -> [&str; 2] {
+    let (host, port) = addr.rsplit_once(':').unwrap_or((addr, "6379"));
+    [host, port]
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// A folder in which `install` has succeeded with the present contents of `files`.
+fn installed(
+    name: &str,
+    files: &[&str],
+    install: impl FnOnce(&Path) -> Result<(), &'static str>,
+) -> io::Result<PathBuf> {
+    let dir = target_dir().join("clients").join(name);
+    let unchanged = |file: &&str| {
+        let stamp = fs::read(dir.join(format!("{file}.installed")));
+        matches!((stamp, fs::read(sources().join(file))), (Ok(a), Ok(b)) if a == b)
+    };
+    if files.iter().all(|file| unchanged(file)) {
+        return Ok(dir);
+    }
+    println!("installing the clients for {name} into {}", dir.display());
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir)?;
+    for file in files {
+        fs::copy(sources().join(file), dir.join(file))?;
+    }
+    install(&dir).map_err(io::Error::other)?;
+    for file in files {
+        fs::copy(dir.join(file), dir.join(format!("{file}.installed")))?;
+    }
+    Ok(dir)
+}
