@@ -72,7 +72,7 @@ fn installed(
         let stamp = fs::read(dir.join(format!("{file}.installed")));
         matches!((stamp, fs::read(sources().join(file))), (Ok(a), Ok(b)) if a == b)
     };
-    if files.iter().all(|file| unchanged(file)) {
+    if files.iter().all(unchanged) {
         return Ok(dir);
     }
     println!("installing the clients for {name} into {}", dir.display());
