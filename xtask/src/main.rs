@@ -83,29 +83,9 @@ const SECTIONS: &[Section] = &[
     Section {
         name: "boot",
         what: "the image on QEMU's machines: starting, failing and ending",
-        command: &[
-            "cargo",
-            "test",
-            "--locked",
-            "--release",
-            "-p",
-            "kayvee-image",
-            "--test",
-            "boot",
-            "--",
-            "--ignored",
-            "--test-threads",
-            "2",
-        ],
+        run: |_| ignored_tests("kayvee-image", "boot"),
     },
-    Section {
-        name: "run",
-        what: "the kayvee command, on every target",
-        run: |_| {
-            let test = ["test", "--locked", "--release", "-p", "kayvee-cli", "--test", "run"];
-            cargo(&[&test[..], &["--", "--ignored", "--test-threads", "2"]].concat())
-        },
-    },
+    Section { name: "run", what: "the kayvee command, on every target", run: |_| ignored_tests("kayvee-cli", "run") },
     Section { name: "fuzz", what: "libFuzzer on every target of fuzz/ (with --long only)", run: fuzz },
 ];
 
@@ -155,6 +135,12 @@ fn test(names: &[&String], effort: Effort) -> ExitCode {
     }
     println!("{total}");
     ExitCode::from(u8::from(total.failed > 0))
+}
+
+/// The tests of a crate that start processes and guests from the release build.
+fn ignored_tests(package: &str, test: &str) -> io::Result<Tally> {
+    let which = ["test", "--locked", "--release", "-p", package, "--test", test];
+    cargo(&[&which[..], &["--", "--ignored", "--test-threads", "2"]].concat())
 }
 
 /// Builds what the later sections run. They do it too, so that each can be run by itself.
