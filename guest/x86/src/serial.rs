@@ -4,7 +4,10 @@
 //! holds, and what is to be printed is collected first.
 
 use crate::port;
-use core::fmt;
+use core::{
+    fmt,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 const COM1: u16 = 0x3f8;
 const FIFO_CONTROL: u16 = COM1 + 2;
@@ -15,6 +18,8 @@ const TRANSMITTER_EMPTY: u8 = 0x20;
 const FIFO_BYTES: usize = 16;
 /// Looks at the line status before the console counts as stuck and the rest of a text is dropped: the program goes on.
 const STATUS_POLLS_MAX: u32 = 20_000;
+/// Set while nobody takes the console's output: then it is looked at once for each piece of text, and not waited for.
+static STUCK: AtomicBool = AtomicBool::new(false);
 /// Text is collected up to this length before it is sent.
 const BUFFER_BYTES: usize = 512;
 
@@ -27,8 +32,11 @@ pub fn init() {
 fn send(bytes: &[u8]) {
     for chunk in bytes.chunks(FIFO_BYTES) {
         // SAFETY: the ports belong to the serial device, which knows no memory.
-        let empty = (0..STATUS_POLLS_MAX).any(|_| unsafe { port::read_u8(LINE_STATUS) } & TRANSMITTER_EMPTY != 0);
-        if !empty {
+        let is_empty = |_| unsafe { port::read_u8(LINE_STATUS) } & TRANSMITTER_EMPTY != 0;
+        let polls = if STUCK.load(Ordering::Relaxed) { 1 } else { STATUS_POLLS_MAX };
+        let is_stuck = !(0..polls).any(is_empty);
+        STUCK.store(is_stuck, Ordering::Relaxed);
+        if is_stuck {
             return;
         }
         for byte in chunk {

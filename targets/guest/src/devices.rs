@@ -151,8 +151,7 @@ fn probe(setup: &mut Setup, address: u64, bytes: usize) -> Result<Option<(Device
 
 fn find_on_pci(setup: &mut Setup, found: &mut Found) -> Result<(), String> {
     let mut bus = Pci(setup);
-    let functions: Vec<_> = pci::scan(&mut bus).collect();
-    for (kind, function) in functions {
+    for (kind, function) in pci::scan(&mut bus) {
         let transport = PciTransport::new(&mut bus, function)
             .map_err(|error| format!("PCI device {:02x}.{}: {error}", function.device, function.function))?;
         found.push((kind, AnyTransport::Pci(transport)));

@@ -69,6 +69,9 @@ impl<'a> Server<'a> {
     /// One turn: all that has arrived, and all that follows from it.
     fn turn(&mut self) {
         let now = self.machine.clock().now();
+        if now.monotonic_ns >= self.machine.clock().wall_clock_due_ns() {
+            self.machine.follow_wall_clock();
+        }
         self.stack.poll(&mut self.card, now.monotonic_ns);
         self.engine.begin_turn(now);
         for id in core::mem::take(&mut self.unread) {
@@ -207,7 +210,7 @@ impl<'a> Server<'a> {
         while !self.card.split().0.ready() {
             let now_ns = clock.now().monotonic_ns;
             if now_ns >= deadline_ns {
-                return self.machine.follow_wall_clock();
+                return;
             }
             if now_ns >= poll_until_ns {
                 return self.sleep(deadline_ns, now_ns);
