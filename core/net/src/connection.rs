@@ -141,6 +141,10 @@ impl Connection {
         self.sockets.get_mut(self.handle)
     }
 
+    pub fn state(&self) -> State {
+        self.sockets.get::<tcp::Socket>(self.handle).state()
+    }
+
     /// The connection has ended, and its last segment has left.
     pub fn is_over(&mut self) -> bool {
         let socket = self.socket();

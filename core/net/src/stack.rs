@@ -214,8 +214,11 @@ impl Stack {
         let flow = (0..ports).find_map(|skipped| {
             let port = DYNAMIC_PORTS.start() + (self.ports_used.wrapping_add(skipped)) % ports;
             let flow = FlowKey::new(*remote.ip(), remote.port(), port);
-            (!self.flows.contains_key(&flow)).then_some(flow)
+            self.is_free(flow).then_some(flow)
         })?;
+        if let Some(&ended) = self.flows.get(&flow) {
+            self.release(ended);
+        }
         self.ports_used = (flow.local_port() - DYNAMIC_PORTS.start() + 1) % ports;
         let share = self.make_room()?;
         let context = self.interface.context();
@@ -223,6 +226,12 @@ impl Stack {
         let slot = self.insert(connection);
         self.touch_egress(slot);
         Some(ConnectionId(slot))
+    }
+
+    /// Whether a connection can be opened for a flow: there is none, or one whose peer has ended it and knows of our end.
+    fn is_free(&self, flow: FlowKey) -> bool {
+        let connection = self.flows.get(&flow).and_then(|&slot| self.slots[slot as usize].as_ref());
+        connection.is_none_or(|connection| connection.owner == Owner::Nobody && connection.state() == State::TimeWait)
     }
 
     /// Changes [`Config::keepalive_s`] for the connections to come.

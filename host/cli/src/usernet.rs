@@ -79,7 +79,8 @@ impl Usernet {
         poll.registry().register(wire.socket(), token, Interest::READABLE | Interest::WRITABLE)?;
         let config = Config {
             addressing: Addressing::Static { address: HOST, prefix_bits: PREFIX_BITS, gateway: None },
-            limits: Limits { connections: settings.max_connections, buffer_bytes: BUFFER_BYTES },
+            // As many again may be on their way out, when their clients have gone already.
+            limits: Limits { connections: 2 * settings.max_connections, buffer_bytes: BUFFER_BYTES },
             // The host's end is alive as long as this process is.
             keepalive_s: 0,
             seed: RandomState::new().hash_one(0),
@@ -186,8 +187,10 @@ impl Usernet {
     }
 
     fn connect(&mut self, mut client: TcpStream, now_ns: u64) {
-        // A client for which there is no room is dropped.
-        let Some(connection) = self.stack.connect(self.guest, now_ns) else { return };
+        let Some(connection) = self.stack.connect(self.guest, now_ns) else {
+            // No room for it.
+            return SocketSide::new(client).break_off();
+        };
         let number = connection.0 as usize;
         let token = Token(self.listeners.tokens() + 1 + number);
         if self.poll.registry().register(&mut client, token, Interest::READABLE | Interest::WRITABLE).is_err() {
