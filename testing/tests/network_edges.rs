@@ -223,6 +223,8 @@ fn echo_requests_are_answered_and_nothing_else_is() {
         stack.flush(&mut wire.server, 0);
         wire.server.drain_sent().collect::<Vec<_>>()
     };
+    // RFC 5227 §2.3: a new address is announced.
+    assert_eq!(replies(Vec::new()).len(), 1);
     assert_eq!(replies(arp_request()).len(), 1, "who has SERVER?");
     let reply = &replies(echo_request(SERVER))[0];
     let ip = Ipv4Packet::new_checked(EthernetFrame::new_checked(reply).unwrap().payload()).unwrap();

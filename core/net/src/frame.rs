@@ -5,7 +5,10 @@ use kayvee_platform::{FrameTx, MAX_FRAME_BYTES};
 use smoltcp::{
     phy::{self, Device, DeviceCapabilities, Medium},
     time::Instant,
-    wire::{ArpOperation, ArpPacket, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, TcpPacket},
+    wire::{
+        ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, IpProtocol,
+        Ipv4Packet, TcpPacket,
+    },
 };
 
 /// `smoltcp`'s device for the handling of one received frame, or of none, with replies going straight to the device.
@@ -67,6 +70,26 @@ impl<T: FrameTx> phy::TxToken for TxToken<'_, T> {
             (None, None) => unreachable!("the device called `fill` and returned nothing"),
         }
     }
+}
+
+/// Tells the link that `address` is at `mac` now, for those that remember another station at it (RFC 5227 §2.3).
+/// Returns whether the device had room for that.
+pub(crate) fn announce(tx: &mut impl FrameTx, mac: EthernetAddress, address: Ipv4Addr) -> bool {
+    let arp = ArpRepr::EthernetIpv4 {
+        operation: ArpOperation::Request,
+        source_hardware_addr: mac,
+        source_protocol_addr: address,
+        target_hardware_addr: EthernetAddress([0; 6]),
+        target_protocol_addr: address,
+    };
+    let ethernet =
+        EthernetRepr { src_addr: mac, dst_addr: EthernetAddress::BROADCAST, ethertype: EthernetProtocol::Arp };
+    let sent = tx.transmit(ethernet.buffer_len() + arp.buffer_len(), |buffer| {
+        let mut frame = EthernetFrame::new_unchecked(buffer);
+        ethernet.emit(&mut frame);
+        arp.emit(&mut ArpPacket::new_unchecked(frame.payload_mut()));
+    });
+    sent.is_some()
 }
 
 /// Whether an address can be that of a single host.

@@ -1,6 +1,6 @@
 use crate::{
     connection::{Connection, ConnectionId, Owner},
-    frame::{Class, FlowKey, FrameIo, classify, is_host},
+    frame::{Class, FlowKey, FrameIo, announce, classify, is_host},
     limits::Limits,
 };
 use alloc::{
@@ -108,9 +108,12 @@ pub enum Event {
 /// A TCP/IP stack; see the crate's documentation for how to drive it.
 pub struct Stack {
     interface: Interface,
+    mac: EthernetAddress,
     config: Config,
     keepalive: Option<Duration>,
     lease: Option<Lease>,
+    /// The link has yet to be told of the address.
+    unannounced: bool,
     address_events: VecDeque<Event>,
     ports: Vec<u16>,
     /// How far into [`DYNAMIC_PORTS`] the next connection's search for a port begins.
@@ -167,9 +170,11 @@ impl Stack {
         });
         let mut stack = Stack {
             interface,
+            mac,
             config,
             keepalive: None,
             lease: None,
+            unannounced: false,
             address_events: VecDeque::new(),
             ports: Vec::new(),
             ports_used: 0,
@@ -284,6 +289,9 @@ impl Stack {
             self.touch_all();
         }
         self.run_control(tx, now_ns);
+        if let Some(lease) = self.lease.filter(|_| self.unannounced) {
+            self.unannounced = !announce(tx, self.mac, lease.address);
+        }
         while let Some(&(due_ns, slot)) = self.timers.first()
             && due_ns <= now_ns
         {
@@ -622,6 +630,7 @@ impl Stack {
 
     fn set_lease(&mut self, lease: Option<Lease>) {
         self.lease = lease;
+        self.unannounced = lease.is_some();
         self.interface.update_ip_addrs(|addresses| {
             addresses.clear();
             if let Some(lease) = lease {

@@ -1,0 +1,160 @@
+//! What one request costs in the TCP/IP stack, by the number of connections: `cargo bench -p kayvee-testing`.
+//!
+//! Requests and replies are as small as PING's. Each turn brings one request on each of 50 connections; the others are
+//! idle. Only the stack's turn is timed: frames are made before, and replies are thrown away afterwards.
+
+use kayvee_net::{Addressing, Config, Event, Limits, Stack};
+use kayvee_testing::network::wire::{Faults, Wire};
+use smoltcp::{
+    phy::ChecksumCapabilities,
+    wire::{
+        ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, IpAddress,
+        IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
+    },
+};
+use std::{
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+const SERVER_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
+const CLIENT_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 2]);
+const PORT: u16 = 6379;
+const ACTIVE: usize = 50;
+const REQUEST: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+const REPLY: &[u8] = b"+PONG\r\n";
+
+/// A client that answers nothing and knows what to expect.
+struct Client {
+    port: u16,
+    /// The next byte that it sends, and the next that it receives.
+    sequence: TcpSeqNumber,
+    acknowledged: TcpSeqNumber,
+}
+
+impl Client {
+    fn frame(&self, control: TcpControl, ack_number: Option<TcpSeqNumber>, payload: &[u8]) -> Vec<u8> {
+        let tcp = TcpRepr {
+            src_port: self.port,
+            dst_port: PORT,
+            control,
+            seq_number: self.sequence,
+            ack_number,
+            window_len: 60_000,
+            window_scale: None,
+            max_seg_size: (control == TcpControl::Syn).then_some(1460),
+            sack_permitted: false,
+            sack_ranges: [None; 3],
+            timestamp: None,
+            payload,
+        };
+        let ip = Ipv4Repr {
+            src_addr: CLIENT,
+            dst_addr: SERVER,
+            next_header: IpProtocol::Tcp,
+            payload_len: tcp.buffer_len(),
+            hop_limit: 64,
+        };
+        let mut bytes = vec![0; 14 + 20 + tcp.buffer_len()];
+        let mut frame = EthernetFrame::new_unchecked(&mut bytes);
+        let ethertype = EthernetProtocol::Ipv4;
+        EthernetRepr { src_addr: CLIENT_MAC, dst_addr: SERVER_MAC, ethertype }.emit(&mut frame);
+        let mut packet = Ipv4Packet::new_unchecked(frame.payload_mut());
+        ip.emit(&mut packet, &ChecksumCapabilities::default());
+        let (from, to) = (IpAddress::Ipv4(CLIENT), IpAddress::Ipv4(SERVER));
+        let checksums = ChecksumCapabilities::default();
+        tcp.emit(&mut TcpPacket::new_unchecked(packet.payload_mut()), &from, &to, &checksums);
+        bytes
+    }
+
+    fn request(&mut self) -> Vec<u8> {
+        let frame = self.frame(TcpControl::Psh, Some(self.acknowledged), REQUEST);
+        self.sequence += REQUEST.len();
+        self.acknowledged += REPLY.len();
+        frame
+    }
+}
+
+fn arp_request() -> Vec<u8> {
+    let arp = ArpRepr::EthernetIpv4 {
+        operation: ArpOperation::Request,
+        source_hardware_addr: CLIENT_MAC,
+        source_protocol_addr: CLIENT,
+        target_hardware_addr: EthernetAddress::BROADCAST,
+        target_protocol_addr: SERVER,
+    };
+    let mut bytes = vec![0; 14 + arp.buffer_len()];
+    let mut frame = EthernetFrame::new_unchecked(&mut bytes);
+    let ethertype = EthernetProtocol::Arp;
+    EthernetRepr { src_addr: CLIENT_MAC, dst_addr: EthernetAddress::BROADCAST, ethertype }.emit(&mut frame);
+    arp.emit(&mut ArpPacket::new_unchecked(frame.payload_mut()));
+    bytes
+}
+
+/// One turn of a server that answers PING, and how long it took.
+fn turn(stack: &mut Stack, wire: &mut Wire, now_ns: u64) -> Duration {
+    let start = Instant::now();
+    stack.poll(&mut wire.server, now_ns);
+    while let Some(event) = stack.next_event() {
+        if let Event::Readable(connection) = event {
+            let len = stack.readable(connection).len();
+            stack.consume(connection, len);
+            stack.send(connection, REPLY);
+        }
+    }
+    stack.flush(&mut wire.server, now_ns);
+    let _ = stack.next_deadline_ns();
+    start.elapsed()
+}
+
+/// Opens a connection by hand.
+fn connect(stack: &mut Stack, wire: &mut Wire, port: u16) -> Client {
+    let mut client = Client { port, sequence: TcpSeqNumber(1000), acknowledged: TcpSeqNumber(0) };
+    wire.server.inject(client.frame(TcpControl::Syn, None, &[]));
+    turn(stack, wire, 0);
+    let reply = wire.server.drain_sent().next().expect("a SYN is answered");
+    let ethernet = EthernetFrame::new_checked(&reply).expect("an Ethernet frame");
+    let ip = Ipv4Packet::new_checked(ethernet.payload()).expect("an IPv4 packet");
+    let tcp = TcpPacket::new_checked(ip.payload()).expect("a TCP segment");
+    assert!(tcp.syn() && tcp.ack());
+    client.sequence += 1;
+    client.acknowledged = tcp.seq_number() + 1;
+    wire.server.inject(client.frame(TcpControl::None, Some(client.acknowledged), &[]));
+    turn(stack, wire, 0);
+    client
+}
+
+fn main() {
+    for connections in [50, 1000, 10_000] {
+        let mut wire = Wire::new(Faults::NONE, 1);
+        let addressing = Addressing::Static { address: SERVER, prefix_bits: 24, gateway: None };
+        let limits = Limits { connections, buffer_bytes: connections * (16 << 10) };
+        let config = Config { addressing, limits, keepalive_s: 300, seed: 1 };
+        let mut stack = Stack::new(config, &mut wire.server, 0).expect("the configuration is valid");
+        stack.listen(PORT);
+        wire.server.inject(arp_request());
+        turn(&mut stack, &mut wire, 0);
+        wire.server.drain_sent().for_each(drop);
+        let mut clients: Vec<Client> =
+            (0..connections).map(|n| connect(&mut stack, &mut wire, 1024 + n as u16)).collect();
+        let turns = 20_000;
+        let mut elapsed = Duration::ZERO;
+        for n in 0..turns {
+            // Others each time, so that caches have to hold them all.
+            let first = n * ACTIVE % connections;
+            for client in &mut clients[first..first + ACTIVE] {
+                wire.server.inject(client.request());
+            }
+            elapsed += turn(&mut stack, &mut wire, n as u64 * 100_000);
+            assert_eq!(
+                wire.server.drain_sent().count(),
+                ACTIVE,
+                "each request has one reply, and nothing else is sent"
+            );
+        }
+        let per_request = elapsed / (turns * ACTIVE) as u32;
+        println!("{connections:6} connections: {:4} ns per request", per_request.as_nanos());
+    }
+}
