@@ -4,24 +4,14 @@
 //! idle. Only the stack's turn is timed: frames are made before, and replies are thrown away afterwards.
 
 use kayvee_net::{Addressing, Config, Event, Limits, Stack};
-use kayvee_testing::network::wire::{Faults, Wire};
-use smoltcp::{
-    phy::ChecksumCapabilities,
-    wire::{
-        ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, IpAddress,
-        IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
-    },
+use kayvee_testing::network::{
+    frames::{self, Segment},
+    wire::{Faults, Wire},
+    world::{PORT, SERVER},
 };
-use std::{
-    net::Ipv4Addr,
-    time::{Duration, Instant},
-};
+use smoltcp::wire::{TcpControl, TcpSeqNumber};
+use std::time::{Duration, Instant};
 
-const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
-const SERVER_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
-const CLIENT_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 2]);
-const PORT: u16 = 6379;
 const ACTIVE: usize = 50;
 const REQUEST: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const REPLY: &[u8] = b"+PONG\r\n";
@@ -35,38 +25,9 @@ struct Client {
 }
 
 impl Client {
-    fn frame(&self, control: TcpControl, ack_number: Option<TcpSeqNumber>, payload: &[u8]) -> Vec<u8> {
-        let tcp = TcpRepr {
-            src_port: self.port,
-            dst_port: PORT,
-            control,
-            seq_number: self.sequence,
-            ack_number,
-            window_len: 60_000,
-            window_scale: None,
-            max_seg_size: (control == TcpControl::Syn).then_some(1460),
-            sack_permitted: false,
-            sack_ranges: [None; 3],
-            timestamp: None,
-            payload,
-        };
-        let ip = Ipv4Repr {
-            src_addr: CLIENT,
-            dst_addr: SERVER,
-            next_header: IpProtocol::Tcp,
-            payload_len: tcp.buffer_len(),
-            hop_limit: 64,
-        };
-        let mut bytes = vec![0; 14 + 20 + tcp.buffer_len()];
-        let mut frame = EthernetFrame::new_unchecked(&mut bytes);
-        let ethertype = EthernetProtocol::Ipv4;
-        EthernetRepr { src_addr: CLIENT_MAC, dst_addr: SERVER_MAC, ethertype }.emit(&mut frame);
-        let mut packet = Ipv4Packet::new_unchecked(frame.payload_mut());
-        ip.emit(&mut packet, &ChecksumCapabilities::default());
-        let (from, to) = (IpAddress::Ipv4(CLIENT), IpAddress::Ipv4(SERVER));
-        let checksums = ChecksumCapabilities::default();
-        tcp.emit(&mut TcpPacket::new_unchecked(packet.payload_mut()), &from, &to, &checksums);
-        bytes
+    fn frame(&self, control: TcpControl, acknowledged: Option<TcpSeqNumber>, payload: &[u8]) -> Vec<u8> {
+        let (from_port, sequence) = (self.port, self.sequence);
+        Segment { to: SERVER, from_port, control, sequence, acknowledged, payload }.frame()
     }
 
     fn request(&mut self) -> Vec<u8> {
@@ -75,22 +36,6 @@ impl Client {
         self.acknowledged += REPLY.len();
         frame
     }
-}
-
-fn arp_request() -> Vec<u8> {
-    let arp = ArpRepr::EthernetIpv4 {
-        operation: ArpOperation::Request,
-        source_hardware_addr: CLIENT_MAC,
-        source_protocol_addr: CLIENT,
-        target_hardware_addr: EthernetAddress::BROADCAST,
-        target_protocol_addr: SERVER,
-    };
-    let mut bytes = vec![0; 14 + arp.buffer_len()];
-    let mut frame = EthernetFrame::new_unchecked(&mut bytes);
-    let ethertype = EthernetProtocol::Arp;
-    EthernetRepr { src_addr: CLIENT_MAC, dst_addr: EthernetAddress::BROADCAST, ethertype }.emit(&mut frame);
-    arp.emit(&mut ArpPacket::new_unchecked(frame.payload_mut()));
-    bytes
 }
 
 /// One turn of a server that answers PING, and how long it took.
@@ -115,12 +60,8 @@ fn connect(stack: &mut Stack, wire: &mut Wire, port: u16) -> Client {
     wire.server.inject(client.frame(TcpControl::Syn, None, &[]));
     turn(stack, wire, 0);
     let reply = wire.server.drain_sent().next().expect("a SYN is answered");
-    let ethernet = EthernetFrame::new_checked(&reply).expect("an Ethernet frame");
-    let ip = Ipv4Packet::new_checked(ethernet.payload()).expect("an IPv4 packet");
-    let tcp = TcpPacket::new_checked(ip.payload()).expect("a TCP segment");
-    assert!(tcp.syn() && tcp.ack());
     client.sequence += 1;
-    client.acknowledged = tcp.seq_number() + 1;
+    client.acknowledged = frames::syn_ack_sequence(&reply).expect("a SYN is accepted") + 1;
     wire.server.inject(client.frame(TcpControl::None, Some(client.acknowledged), &[]));
     turn(stack, wire, 0);
     client
@@ -134,7 +75,7 @@ fn main() {
         let config = Config { addressing, limits, keepalive_s: 300, seed: 1 };
         let mut stack = Stack::new(config, &mut wire.server, 0).expect("the configuration is valid");
         stack.listen(PORT);
-        wire.server.inject(arp_request());
+        wire.server.inject(frames::arp_request(SERVER));
         turn(&mut stack, &mut wire, 0);
         wire.server.drain_sent().for_each(drop);
         let mut clients: Vec<Client> =

@@ -1,12 +1,16 @@
 //! Getting, keeping and losing an address, against a small DHCP server of this test.
 
 use kayvee_net::{Addressing, Config, Event, Lease, Limits, Stack};
-use kayvee_testing::network::wire::{Faults, Wire};
+use kayvee_testing::network::{
+    frames::{self, Segment},
+    wire::{Faults, Wire},
+    world::PORT,
+};
 use smoltcp::{
     phy::ChecksumCapabilities,
     wire::{
         DhcpMessageType, DhcpPacket, DhcpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr,
-        IpProtocol, Ipv4Packet, Ipv4Repr, UdpPacket, UdpRepr,
+        IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl, TcpSeqNumber, UdpPacket, UdpRepr,
     },
 };
 use std::net::Ipv4Addr;
@@ -96,6 +100,8 @@ struct World {
     stack: Stack,
     server: DhcpServer,
     events: Vec<Event>,
+    /// Frames for others than the DHCP server.
+    others: Vec<Vec<u8>>,
 }
 
 impl World {
@@ -105,7 +111,7 @@ impl World {
         let config = Config { addressing: Addressing::Dhcp, limits, keepalive_s: 0, seed };
         let stack = Stack::new(config, &mut wire.server, 0).unwrap();
         let server = DhcpServer { gateway: SERVER, mood: Mood::Generous, requests: 0 };
-        World { now_ns: 0, wire, stack, server, events: Vec::new() }
+        World { now_ns: 0, wire, stack, server, events: Vec::new(), others: Vec::new() }
     }
 
     /// Runs until `now_ns`, turn by turn, each when the stack or the wire asks for it.
@@ -117,8 +123,11 @@ impl World {
             self.stack.flush(&mut self.wire.server, self.now_ns);
             self.wire.run(self.now_ns);
             let received = std::iter::from_fn(|| self.wire.client.receive()).collect::<Vec<_>>();
-            for reply in received.iter().filter_map(|frame| self.server.answer(frame)) {
-                self.wire.client.send(reply);
+            for frame in received {
+                match self.server.answer(&frame) {
+                    Some(reply) => self.wire.client.send(reply),
+                    None => self.others.push(frame),
+                }
             }
             self.wire.run(self.now_ns);
             let next = [self.wire.next_arrival_ns(), self.stack.next_deadline_ns()].into_iter().flatten().min();
@@ -170,6 +179,32 @@ fn a_lease_that_is_not_renewed_is_lost_and_found_again() {
     world.server.mood = Mood::Generous;
     world.run_until(u64::from(LEASE_S + 120) * SECOND_NS);
     assert_eq!(world.events[2..], [Event::AddressAcquired(lease(Some(SERVER)))]);
+}
+
+/// The other end's address is not on the link of the leased one, so the way to it is the gateway.
+#[test]
+fn connections_end_with_the_address() {
+    let mut world = World::new(Faults::NONE, 1);
+    world.stack.listen(PORT);
+    world.run_until(SECOND_NS);
+    let send = |world: &mut World, control, sequence, acknowledged| {
+        let segment = Segment { to: OFFERED, from_port: 4000, control, sequence, acknowledged, payload: &[] };
+        world.wire.client.send(segment.frame());
+        let soon_ns = world.now_ns + 2 * SECOND_NS;
+        world.run_until(soon_ns);
+    };
+    // The gateway's hardware address is learned from its answer to a query that the SYN-ACK waits for.
+    send(&mut world, TcpControl::Syn, TcpSeqNumber(1000), None);
+    world.wire.client.send(frames::arp_reply(SERVER_MAC, SERVER, OFFERED));
+    let soon_ns = world.now_ns + SECOND_NS;
+    world.run_until(soon_ns);
+    let server_sequence = world.others.iter().find_map(|frame| frames::syn_ack_sequence(frame)).expect("a SYN-ACK");
+    send(&mut world, TcpControl::None, TcpSeqNumber(1001), Some(server_sequence + 1));
+    let Event::Accepted { connection, .. } = world.events[1] else { panic!("{:?}", world.events) };
+    world.server.mood = Mood::Silent;
+    world.run_until(u64::from(LEASE_S + 10) * SECOND_NS);
+    assert_eq!(world.events[2..], [Event::AddressLost, Event::Closed(connection)]);
+    assert_eq!((world.stack.connections(), world.stack.buffer_bytes()), (0, 0));
 }
 
 #[test]

@@ -2,16 +2,14 @@
 
 use kayvee_net::{Addressing, Config, Event, Limits, Stack};
 use kayvee_testing::network::{
+    frames::{Segment, arp_request, echo_request},
     wire::{Faults, Wire},
     world::{CLIENT, Client, KEEPALIVE_S, PORT, SECOND_NS, SERVER, Traffic, World},
 };
 use smoltcp::{
     phy::ChecksumCapabilities,
     socket::tcp::State,
-    wire::{
-        ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, Icmpv4Packet,
-        Icmpv4Repr, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
-    },
+    wire::{EthernetFrame, Icmpv4Packet, Icmpv4Repr, Ipv4Packet, TcpControl, TcpPacket, TcpSeqNumber},
 };
 use std::net::Ipv4Addr;
 
@@ -81,7 +79,7 @@ fn a_flood_of_syns_hurts_only_itself() {
     let mut world = world(16);
     let before = connect(&mut world, 4);
     for port in 0..10_000 {
-        world.wire.server.inject(tcp_frame(port, TcpControl::Syn, None, &[]));
+        world.wire.server.inject(segment(1 + port, TcpControl::Syn, None));
         if port % 32 == 0 {
             world.step();
         }
@@ -225,7 +223,7 @@ fn echo_requests_are_answered_and_nothing_else_is() {
     };
     // RFC 5227 §2.3: a new address is announced.
     assert_eq!(replies(Vec::new()).len(), 1);
-    assert_eq!(replies(arp_request()).len(), 1, "who has SERVER?");
+    assert_eq!(replies(arp_request(SERVER)).len(), 1, "who has SERVER?");
     let reply = &replies(echo_request(SERVER))[0];
     let ip = Ipv4Packet::new_checked(EthernetFrame::new_checked(reply).unwrap().payload()).unwrap();
     assert_eq!((ip.src_addr(), ip.dst_addr()), (SERVER, CLIENT));
@@ -234,68 +232,14 @@ fn echo_requests_are_answered_and_nothing_else_is() {
     assert_eq!(repr, Icmpv4Repr::EchoReply { ident: 7, seq_no: 9, data: b"ping" });
     assert!(replies(echo_request(Ipv4Addr::new(192, 0, 2, 99))).is_empty(), "another host's");
     // A reset must never be answered with a reset (RFC 9293 §3.5.2).
-    assert!(replies(tcp_frame(1, TcpControl::Rst, None, &[])).is_empty());
-    let reset = &replies(tcp_frame(1, TcpControl::None, Some(TcpSeqNumber(77)), b"lost"))[0];
+    assert!(replies(segment(1, TcpControl::Rst, None)).is_empty());
+    let reset = &replies(segment(1, TcpControl::None, Some(TcpSeqNumber(77))))[0];
     let ip = Ipv4Packet::new_checked(EthernetFrame::new_checked(reset).unwrap().payload()).unwrap();
     let tcp = TcpPacket::new_checked(ip.payload()).unwrap();
     assert!(tcp.rst() && tcp.seq_number() == TcpSeqNumber(77));
 }
 
-const SERVER_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
-const CLIENT_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 2]);
-
-fn ethernet_frame(ethertype: EthernetProtocol, len: usize, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
-    let mut bytes = vec![0; 14 + len];
-    let mut frame = EthernetFrame::new_unchecked(&mut bytes);
-    EthernetRepr { src_addr: CLIENT_MAC, dst_addr: SERVER_MAC, ethertype }.emit(&mut frame);
-    fill(frame.payload_mut());
-    bytes
-}
-
-fn ipv4_frame(to: Ipv4Addr, next_header: IpProtocol, len: usize, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
-    let ip = Ipv4Repr { src_addr: CLIENT, dst_addr: to, next_header, payload_len: len, hop_limit: 64 };
-    ethernet_frame(EthernetProtocol::Ipv4, 20 + len, |bytes| {
-        let mut packet = Ipv4Packet::new_unchecked(bytes);
-        ip.emit(&mut packet, &ChecksumCapabilities::default());
-        fill(packet.payload_mut());
-    })
-}
-
-fn arp_request() -> Vec<u8> {
-    let arp = ArpRepr::EthernetIpv4 {
-        operation: ArpOperation::Request,
-        source_hardware_addr: CLIENT_MAC,
-        source_protocol_addr: CLIENT,
-        target_hardware_addr: EthernetAddress::BROADCAST,
-        target_protocol_addr: SERVER,
-    };
-    ethernet_frame(EthernetProtocol::Arp, arp.buffer_len(), |bytes| arp.emit(&mut ArpPacket::new_unchecked(bytes)))
-}
-
-fn echo_request(to: Ipv4Addr) -> Vec<u8> {
-    let icmp = Icmpv4Repr::EchoRequest { ident: 7, seq_no: 9, data: b"ping" };
-    ipv4_frame(to, IpProtocol::Icmp, icmp.buffer_len(), |bytes| {
-        icmp.emit(&mut Icmpv4Packet::new_unchecked(bytes), &ChecksumCapabilities::default());
-    })
-}
-
-fn tcp_frame(from_port: u16, control: TcpControl, ack_number: Option<TcpSeqNumber>, payload: &[u8]) -> Vec<u8> {
-    let tcp = TcpRepr {
-        src_port: 1 + from_port,
-        dst_port: PORT,
-        control,
-        seq_number: TcpSeqNumber(1000),
-        ack_number,
-        window_len: 1000,
-        window_scale: None,
-        max_seg_size: None,
-        sack_permitted: false,
-        sack_ranges: [None; 3],
-        timestamp: None,
-        payload,
-    };
-    ipv4_frame(SERVER, IpProtocol::Tcp, tcp.buffer_len(), |bytes| {
-        let (from, to) = (IpAddress::Ipv4(CLIENT), IpAddress::Ipv4(SERVER));
-        tcp.emit(&mut TcpPacket::new_unchecked(bytes), &from, &to, &ChecksumCapabilities::default());
-    })
+fn segment(from_port: u16, control: TcpControl, acknowledged: Option<TcpSeqNumber>) -> Vec<u8> {
+    let (sequence, payload) = (TcpSeqNumber(1000), &[][..]);
+    Segment { to: SERVER, from_port, control, sequence, acknowledged, payload }.frame()
 }

@@ -1,4 +1,5 @@
 //! Kayvee as a Linux process: kernel sockets in the place of the image's own network stack.
+#![deny(unsafe_code)]
 
 mod arguments;
 mod clock;
@@ -6,6 +7,7 @@ mod listeners;
 mod logger;
 mod open_files;
 mod server;
+#[allow(unsafe_code)]
 mod sys;
 
 use arguments::Invocation;

@@ -2,6 +2,7 @@
 //!
 //! A run depends on its seed alone. A test that fails prints the seed, and the same seed fails again.
 
+pub mod frames;
 pub mod fuzz;
 pub mod peer;
 pub mod wire;

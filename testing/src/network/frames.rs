@@ -1,0 +1,114 @@
+//! Frames made by hand, for tests that are a station themselves.
+
+use super::world::{CLIENT, PORT};
+use smoltcp::{
+    phy::ChecksumCapabilities,
+    wire::{
+        ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, Icmpv4Packet,
+        Icmpv4Repr, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
+    },
+};
+use std::net::Ipv4Addr;
+
+/// The Ethernet address of the wire's server end.
+pub const SERVER_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
+/// The Ethernet address of the wire's client end.
+pub const CLIENT_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 2]);
+
+/// What a TCP segment from the client says.
+#[derive(Clone, Copy)]
+pub struct Segment<'a> {
+    /// The address that it goes to.
+    pub to: Ipv4Addr,
+    /// The client's port.
+    pub from_port: u16,
+    /// SYN, FIN, RST or none of them.
+    pub control: TcpControl,
+    /// The number of its first byte.
+    pub sequence: TcpSeqNumber,
+    /// The next byte that the client expects, if it is an acknowledgement.
+    pub acknowledged: Option<TcpSeqNumber>,
+    /// Its data.
+    pub payload: &'a [u8],
+}
+
+impl Segment<'_> {
+    /// The segment in its frame.
+    pub fn frame(&self) -> Vec<u8> {
+        let tcp = TcpRepr {
+            src_port: self.from_port,
+            dst_port: PORT,
+            control: self.control,
+            seq_number: self.sequence,
+            ack_number: self.acknowledged,
+            window_len: 60_000,
+            window_scale: None,
+            max_seg_size: (self.control == TcpControl::Syn).then_some(1460),
+            sack_permitted: false,
+            sack_ranges: [None; 3],
+            timestamp: None,
+            payload: self.payload,
+        };
+        ipv4_frame(self.to, IpProtocol::Tcp, tcp.buffer_len(), |bytes| {
+            let (from, to) = (IpAddress::Ipv4(CLIENT), IpAddress::Ipv4(self.to));
+            tcp.emit(&mut TcpPacket::new_unchecked(bytes), &from, &to, &ChecksumCapabilities::default());
+        })
+    }
+}
+
+/// The sequence number of a TCP segment if it is a SYN with an acknowledgement.
+pub fn syn_ack_sequence(frame: &[u8]) -> Option<TcpSeqNumber> {
+    let ethernet = EthernetFrame::new_checked(frame).ok()?;
+    let ip = Ipv4Packet::new_checked(ethernet.payload()).ok().filter(|ip| ip.next_header() == IpProtocol::Tcp)?;
+    let tcp = TcpPacket::new_checked(ip.payload()).ok()?;
+    (tcp.syn() && tcp.ack()).then(|| tcp.seq_number())
+}
+
+/// The client asks who has an address, by which it makes itself known.
+pub fn arp_request(who: Ipv4Addr) -> Vec<u8> {
+    let arp = ArpRepr::EthernetIpv4 {
+        operation: ArpOperation::Request,
+        source_hardware_addr: CLIENT_MAC,
+        source_protocol_addr: CLIENT,
+        target_hardware_addr: EthernetAddress::BROADCAST,
+        target_protocol_addr: who,
+    };
+    ethernet_frame(EthernetProtocol::Arp, arp.buffer_len(), |bytes| arp.emit(&mut ArpPacket::new_unchecked(bytes)))
+}
+
+/// A station's answer to an address query.
+pub fn arp_reply(mac: EthernetAddress, address: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
+    let arp = ArpRepr::EthernetIpv4 {
+        operation: ArpOperation::Reply,
+        source_hardware_addr: mac,
+        source_protocol_addr: address,
+        target_hardware_addr: SERVER_MAC,
+        target_protocol_addr: to,
+    };
+    ethernet_frame(EthernetProtocol::Arp, arp.buffer_len(), |bytes| arp.emit(&mut ArpPacket::new_unchecked(bytes)))
+}
+
+/// An ICMP echo request from the client.
+pub fn echo_request(to: Ipv4Addr) -> Vec<u8> {
+    let icmp = Icmpv4Repr::EchoRequest { ident: 7, seq_no: 9, data: b"ping" };
+    ipv4_frame(to, IpProtocol::Icmp, icmp.buffer_len(), |bytes| {
+        icmp.emit(&mut Icmpv4Packet::new_unchecked(bytes), &ChecksumCapabilities::default());
+    })
+}
+
+fn ipv4_frame(to: Ipv4Addr, next_header: IpProtocol, len: usize, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let ip = Ipv4Repr { src_addr: CLIENT, dst_addr: to, next_header, payload_len: len, hop_limit: 64 };
+    ethernet_frame(EthernetProtocol::Ipv4, ip.buffer_len() + len, |bytes| {
+        let mut packet = Ipv4Packet::new_unchecked(bytes);
+        ip.emit(&mut packet, &ChecksumCapabilities::default());
+        fill(packet.payload_mut());
+    })
+}
+
+fn ethernet_frame(ethertype: EthernetProtocol, len: usize, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let mut bytes = vec![0; EthernetFrame::<&[u8]>::buffer_len(len)];
+    let mut frame = EthernetFrame::new_unchecked(&mut bytes);
+    EthernetRepr { src_addr: CLIENT_MAC, dst_addr: SERVER_MAC, ethertype }.emit(&mut frame);
+    fill(frame.payload_mut());
+    bytes
+}
