@@ -1,7 +1,7 @@
 //! Reading arguments.
 
 use crate::Error;
-use alloc::format;
+use alloc::{format, vec::Vec};
 use kayvee_keyspace::parse_integer;
 
 /// A 64-bit integer in canonical form.
@@ -18,6 +18,21 @@ pub fn int(arg: &[u8]) -> Result<i32, Error> {
 /// Whether an argument is this keyword, in any case. The keyword is given in lower case.
 pub fn is(arg: &[u8], keyword: &str) -> bool {
     arg.eq_ignore_ascii_case(keyword.as_bytes())
+}
+
+/// A copy of an argument, which may be too long for the memory that is left.
+pub fn copied(arg: &[u8]) -> Result<Vec<u8>, Error> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(arg.len()).map_err(|_| Error::OUT_OF_MEMORY)?;
+    copy.extend_from_slice(arg);
+    Ok(copy)
+}
+
+/// The same in lower case.
+pub fn lower_case(arg: &[u8]) -> Result<Vec<u8>, Error> {
+    let mut copy = copied(arg)?;
+    copy.make_ascii_lowercase();
+    Ok(copy)
 }
 
 /// The error for a request that has too few or too many arguments. A subcommand's name is `container|name`.

@@ -2,16 +2,13 @@
 
 use crate::{
     Close, Context, Error, Outcome, Pause, ReplyMode, Session,
-    args::{integer, is},
+    args::{copied, integer, is},
     server::help,
     table::{Categories, Command, Flags},
+    text::Text,
 };
-use alloc::{
-    collections::BTreeMap,
-    format,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{collections::BTreeMap, format};
+use core::fmt::Write;
 use kayvee_resp::{Protocol, Request};
 
 const EVERYBODY: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
@@ -176,15 +173,16 @@ fn id(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 }
 
 fn getname(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    match context.session().name.clone() {
-        name if name.is_empty() => context.reply.null(),
-        name => context.reply.bulk(&name),
+    let Context { store, reply, slot } = context;
+    match store.sessions[*slot as usize].as_ref().map(|session| session.name.as_slice()) {
+        None | Some([]) => reply.null(),
+        Some(name) => reply.bulk(name),
     }
     Ok(())
 }
 
 fn setname(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    context.session().name = valid_name(&request[2])?.to_vec();
+    context.session().name = copied(valid_name(&request[2])?)?;
     context.reply.ok();
     Ok(())
 }
@@ -202,7 +200,7 @@ fn setinfo(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if !is_printable(value) {
         return Err(format!("ERR {shown} cannot contain spaces, newlines or special characters.").into());
     }
-    *field = value.to_vec();
+    *field = copied(value)?;
     context.reply.ok();
     Ok(())
 }
@@ -226,13 +224,14 @@ fn trackinginfo(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 }
 
 /// One line of `CLIENT LIST`.
-fn describe(session: &Session, now_ns: u64) -> String {
+fn describe(text: &mut Text, session: &Session, now_ns: u64) {
     const SECOND_NS: u64 = 1_000_000_000;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let command = match session.last_command {
-        None => "NULL".to_string(),
-        Some((command, None)) => command.name.to_string(),
-        Some((command, Some(sub))) => format!("{}|{}", command.name, sub.name),
+    // Names are printable, or they would have been refused.
+    let shown = |bytes| core::str::from_utf8(bytes).unwrap_or_default();
+    let (command, bar, sub) = match session.last_command {
+        None => ("NULL", "", ""),
+        Some((command, None)) => (command.name, "", ""),
+        Some((command, Some(sub))) => (command.name, "|", sub.name),
     };
     let flags = match (session.close, session.no_evict, session.no_touch) {
         (Some(Close::AfterOutput), ..) => "c",
@@ -244,14 +243,16 @@ fn describe(session: &Session, now_ns: u64) -> String {
     };
     let (query, capacity) = (session.pending.query_bytes, session.pending.query_capacity);
     let output = session.output.len();
-    format!(
+    // What finds no memory fails the whole text.
+    let _ = writeln!(
+        text,
         "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db={} sub=0 psub=0 ssub=0 multi=-1 \
          qbuf={query} qbuf-free={} argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl={output} oll=0 omem={} tot-mem={} events=r \
-         cmd={command} user=default redir=-1 resp={} lib-name={} lib-ver={}",
+         cmd={command}{bar}{sub} user=default redir=-1 resp={} lib-name={} lib-ver={}",
         session.id,
         session.remote,
         session.local,
-        text(&session.name),
+        shown(&session.name),
         now_ns.saturating_sub(session.connected_ns) / SECOND_NS,
         now_ns.saturating_sub(session.last_request_ns) / SECOND_NS,
         session.db,
@@ -259,51 +260,52 @@ fn describe(session: &Session, now_ns: u64) -> String {
         session.output.capacity(),
         session.memory_bytes(),
         if session.protocol == Protocol::Resp3 { 3 } else { 2 },
-        text(&session.lib_name),
-        text(&session.lib_ver),
-    )
+        shown(&session.lib_name),
+        shown(&session.lib_ver),
+    );
 }
 
 fn info(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     let now_ns = context.store.now.monotonic_ns;
-    let line = describe(context.session(), now_ns) + "\n";
-    context.reply.verbatim(b"txt", line.as_bytes());
-    Ok(())
+    let mut text = Text::default();
+    describe(&mut text, context.session(), now_ns);
+    text.reply(&mut context.reply)
 }
 
 /// The kinds of clients there are, besides the normal ones none yet.
 fn is_normal_type(word: &[u8]) -> Result<bool, Error> {
-    match word.to_ascii_lowercase().as_slice() {
-        b"normal" => Ok(true),
-        b"master" | b"slave" | b"replica" | b"pubsub" => Ok(false),
-        _ => Err(Error::showing("ERR Unknown client type '", word, "'")),
+    match () {
+        () if is(word, "normal") => Ok(true),
+        () if ["master", "slave", "replica", "pubsub"].iter().any(|kind| is(word, kind)) => Ok(false),
+        () => Err(Error::showing("ERR Unknown client type '", word, "'")),
     }
 }
 
 fn list(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let mut wanted: Option<Vec<u64>> = None;
-    let mut of_type = true;
+    let (mut by_number, mut of_type) = (false, true);
     match request.get(2) {
         None => {}
         Some(word) if is(word, "type") && request.len() == 4 => of_type = is_normal_type(&request[3])?,
-        Some(word) if is(word, "id") && request.len() > 3 => {
-            // A number that is nobody's is no error.
-            let ids = request.from(3).map(|id| integer(id).map(|id| u64::try_from(id).unwrap_or(0)));
-            wanted = Some(ids.collect::<Result<_, _>>().map_err(|_| Error::text("ERR Invalid client ID"))?);
-        }
+        Some(word) if is(word, "id") && request.len() > 3 => by_number = true,
         Some(_) => return Err(Error::SYNTAX),
     }
     let now_ns = context.store.now.monotonic_ns;
-    let mut by_id: BTreeMap<u64, &Session> =
-        context.store.all_sessions().map(|session| (session.id, session)).collect();
-    let sessions: Vec<&Session> = match wanted {
-        Some(ids) => ids.iter().filter_map(|id| by_id.remove(id)).collect(),
-        None if of_type => by_id.into_values().collect(),
-        None => Vec::new(),
-    };
-    let lines: Vec<String> = sessions.iter().map(|session| describe(session, now_ns) + "\n").collect();
-    context.reply.verbatim(b"txt", lines.concat().as_bytes());
-    Ok(())
+    let mut text = Text::default();
+    let mut by_id: BTreeMap<u64, &Session> = BTreeMap::new();
+    // One by one: collecting them would take one large piece of memory.
+    context.store.all_sessions().for_each(|session| _ = by_id.insert(session.id, session));
+    if by_number {
+        for id in request.from(3) {
+            let id = integer(id).map_err(|_| Error::text("ERR Invalid client ID"))?;
+            // A number that is nobody's is no error.
+            if let Some(session) = u64::try_from(id).ok().and_then(|id| by_id.remove(&id)) {
+                describe(&mut text, session, now_ns);
+            }
+        }
+    } else if of_type {
+        by_id.values().for_each(|session| describe(&mut text, session, now_ns));
+    }
+    text.reply(&mut context.reply)
 }
 
 /// Which connections `CLIENT KILL` ends.
@@ -330,9 +332,9 @@ impl Filter<'_> {
 
 fn parse_filter<'a>(request: Request<'a>) -> Result<Filter<'a>, Error> {
     let mut filter = Filter { spares_itself: true, ..Filter::default() };
-    let words: Vec<&[u8]> = request.from(2).collect();
-    for pair in words.chunks(2) {
-        let &[option, value] = pair else { return Err(Error::SYNTAX) };
+    let mut words = request.from(2);
+    while let Some(option) = words.next() {
+        let value = words.next().ok_or(Error::SYNTAX)?;
         if is(option, "id") {
             let id = integer(value).ok().and_then(|id| u64::try_from(id).ok()).filter(|&id| id > 0);
             filter.id = Some(id.ok_or(Error::text("ERR client-id should be greater than 0"))?);
@@ -367,7 +369,8 @@ fn kill(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let own_id = context.session().id;
     let mut killed = 0;
     for (slot, session) in context.store.sessions.iter_mut().enumerate() {
-        let Some(session) = session.as_deref_mut().filter(|session| filter.matches(session, own_id)) else { continue };
+        let lives = |session: &&mut Session| session.close != Some(Close::Now) && filter.matches(session, own_id);
+        let Some(session) = session.as_deref_mut().filter(lives) else { continue };
         // Its own reply shall still arrive.
         session.close = Some(if session.id == own_id { Close::AfterOutput } else { Close::Now });
         context.store.touched.push(slot as u32);

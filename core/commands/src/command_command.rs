@@ -2,7 +2,7 @@
 
 use crate::{
     Context, Error, Outcome,
-    args::is,
+    args::{is, lower_case},
     server::help,
     table::{Categories, Command, Flags, KeyFlags, Keys, all},
 };
@@ -179,14 +179,17 @@ fn describe_keys(reply: &mut Writer<'_>, keys: &Keys) {
 }
 
 fn docs(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let found: Vec<(String, &'static Command)> = if request.len() == 2 {
-        all().map(|command| (String::new(), command)).collect()
-    } else {
-        request.from(2).filter_map(|name| by_full_name(context, name)).collect()
-    };
-    context.reply.map(found.len());
-    for (prefix, command) in found {
-        document(&mut context.reply, &prefix, command);
+    if request.len() == 2 {
+        context.reply.map(all().count());
+        all().for_each(|command| document(&mut context.reply, "", command));
+        return Ok(());
+    }
+    let known = request.from(2).filter(|name| by_full_name(context, name).is_some()).count();
+    context.reply.map(known);
+    for name in request.from(2) {
+        if let Some((prefix, command)) = by_full_name(context, name) {
+            document(&mut context.reply, &prefix, command);
+        }
     }
     Ok(())
 }
@@ -249,13 +252,15 @@ fn list(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 
 /// Lists the commands and subcommands whose full names match a pattern.
 fn list_matching(context: &mut Context<'_>, pattern: &[u8]) -> Outcome {
-    let pattern = pattern.to_ascii_lowercase();
+    let pattern = lower_case(pattern)?;
     let subcommands =
         |command: &'static Command| command.subcommands.iter().map(move |sub| format!("{}|{}", command.name, sub.name));
-    let names = all().flat_map(|command| core::iter::once(command.name.into()).chain(subcommands(command)));
-    let names: Vec<String> = names.filter(|name| crate::glob::matches(&pattern, name.as_bytes())).collect();
-    context.reply.array(names.len());
-    names.iter().for_each(|name| context.reply.bulk(name.as_bytes()));
+    let matching = || {
+        let names = all().flat_map(|command| core::iter::once(command.name.into()).chain(subcommands(command)));
+        names.filter(|name: &String| crate::glob::matches(&pattern, name.as_bytes()))
+    };
+    context.reply.array(matching().count());
+    matching().for_each(|name| context.reply.bulk(name.as_bytes()));
     Ok(())
 }
 
@@ -269,49 +274,49 @@ pub fn keys_of(command: &Command, len: usize) -> impl Iterator<Item = (usize, Ke
     })
 }
 
-/// The keys of the command that stands in a request's arguments from 2 on.
-fn inner_keys<'a>(context: &Context<'_>, request: Request<'a>) -> Result<Vec<(&'a [u8], KeyFlags)>, Error> {
-    let args: Vec<&[u8]> = request.from(2).collect();
-    let container = context.store.commands.find(args[0]).ok_or(Error::text("ERR Invalid command specified"))?;
-    let invalid = Error::text("ERR Invalid command specified");
-    let command = match args.get(1) {
+/// The command that stands in a request's arguments from 2 on, if it has keys.
+fn inner_command(context: &Context<'_>, request: Request<'_>) -> Result<&'static Command, Error> {
+    const INVALID: Error = Error::text("ERR Invalid command specified");
+    let container = request.get(2).and_then(|name| context.store.commands.find(name)).ok_or(INVALID)?;
+    let command = match request.get(3) {
         Some(name) if !container.subcommands.is_empty() => {
-            container.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name)).ok_or(invalid)?
+            container.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name)).ok_or(INVALID)?
         }
         _ => container,
     };
     if command.keys.is_empty() {
         return Err(Error::text("ERR The command has no key arguments"));
     }
-    if !command.accepts(args.len()) {
+    if !command.accepts(request.len() - 2) {
         return Err(Error::text("ERR Invalid number of arguments specified for command"));
     }
-    Ok(keys_of(command, args.len()).map(|(at, flags)| (args[at], flags_here(command, flags, &args))).collect())
+    Ok(command)
 }
 
-/// What this very command does with a key, where its arguments decide.
-fn flags_here(command: &Command, flags: KeyFlags, args: &[&[u8]]) -> KeyFlags {
-    let reads_old_value = args.iter().skip(3).any(|arg| is(arg, "get"));
-    match command.name {
-        "set" if reads_old_value => KeyFlags::RW | KeyFlags::ACCESS | KeyFlags::UPDATE,
-        "set" => KeyFlags::OW | KeyFlags::UPDATE,
-        _ => flags,
-    }
+/// The positions of that command's keys in the request, with what this very command does with them where its arguments
+/// decide.
+fn inner_keys(command: &'static Command, request: Request<'_>) -> impl Iterator<Item = (usize, KeyFlags)> {
+    let decided = match command.name {
+        "set" if request.from(5).any(|arg| is(arg, "get")) => Some(KeyFlags::RW | KeyFlags::ACCESS | KeyFlags::UPDATE),
+        "set" => Some(KeyFlags::OW | KeyFlags::UPDATE),
+        _ => None,
+    };
+    keys_of(command, request.len() - 2).map(move |(at, flags)| (at + 2, decided.unwrap_or(flags)))
 }
 
 fn getkeys(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let keys = inner_keys(context, request)?;
-    context.reply.array(keys.len());
-    keys.iter().for_each(|(key, _)| context.reply.bulk(key));
+    let command = inner_command(context, request)?;
+    context.reply.array(inner_keys(command, request).count());
+    inner_keys(command, request).for_each(|(at, _)| context.reply.bulk(&request[at]));
     Ok(())
 }
 
 fn getkeysandflags(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let keys = inner_keys(context, request)?;
-    context.reply.array(keys.len());
-    for (key, flags) in keys {
+    let command = inner_command(context, request)?;
+    context.reply.array(inner_keys(command, request).count());
+    for (at, flags) in inner_keys(command, request) {
         context.reply.array(2);
-        context.reply.bulk(key);
+        context.reply.bulk(&request[at]);
         names(&mut context.reply, flags.names());
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use crate::{
     Close, Context, Error, Outcome, ReplyMode,
-    args::{int, integer, is},
+    args::{copied, int, integer, is},
     client,
     server::REDIS_VERSION,
     store::Store,
@@ -205,7 +205,7 @@ fn hello(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     }
     let session = context.session();
     if let Some(name) = name {
-        session.name = name.to_vec();
+        session.name = copied(name)?;
     }
     session.protocol = protocol;
     let id = session.id;

@@ -139,9 +139,11 @@ impl Store {
 
     fn count_error(&mut self, error: &Error) {
         const KINDS_LIMIT: usize = 128;
+        const CODE_LIMIT_BYTES: usize = 32;
         self.stats.error_replies += 1;
         let code = error.0.split(|&b| b == b' ').next().and_then(|code| core::str::from_utf8(code).ok());
-        let code = code.unwrap_or_default();
+        // Only DEBUG ERROR can make one that is no code of ours.
+        let code = code.filter(|code| code.len() <= CODE_LIMIT_BYTES).unwrap_or("ERR");
         let errors = &mut self.stats.errors;
         match errors.iter().position(|(name, _)| name == code) {
             Some(at) => errors[at].1 += 1,

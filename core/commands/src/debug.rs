@@ -2,11 +2,11 @@
 
 use crate::{
     Context, Error, Outcome,
-    args::{integer, is},
+    args::{copied, integer, is, lower_case},
     error::c_text,
     options::DebugCommand,
 };
-use alloc::{format, vec};
+use alloc::{format, vec::Vec};
 use kayvee_keyspace::{Expiry, Owned, Value};
 use kayvee_resp::Request;
 
@@ -57,7 +57,9 @@ pub fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             if !(0..=LEN_LIMIT).contains(&len) {
                 return Err(Error::OUT_OF_RANGE);
             }
-            let text = vec![b'a'; len as usize];
+            let mut text = Vec::new();
+            text.try_reserve_exact(len as usize).map_err(|_| Error::OUT_OF_MEMORY)?;
+            text.resize(len as usize, b'a');
             context.reply.integer(crate::glob::matches(&request[3], &text).into());
         }
         (sub, 2) if is(sub, "help") => help(context),
@@ -131,7 +133,10 @@ fn populate(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         if context.store.is_full() {
             return Err(Error::OUT_OF_MEMORY);
         }
-        let key = [prefix, format!(":{number}").as_bytes()].concat();
+        let mut key = copied(prefix)?;
+        let suffix = format!(":{number}");
+        key.try_reserve(suffix.len()).map_err(|_| Error::OUT_OF_MEMORY)?;
+        key.extend_from_slice(suffix.as_bytes());
         if context.find(&key).is_some() {
             continue;
         }
@@ -162,7 +167,7 @@ fn sleep(context: &mut Context<'_>, seconds: &[u8]) -> Outcome {
 
 fn protocol(context: &mut Context<'_>, kind: &[u8]) -> Outcome {
     let reply = &mut context.reply;
-    match kind.to_ascii_lowercase().as_slice() {
+    match lower_case(kind)?.as_slice() {
         b"string" => reply.bulk(b"Hello World"),
         b"integer" => reply.integer(12345),
         b"double" => reply.double("3.141"),

@@ -32,7 +32,12 @@ impl Error {
     /// An error that shows an argument between two texts as C's `%s` would: up to a zero byte, and no line break at the
     /// end of it all.
     pub fn showing(before: &str, arg: &[u8], after: &str) -> Error {
-        let mut text = [before.as_bytes(), c_text(arg, SHOWN_LIMIT), after.as_bytes()].concat();
+        let parts = [before.as_bytes(), c_text(arg, SHOWN_LIMIT), after.as_bytes()];
+        let mut text = Vec::new();
+        if text.try_reserve_exact(parts.iter().map(|part| part.len()).sum()).is_err() {
+            return Error::OUT_OF_MEMORY;
+        }
+        parts.iter().for_each(|part| text.extend_from_slice(part));
         while matches!(text.last(), Some(b'\r' | b'\n')) {
             text.pop();
         }

@@ -4,16 +4,16 @@ use crate::{
     Context, Outcome, Session, Store,
     server::REDIS_VERSION,
     table::{Command, FAMILIES},
+    text::Text,
 };
 use alloc::{
     format,
     string::{String, ToString},
-    vec::Vec,
 };
 use core::fmt::Write;
 use kayvee_resp::Request;
 
-type Section = (&'static str, fn(&Store, &mut String));
+type Section = (&'static str, fn(&Store, &mut Text));
 
 /// The sections that are shown when none is asked for.
 const DEFAULT: &[Section] = &[
@@ -34,30 +34,27 @@ const DEFAULT: &[Section] = &[
 const ON_REQUEST: &[Section] = &[("Commandstats", commandstats)];
 
 pub fn info(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let names: Vec<Vec<u8>> = request.from(1).map(<[u8]>::to_ascii_lowercase).collect();
-    let asked = |word: &str| names.iter().any(|name| name == word.as_bytes());
+    let asked = |word: &str| request.from(1).any(|name| name.eq_ignore_ascii_case(word.as_bytes()));
     let everything = asked("all") || asked("everything");
-    let defaults = everything || names.is_empty() || asked("default");
-    let shown = |sections: &'static [Section], all: bool| {
-        sections.iter().filter(move |(name, _)| all || asked(&name.to_ascii_lowercase()))
-    };
-    let mut text = String::new();
+    let defaults = everything || request.len() == 1 || asked("default");
+    let shown = |sections: &'static [Section], all: bool| sections.iter().filter(move |(name, _)| all || asked(name));
+    let mut text = Text::default();
     for (name, write) in shown(DEFAULT, defaults).chain(shown(ON_REQUEST, everything)) {
         if !text.is_empty() {
-            text.push_str("\r\n");
+            let _ = text.write_str("\r\n");
         }
         let _ = write!(text, "# {name}\r\n");
         write(context.store, &mut text);
     }
-    context.reply.verbatim(b"txt", text.as_bytes());
-    Ok(())
+    text.reply(&mut context.reply)
 }
 
-fn line(out: &mut String, field: &str, value: impl core::fmt::Display) {
+/// Writes one field. What finds no memory fails the whole text.
+fn line(out: &mut Text, field: &str, value: impl core::fmt::Display) {
     let _ = write!(out, "{field}:{value}\r\n");
 }
 
-fn server(store: &Store, out: &mut String) {
+fn server(store: &Store, out: &mut Text) {
     let uptime_s = (store.now.monotonic_ns - store.started.monotonic_ns) / 1_000_000_000;
     line(out, "redis_version", REDIS_VERSION);
     // There is one build a version: no commit, no local change and no build number is to be told.
@@ -85,7 +82,7 @@ fn server(store: &Store, out: &mut String) {
     line(out, "io_threads_active", 0);
 }
 
-fn clients(store: &Store, out: &mut String) {
+fn clients(store: &Store, out: &mut Text) {
     let most = |bytes: fn(&Session) -> usize| store.all_sessions().map(bytes).max().unwrap_or(0);
     line(out, "connected_clients", store.clients);
     line(out, "cluster_connections", 0);
@@ -106,7 +103,7 @@ fn human(bytes: u64) -> String {
     }
 }
 
-fn memory(store: &Store, out: &mut String) {
+fn memory(store: &Store, out: &mut Text) {
     let heap = store.environment.heap;
     let used = heap.used_bytes();
     let peak = store.stats.peak_bytes.max(used);
@@ -137,13 +134,13 @@ fn memory(store: &Store, out: &mut String) {
     line(out, "lazyfreed_objects", 0);
 }
 
-fn persistence(_: &Store, out: &mut String) {
+fn persistence(_: &Store, out: &mut Text) {
     for field in ["loading", "rdb_bgsave_in_progress", "aof_enabled", "aof_rewrite_in_progress"] {
         line(out, field, 0);
     }
 }
 
-fn stats(store: &Store, out: &mut String) {
+fn stats(store: &Store, out: &mut Text) {
     let stats = &store.stats;
     let rates = store.rates();
     line(out, "instantaneous_ops_per_sec", format!("{:.0}", rates.commands));
@@ -179,7 +176,7 @@ fn stats(store: &Store, out: &mut String) {
     }
 }
 
-fn replication(store: &Store, out: &mut String) {
+fn replication(store: &Store, out: &mut Text) {
     line(out, "role", "master");
     line(out, "connected_slaves", 0);
     line(out, "master_failover_state", "no-failover");
@@ -188,14 +185,14 @@ fn replication(store: &Store, out: &mut String) {
     line(out, "second_repl_offset", -1);
 }
 
-fn cpu(store: &Store, out: &mut String) {
+fn cpu(store: &Store, out: &mut Text) {
     let used = (store.environment.processor_time)();
     for (field, us) in [("used_cpu_sys", used.system_us), ("used_cpu_user", used.user_us)] {
         line(out, field, format!("{}.{:06}", us / 1_000_000, us % 1_000_000));
     }
 }
 
-fn commandstats(store: &Store, out: &mut String) {
+fn commandstats(store: &Store, out: &mut Text) {
     let container_of = |sub: &Command| {
         let mut containers = FAMILIES.iter().copied().flatten();
         containers.find(|container| container.subcommands.iter().any(|candidate| core::ptr::eq(candidate, sub)))
@@ -215,13 +212,13 @@ fn commandstats(store: &Store, out: &mut String) {
     }
 }
 
-fn errorstats(store: &Store, out: &mut String) {
+fn errorstats(store: &Store, out: &mut Text) {
     for (code, count) in &store.stats.errors {
         line(out, &format!("errorstat_{code}"), format!("count={count}"));
     }
 }
 
-fn keyspace(store: &Store, out: &mut String) {
+fn keyspace(store: &Store, out: &mut Text) {
     for (index, db) in store.dbs.iter().enumerate().filter(|(_, db)| !db.is_empty()) {
         line(out, &format!("db{index}"), format!("keys={},expires={},avg_ttl=0", db.len(), db.volatile_len()));
     }

@@ -33,3 +33,4 @@ mod harness;
 mod info;
 mod server;
 mod strings;
+mod text;

@@ -9,6 +9,9 @@ use alloc::{
 /// The highest `maxclients` that can be asked for.
 pub const MAX_CLIENTS_LIMIT: u32 = 1_000_000;
 
+/// The longest password, as in Redis before it had users.
+const PASSWORD_LIMIT_BYTES: usize = 512;
+
 /// What happens when memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxmemoryPolicy {
@@ -294,6 +297,9 @@ pub static OPTIONS: &[OptionSpec] = &[
         mutability: Mutability::Always,
         get: |o| o.requirepass.clone(),
         set: |o, v| {
+            if v.len() > PASSWORD_LIMIT_BYTES {
+                return Err(format!("a password has at most {PASSWORD_LIMIT_BYTES} bytes"));
+            }
             o.requirepass = v.to_vec();
             Ok(())
         },
@@ -373,16 +379,17 @@ pub fn parse_memory(value: &[u8]) -> Option<u64> {
     }
     let digits = value.iter().take_while(|b| b.is_ascii_digit()).count();
     let (number, unit) = value.split_at(digits);
-    let factor = match unit.to_ascii_lowercase().as_slice() {
-        b"" | b"b" => 1,
-        b"k" => 1000,
-        b"kb" => 1 << 10,
-        b"m" => 1000 * 1000,
-        b"mb" => 1 << 20,
-        b"g" => 1000 * 1000 * 1000,
-        b"gb" => 1 << 30,
-        _ => return None,
-    };
+    const FACTORS: [(&str, u64); 8] = [
+        ("", 1),
+        ("b", 1),
+        ("k", 1000),
+        ("kb", 1 << 10),
+        ("m", 1000 * 1000),
+        ("mb", 1 << 20),
+        ("g", 1000 * 1000 * 1000),
+        ("gb", 1 << 30),
+    ];
+    let (_, factor) = FACTORS.into_iter().find(|(name, _)| unit.eq_ignore_ascii_case(name.as_bytes()))?;
     core::str::from_utf8(number).ok()?.parse::<u64>().ok()?.checked_mul(factor)
 }
 
@@ -405,23 +412,24 @@ fn set_clients_memory(options: &mut Options, value: &[u8]) -> Result<(), String>
 }
 
 fn set_output_limits(options: &mut Options, value: &[u8]) -> Result<(), String> {
-    let words: Vec<&str> = text(value)?.split_ascii_whitespace().collect();
-    if !words.len().is_multiple_of(4) {
+    const CLASSES: [(&str, usize); 4] = [("normal", 0), ("slave", 1), ("replica", 1), ("pubsub", 2)];
+    let value = text(value)?;
+    if !value.split_ascii_whitespace().count().is_multiple_of(4) {
         return Err("Wrong number of arguments in buffer limit configuration.".to_string());
     }
     let mut limits = options.client_output_buffer_limit;
-    for group in words.chunks_exact(4) {
-        let class = match group[0].to_ascii_lowercase().as_str() {
-            "normal" => 0,
-            "slave" | "replica" => 1,
-            "pubsub" => 2,
-            _ => return Err("Invalid client class specified in buffer limit configuration.".to_string()),
+    let mut words = value.split_ascii_whitespace();
+    while let (Some(class), Some(hard), Some(soft), Some(seconds)) =
+        (words.next(), words.next(), words.next(), words.next())
+    {
+        let Some(&(_, class)) = CLASSES.iter().find(|(name, _)| class.eq_ignore_ascii_case(name)) else {
+            return Err("Invalid client class specified in buffer limit configuration.".to_string());
         };
         let wrong = || "Error in hard, soft or soft_seconds setting in buffer limit configuration.".to_string();
         limits[class] = OutputLimit {
-            hard_bytes: parse_memory(group[1].as_bytes()).ok_or_else(wrong)?,
-            soft_bytes: parse_memory(group[2].as_bytes()).ok_or_else(wrong)?,
-            soft_seconds: group[3].parse().map_err(|_| wrong())?,
+            hard_bytes: parse_memory(hard.as_bytes()).ok_or_else(wrong)?,
+            soft_bytes: parse_memory(soft.as_bytes()).ok_or_else(wrong)?,
+            soft_seconds: seconds.parse().map_err(|_| wrong())?,
         };
     }
     options.client_output_buffer_limit = limits;

@@ -2,7 +2,7 @@
 
 use crate::{
     Close, Context, Error, Outcome,
-    args::{int, integer, is},
+    args::{int, integer, is, lower_case},
     command_command, debug, info,
     options::{Mutability, OPTIONS, OptionSpec},
     store::Stats,
@@ -288,19 +288,15 @@ fn role(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 }
 
 fn shutdown(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let options: Vec<Vec<u8>> = request.from(1).map(<[u8]>::to_ascii_lowercase).collect();
-    let has = |word: &[u8]| options.iter().any(|option| option == word);
-    let known = [&b"nosave"[..], b"save", b"now", b"force", b"abort"];
-    if options.iter().any(|option| !known.contains(&option.as_slice()))
-        || (has(b"abort") && options.len() > 1)
-        || (has(b"save") && has(b"nosave"))
-    {
+    let has = |word: &str| request.from(1).any(|option| is(option, word));
+    let is_known = |option: &[u8]| ["nosave", "save", "now", "force", "abort"].iter().any(|known| is(option, known));
+    if !request.from(1).all(is_known) || (has("abort") && request.len() > 2) || (has("save") && has("nosave")) {
         return Err(Error::SYNTAX);
     }
-    if has(b"abort") {
+    if has("abort") {
         return Err(Error::text("ERR No shutdown in progress."));
     }
-    if has(b"save") {
+    if has("save") {
         return Err(Error::text(
             "ERR Errors trying to SHUTDOWN: Kayvee does not persist data yet. Use SHUTDOWN NOSAVE.",
         ));
@@ -332,9 +328,12 @@ fn config_get(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let mut found: Vec<(&[u8], &OptionSpec)> = Vec::new();
     for spec in OPTIONS {
         // A name that is no pattern comes back as it was written.
-        let asked =
-            request.from(2).find(|asked| crate::glob::matches(&asked.to_ascii_lowercase(), spec.name.as_bytes()));
-        found.extend(asked.map(|asked| (if is_pattern(asked) { spec.name.as_bytes() } else { asked }, spec)));
+        for asked in request.from(2) {
+            if crate::glob::matches(&lower_case(asked)?, spec.name.as_bytes()) {
+                found.push((if is_pattern(asked) { spec.name.as_bytes() } else { asked }, spec));
+                break;
+            }
+        }
     }
     context.reply.map(found.len());
     for (name, spec) in found {
@@ -350,10 +349,10 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     }
     let mut options = context.store.options.clone();
     let mut seen: Vec<&str> = Vec::new();
-    let words: Vec<&[u8]> = request.from(2).collect();
-    for pair in words.chunks_exact(2) {
-        let Some(spec) = OptionSpec::find(pair[0]) else {
-            return Err(Error::showing("ERR Unknown option or number of arguments for CONFIG SET - '", pair[0], "'"));
+    let mut words = request.from(2);
+    while let (Some(name), Some(value)) = (words.next(), words.next()) {
+        let Some(spec) = OptionSpec::find(name) else {
+            return Err(Error::showing("ERR Unknown option or number of arguments for CONFIG SET - '", name, "'"));
         };
         let failed = |reason: &str| -> Outcome {
             Err(format!("ERR CONFIG SET failed (possibly related to argument '{}') - {reason}", spec.name).into())
@@ -365,7 +364,7 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             return failed("duplicate parameter");
         }
         seen.push(spec.name);
-        if let Err(reason) = (spec.set)(&mut options, pair[1]) {
+        if let Err(reason) = (spec.set)(&mut options, value) {
             return failed(&reason);
         }
     }

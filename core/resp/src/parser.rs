@@ -1,6 +1,6 @@
 use alloc::vec::Vec;
 
-use crate::words::split_words;
+use crate::words::{next_word, split_word};
 
 /// Longest inline request, and longest line that announces a count or length (Redis' `PROTO_INLINE_MAX_SIZE`).
 pub const INLINE_LIMIT_BYTES: usize = 64 << 10;
@@ -40,6 +40,8 @@ pub enum ProtocolError {
     UnauthenticatedBulkLength,
     /// An inline request whose quotes do not close.
     UnbalancedQuotes,
+    /// There is no memory to take the request apart.
+    OutOfMemory,
 }
 
 impl ProtocolError {
@@ -55,6 +57,7 @@ impl ProtocolError {
             ProtocolError::InvalidBulkLength => b"invalid bulk length",
             ProtocolError::UnauthenticatedBulkLength => b"unauthenticated bulk length",
             ProtocolError::UnbalancedQuotes => b"unbalanced quotes in request",
+            ProtocolError::OutOfMemory => b"not enough memory for the request",
         };
         text.to_vec()
     }
@@ -202,12 +205,21 @@ impl Parser {
                 (self.missing, self.bulk_len) = (Some(missing), Some(len));
                 return Ok(Progress::Partial { at_least: end + 2 });
             }
-            self.spans.push(Span { start: self.at, end });
+            self.push(Span { start: self.at, end })?;
             self.at = end + 2;
             self.bulk_len = None;
             missing -= 1;
         }
         Ok(Progress::Complete(self.at))
+    }
+
+    #[inline]
+    fn push(&mut self, span: Span) -> Result<(), ProtocolError> {
+        if self.spans.len() == self.spans.capacity() {
+            self.spans.try_reserve(1).map_err(|_| ProtocolError::OutOfMemory)?;
+        }
+        self.spans.push(span);
+        Ok(())
     }
 
     fn parse_count(&mut self, bytes: &[u8], limits: Limits) -> Result<Option<usize>, ProtocolError> {
@@ -260,10 +272,12 @@ impl Parser {
         }
         let line = &bytes[..newline];
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        for word in split_words(line).map_err(|_| ProtocolError::UnbalancedQuotes)? {
+        self.inline.try_reserve_exact(line.len()).map_err(|_| ProtocolError::OutOfMemory)?;
+        let mut rest = line;
+        while let Some(word_at) = next_word(rest) {
             let start = self.inline.len();
-            self.inline.extend_from_slice(&word);
-            self.spans.push(Span { start, end: self.inline.len() });
+            rest = split_word(&rest[word_at..], &mut self.inline).map_err(|_| ProtocolError::UnbalancedQuotes)?;
+            self.push(Span { start, end: self.inline.len() })?;
         }
         self.is_inline = true;
         self.at = newline + 1;

@@ -10,16 +10,17 @@ pub struct UnbalancedQuotes;
 pub fn split_words(line: &[u8]) -> Result<Vec<Vec<u8>>, UnbalancedQuotes> {
     let mut words = Vec::new();
     let mut rest = line;
-    loop {
-        let start = rest.iter().position(|&b| !is_space(b)).unwrap_or(rest.len());
-        rest = &rest[start..];
-        if rest.first().is_none_or(|&b| b == 0) {
-            return Ok(words);
-        }
-        let (word, after) = split_word(rest)?;
+    while let Some(start) = next_word(rest) {
+        let mut word = Vec::new();
+        rest = split_word(&rest[start..], &mut word)?;
         words.push(word);
-        rest = after;
     }
+    Ok(words)
+}
+
+/// Where the first word of a line starts, if there is one.
+pub fn next_word(line: &[u8]) -> Option<usize> {
+    line.iter().position(|&b| !is_space(b)).filter(|&start| line[start] != 0)
 }
 
 /// C's `isspace`.
@@ -27,18 +28,15 @@ fn is_space(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
 }
 
-fn split_word(line: &[u8]) -> Result<(Vec<u8>, &[u8]), UnbalancedQuotes> {
-    let mut word = Vec::new();
+/// Appends the word that a line starts with, unquoted, to `word`, and returns the rest of the line. No word is longer
+/// than the bytes that it was written in.
+pub fn split_word<'a>(line: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], UnbalancedQuotes> {
     let mut at = 0;
     while let Some(&byte) = line.get(at) {
         match byte {
             b' ' | b'\n' | b'\r' | b'\t' | 0 => break,
             b'"' | b'\'' => {
-                at = if byte == b'"' {
-                    double_quoted(line, at + 1, &mut word)?
-                } else {
-                    single_quoted(line, at + 1, &mut word)?
-                };
+                at = if byte == b'"' { double_quoted(line, at + 1, word)? } else { single_quoted(line, at + 1, word)? };
                 // A closing quote ends the word: only white space or the end may follow.
                 match line.get(at) {
                     None | Some(0) => {}
@@ -53,7 +51,7 @@ fn split_word(line: &[u8]) -> Result<(Vec<u8>, &[u8]), UnbalancedQuotes> {
             }
         }
     }
-    Ok((word, &line[at..]))
+    Ok(&line[at..])
 }
 
 /// Reads up to the closing quote and returns the offset behind it.

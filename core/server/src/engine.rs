@@ -1,4 +1,9 @@
-use alloc::{boxed::Box, collections::VecDeque, string::String, vec::Vec};
+use alloc::{
+    boxed::Box,
+    collections::{TryReserveError, VecDeque},
+    string::String,
+    vec::Vec,
+};
 use kayvee_commands::{Close, Environment, Pause, Pending, Session, Store, options::Options, table::Flags};
 use kayvee_platform::Now;
 use kayvee_resp::{Limits, Parser, Progress, Request, Writer};
@@ -32,6 +37,8 @@ pub struct Peer {
 /// Why a connection was not accepted: bytes to send before closing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal(pub &'static [u8]);
+
+const NO_MEMORY: Refusal = Refusal(b"-ERR out of memory for another client\r\n");
 
 /// What a target does with a connection after it has sent what it could of the client's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +133,11 @@ impl Engine {
         }
         if self.is_short_of_memory() {
             self.store.stats.connections_rejected += 1;
-            return Err(Refusal(b"-ERR out of memory for another client\r\n"));
+            return Err(NO_MEMORY);
+        }
+        if self.free_slots.is_empty() && self.reserve_slot().is_err() {
+            self.store.stats.connections_rejected += 1;
+            return Err(NO_MEMORY);
         }
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.connections.push(None);
@@ -164,6 +175,16 @@ impl Engine {
         self.store.clients += 1;
         self.store.stats.connections_received += 1;
         Ok(ClientId(slot))
+    }
+
+    /// Makes sure that one more client can come, be named ready, be touched by another one and go.
+    fn reserve_slot(&mut self) -> Result<(), TryReserveError> {
+        let slots = self.connections.len() + 1;
+        self.connections.try_reserve(1)?;
+        self.store.sessions.try_reserve(1)?;
+        self.free_slots.try_reserve(slots - self.free_slots.len())?;
+        self.store.touched.try_reserve(slots.saturating_sub(self.store.touched.len()))?;
+        self.ready.try_reserve(slots.saturating_sub(self.ready.len()))
     }
 
     /// Takes bytes that a client sent, all of them, and executes the requests that they complete.
@@ -302,7 +323,7 @@ impl Engine {
             since => since,
         };
         session.over_soft_limit_since_ns = since;
-        let over_soft = since.is_some_and(|since| now_ns - since >= limit.soft_seconds * SECOND_NS);
+        let over_soft = since.is_some_and(|since| now_ns - since >= limit.soft_seconds.saturating_mul(SECOND_NS));
         if (over_hard || over_soft) && session.close != Some(Close::Now) {
             log::warn!("closing client {} at {}: {bytes} bytes of unsent replies", session.id, session.remote);
             session.close = Some(Close::Now);
@@ -352,6 +373,7 @@ impl Engine {
             if let Some(mut connection) = held {
                 self.resume(slot, &mut connection);
                 self.connections[slot as usize] = Some(connection);
+                self.store.end_timing();
                 self.check_output(slot);
                 self.mark_ready(ClientId(slot));
             }
@@ -504,8 +526,8 @@ impl Engine {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let store = &self.store;
         let expiry = store.dbs.iter().any(|db| db.volatile_len() > 0).then_some(self.next_cron_ns);
-        let watches_clients =
-            store.options.timeout > 0 || store.all_sessions().any(|session| session.over_soft_limit_since_ns.is_some());
+        // To look at each client for one that is over its soft limit would cost every turn.
+        let watches_clients = store.options.timeout > 0 || store.options.client_output_buffer_limit[0].soft_bytes > 0;
         let sweep = (store.clients > 0 && watches_clients).then_some(self.next_sweep_ns);
         let pause = store.pause.map(|pause| pause.until_ns);
         [expiry, sweep, pause].into_iter().flatten().min()

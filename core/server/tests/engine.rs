@@ -166,6 +166,24 @@ fn quit_and_kill() {
 }
 
 #[test]
+fn a_client_is_killed_once() {
+    let mut bench = Bench::new(&[]);
+    let (killer, _other) = (bench.connect(), bench.connect());
+    let kills = "CLIENT KILL TYPE normal\r\nCLIENT KILL TYPE normal\r\n";
+    assert_eq!(bench.ask(killer, kills), ":1\r\n:0\r\n");
+}
+
+#[test]
+fn a_soft_limit_without_end_is_no_limit() {
+    let mut bench = Bench::new(&["--client-output-buffer-limit", "normal 0 1 18446744073709551615"]);
+    let client = bench.connect();
+    bench.engine.receive(client, b"PING\r\n");
+    bench.advance_ms(5000);
+    bench.engine.receive(client, b"PING\r\n");
+    assert_eq!(bench.engine.fate(client), Fate::Open);
+}
+
+#[test]
 fn authentication_comes_first() {
     let mut bench = Bench::new(&["--requirepass", "secret"]);
     let client = bench.connect();

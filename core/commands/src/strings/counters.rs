@@ -6,6 +6,11 @@ use crate::{Context, Error, Outcome, args};
 use kayvee_keyspace::{Expiry, Owned, Value, parse_integer};
 use kayvee_resp::Request;
 
+/// Texts of numbers up to this length are parsed with the memory that small allocations always have.
+const SHORT_TEXT_BYTES: usize = 256;
+/// What parsing the longest one takes at most.
+const LONG_TEXT_MEMORY_BYTES: u64 = 64 << 10;
+
 const OVERFLOW: Error = Error::text("ERR increment or decrement would overflow");
 
 pub fn incr(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
@@ -40,11 +45,16 @@ fn add(context: &mut Context<'_>, key: &[u8], increment: i64) -> Outcome {
 
 pub fn incrbyfloat(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let key = &request[1];
+    let has_room = context.store.has_room_for(LONG_TEXT_MEMORY_BYTES);
+    let parse = |text: &[u8]| match LongDouble::parse {
+        _ if text.len() > SHORT_TEXT_BYTES && !has_room => Err(Error::OUT_OF_MEMORY),
+        parse => parse(text).ok_or(Error::NOT_FLOAT),
+    };
     let old = match context.find_to_change(key) {
-        Some(found) => with_text(context.db().value(found), LongDouble::parse).ok_or(Error::NOT_FLOAT)?,
+        Some(found) => with_text(context.db().value(found), parse)?,
         None => LongDouble::ZERO,
     };
-    let increment = LongDouble::parse(&request[2]).ok_or(Error::NOT_FLOAT)?;
+    let increment = parse(&request[2])?;
     let sum = old.plus(increment).ok_or(Error::text("ERR increment would produce NaN or Infinity"))?;
     let text = sum.to_text()?;
     context.reply.bulk(&text);

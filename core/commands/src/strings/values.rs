@@ -23,13 +23,16 @@ fn reply_with_read(context: &mut Context<'_>, key: &[u8]) -> Option<Found> {
     found
 }
 
+/// Checks that the reply has found memory so far: one that has not must not cost the value that it was to show.
+fn check_reply(context: &Context<'_>) -> Outcome {
+    if context.reply.failed() { Err(Error::OUT_OF_MEMORY) } else { Ok(()) }
+}
+
 pub fn mget(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     context.reply.array(request.len() - 1);
     for key in request.from(1) {
         reply_with_read(context, key);
-        if context.reply.failed() {
-            return Err(Error::OUT_OF_MEMORY);
-        }
+        check_reply(context)?;
     }
     Ok(())
 }
@@ -134,6 +137,7 @@ pub fn set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         }
         return Ok(());
     }
+    check_reply(context)?;
     put(context, key, value, expiry)?;
     if !options.get {
         context.reply.ok();
@@ -168,15 +172,13 @@ fn set_for(context: &mut Context<'_>, request: Request<'_>, unit: Unit, command:
 
 pub fn getset(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     reply_with_read(context, &request[1]);
+    check_reply(context)?;
     put(context, &request[1], &request[2], Expiry::Never)
 }
 
 pub fn getdel(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if let Some(found) = reply_with_read(context, &request[1]) {
-        // A reply that found no memory must not cost the value.
-        if context.reply.failed() {
-            return Err(Error::OUT_OF_MEMORY);
-        }
+        check_reply(context)?;
         context.db().remove(found);
     }
     Ok(())
@@ -204,9 +206,7 @@ pub fn getex(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     reply_with(context, found);
     match until_ms {
         Some(at_ms) if at_ms <= now_ms => {
-            if context.reply.failed() {
-                return Err(Error::OUT_OF_MEMORY);
-            }
+            check_reply(context)?;
             context.db().remove(found);
         }
         Some(at_ms) => context.db().set_expires_ms(found, Some(at_ms))?,

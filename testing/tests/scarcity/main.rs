@@ -1,0 +1,268 @@
+//! No request may end the program for want of memory: an allocation whose size a client chooses has to be one that may
+//! fail. One that may not would end this test with "memory allocation of N bytes failed".
+
+mod sys;
+
+use kayvee_platform::Now;
+use kayvee_server::{ClientId, Engine, Fate, Options, Peer};
+use kayvee_testing::in_process::environment;
+use sys::{ScarceHeap, with_large_allocations};
+
+#[global_allocator]
+static HEAP: ScarceHeap = ScarceHeap;
+
+/// Large allocations that succeed before the rest fails.
+const SUCCESSES: std::ops::Range<usize> = 0..8;
+const LARGE: usize = 80_000;
+const MANY: usize = 4_000;
+
+fn engine() -> Engine {
+    let options = Options::from_args([&b"--enable-debug-command"[..], b"yes"]).unwrap();
+    let mut engine = Engine::new(options, environment(), Now::default());
+    engine.begin_turn(Now::default());
+    engine
+}
+
+fn request(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+/// What a line asks for: `LARGE` stands for a long word, `WORD…` for so many times this word.
+fn expand(line: &str, large: &[u8]) -> Vec<u8> {
+    let mut words: Vec<&[u8]> = Vec::new();
+    for word in line.split(' ') {
+        match (word, word.strip_suffix('…')) {
+            ("LARGE", _) => words.push(large),
+            (_, Some(repeated)) => words.extend(std::iter::repeat_n(repeated.as_bytes(), MANY)),
+            _ => words.push(word.as_bytes()),
+        }
+    }
+    request(&words)
+}
+
+/// Takes all that the engine wants to send, and closes whom it wants to close.
+fn end_turn(engine: &mut Engine) {
+    engine.end_turn();
+    while let Some(client) = engine.next_ready() {
+        let len = engine.output(client).len();
+        engine.sent(client, len);
+        if matches!(engine.fate(client), Fate::CloseNow | Fate::CloseAfterOutput) {
+            engine.disconnect(client);
+        }
+    }
+}
+
+fn peer() -> Peer {
+    Peer { remote: "127.0.0.1:1".into(), local: "127.0.0.1:2".into() }
+}
+
+fn connect(engine: &mut Engine) -> ClientId {
+    engine.connect(peer()).unwrap()
+}
+
+/// Has one client send bytes with ever more memory, and another one served after each time.
+fn survives(name: &str, bytes: &[u8]) {
+    let mut engine = engine();
+    for key in ["a", "b"] {
+        let client = connect(&mut engine);
+        engine.receive(client, &request(&[b"SET", key.as_bytes(), &vec![b'x'; 5000]]));
+    }
+    end_turn(&mut engine);
+    for successes in SUCCESSES {
+        let client = connect(&mut engine);
+        with_large_allocations(successes, || {
+            // In two pieces, so that the query buffer has its part in it.
+            let (first, second) = bytes.split_at(bytes.len() / 2);
+            engine.receive(client, first);
+            engine.receive(client, second);
+            engine.end_turn();
+        });
+        end_turn(&mut engine);
+        engine.disconnect(client);
+        let other = connect(&mut engine);
+        engine.receive(other, b"AUTH default x\r\nCONFIG SET requirepass ''\r\nPING\r\n");
+        engine.end_turn();
+        assert!(engine.output(other).ends_with(b"+PONG\r\n"), "{name} with {successes} large allocations");
+        engine.sent(other, engine.output(other).len());
+        engine.disconnect(other);
+    }
+}
+
+#[test]
+fn requests_survive_want_of_memory() {
+    // A number, a name, a pattern: whatever is wanted.
+    let large = vec![b'1'; LARGE];
+    let lines = [
+        "LARGE",
+        "LARGE x x",
+        "GET LARGE",
+        "CLIENT LARGE",
+        "CLIENT SETNAME LARGE",
+        "CLIENT SETINFO lib-name LARGE",
+        "CLIENT SETINFO LARGE x",
+        "CLIENT LIST TYPE LARGE",
+        "CLIENT LIST ID 1…",
+        "CLIENT KILL TYPE LARGE",
+        "CLIENT KILL USER LARGE",
+        "CLIENT KILL ID 7 ADDR LARGE",
+        "CLIENT KILL ID… 1",
+        "CLIENT KILL ID ID… 1",
+        "CLIENT REPLY LARGE",
+        "HELLO 3 SETNAME LARGE",
+        "HELLO 3 LARGE",
+        "HELLO LARGE",
+        "AUTH LARGE",
+        "AUTH LARGE LARGE",
+        "SELECT LARGE",
+        "ECHO LARGE",
+        "PING LARGE",
+        "COMMAND LARGE",
+        "COMMAND INFO LARGE",
+        "COMMAND INFO get…",
+        "COMMAND DOCS get…",
+        "COMMAND DOCS",
+        "COMMAND",
+        "COMMAND LIST",
+        "COMMAND LIST FILTERBY PATTERN LARGE",
+        "COMMAND LIST FILTERBY ACLCAT LARGE",
+        "COMMAND GETKEYS MGET k…",
+        "COMMAND GETKEYSANDFLAGS MGET k…",
+        "CONFIG GET LARGE",
+        "CONFIG GET *…",
+        "CONFIG GET *",
+        "CONFIG SET LARGE 1",
+        "CONFIG SET hz LARGE",
+        "CONFIG SET hz 10…",
+        "CONFIG SET requirepass LARGE",
+        "CONFIG SET maxmemory LARGE",
+        "CONFIG SET maxmemory-clients LARGE",
+        "CONFIG SET loglevel LARGE",
+        "CONFIG SET client-output-buffer-limit LARGE",
+        "CONFIG SET save LARGE",
+        "INFO",
+        "INFO everything",
+        "INFO LARGE",
+        "INFO x…",
+        "SHUTDOWN LARGE",
+        "SHUTDOWN x…",
+        "LOLWUT LARGE",
+        "FLUSHALL LARGE",
+        "MEMORY USAGE LARGE",
+        "MEMORY USAGE a SAMPLES LARGE",
+        "SWAPDB LARGE 1",
+        "DEBUG LARGE",
+        "DEBUG ERROR LARGE",
+        "DEBUG OBJECT LARGE",
+        "DEBUG PROTOCOL LARGE",
+        "DEBUG SLEEP LARGE",
+        "DEBUG STRINGMATCH-LEN 100000 x",
+        "DEBUG STRINGMATCH-LEN 100 LARGE",
+        "DEBUG POPULATE 2 LARGE",
+        "DEBUG POPULATE 2 k 100000",
+        "DEBUG POPULATE LARGE",
+        "KEYS LARGE",
+        "SCAN LARGE",
+        "SCAN 0 MATCH LARGE",
+        "SCAN 0 COUNT LARGE",
+        "SCAN 0 TYPE LARGE",
+        "OBJECT LARGE a",
+        "OBJECT ENCODING LARGE",
+        "COPY a LARGE",
+        "COPY a b REPLACE",
+        "RENAME a LARGE",
+        "MOVE a 1",
+        "DEL LARGE",
+        "DEL k…",
+        "EXISTS k…",
+        "EXPIRE a LARGE",
+        "EXPIRE a 1 LARGE",
+        "SET LARGE LARGE",
+        "SET a LARGE GET",
+        "SET a b LARGE",
+        "SET a b EX LARGE",
+        "SETEX LARGE 10 LARGE",
+        "GETEX a EX LARGE",
+        "GETSET a LARGE",
+        "GETDEL a",
+        "MSET k…",
+        "MSETNX k…",
+        "MGET a…",
+        "APPEND a LARGE",
+        "SETRANGE a 100000 x",
+        "SETRANGE a LARGE x",
+        "GETRANGE a LARGE 1",
+        "GETRANGE a 0 -1",
+        "INCRBY a LARGE",
+        "INCRBYFLOAT n LARGE",
+        "INCR LARGE",
+        "LCS a b",
+        "LCS a b LEN",
+        "LCS a b IDX WITHMATCHLEN",
+        "LCS a b LARGE",
+        "SUBSTR a 0 -1",
+        "STRLEN LARGE",
+        "RANDOMKEY",
+        "TOUCH LARGE",
+    ];
+    for line in lines {
+        survives(line, &expand(line, &large));
+    }
+}
+
+#[test]
+fn inline_requests_survive_want_of_memory() {
+    survives("an inline request of many words", &[b"a ".repeat(MANY), b"\r\n".to_vec()].concat());
+    survives("an inline request of a long word", &[b"ECHO ".to_vec(), vec![b'x'; 60_000], b"\r\n".to_vec()].concat());
+    survives(
+        "an inline request of a quoted word",
+        &[b"ECHO \"".to_vec(), vec![b'x'; 60_000], b"\"\r\n".to_vec()].concat(),
+    );
+    survives("a line without an end", &vec![b'x'; 70_000]);
+}
+
+#[test]
+fn connections_survive_want_of_memory() {
+    for successes in SUCCESSES {
+        let mut engine = engine();
+        let peers: Vec<Peer> = (0..2000).map(|_| peer()).collect();
+        let mut accepted = Vec::with_capacity(peers.len());
+        with_large_allocations(successes, || accepted.extend(peers.into_iter().flat_map(|peer| engine.connect(peer))));
+        assert!(accepted.len() > 100, "{}", accepted.len());
+        let (&killer, _) = accepted.split_last().unwrap();
+        let kills = b"CLIENT KILL TYPE normal\r\nCLIENT LIST\r\nINFO\r\n".repeat(3);
+        with_large_allocations(successes, || {
+            engine.receive(killer, &kills);
+            for &client in &accepted {
+                engine.disconnect(client);
+            }
+        });
+        end_turn(&mut engine);
+        let client = connect(&mut engine);
+        engine.receive(client, b"PING\r\n");
+        assert_eq!(engine.output(client), b"+PONG\r\n");
+    }
+}
+
+/// A reply that finds no memory is an error, and then the command must not have done its work.
+#[test]
+fn a_value_that_could_not_be_shown_is_kept() {
+    let mut engine = engine();
+    let client = connect(&mut engine);
+    engine.receive(client, &request(&[b"SET", b"a", &[b'x'; 5000]]));
+    end_turn(&mut engine);
+    for words in [&[&b"GETSET"[..], b"a", b"y"][..], &[b"SET", b"a", b"y", b"GET"], &[b"GETDEL", b"a"]] {
+        let bytes = request(words);
+        with_large_allocations(0, || engine.receive(client, &bytes));
+        assert!(engine.output(client).starts_with(b"-OOM"), "{}", bytes.escape_ascii());
+        end_turn(&mut engine);
+        engine.receive(client, b"STRLEN a\r\n");
+        assert_eq!(engine.output(client), b":5000\r\n");
+        end_turn(&mut engine);
+    }
+}
