@@ -156,7 +156,7 @@ impl Claim {
                 fs::remove_file(path)?;
             }
         }
-        let log = log::Log::file(instance.log_path())?;
+        let log = log::Log::file(&instance.log_path())?;
         let claim = Claim { instance, _lock: lock };
         writeln!(io::stdout(), "{CLAIMED}")?;
         Ok((claim, log))

@@ -50,7 +50,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     }
     let signals = supervise::catch_signals()?;
     if !args.supervised {
-        let session = Session { log: Arc::new(Log::terminal()), claim: None };
+        let session = Session { log: Arc::new(Log::Terminal), claim: None };
         return session.run(args, store, signals);
     }
     let (claim, log) = instances::Claim::take(args.instance_name())?;
