@@ -10,8 +10,9 @@ use smoltcp::{
     wire::{IpAddress, IpEndpoint},
 };
 
-/// Names a connection from [`Event::Accepted`] or [`Stack::connect`](crate::Stack::connect) until the application closes it or [`Event::Closed`]. It is a dense
-/// index, reused afterwards, by which an application finds its own record of the connection.
+/// Names a connection from [`Event::Accepted`] or [`Stack::connect`](crate::Stack::connect) until the application closes
+/// it or [`Event::Closed`]. It is a dense index, reused afterwards, by which an application finds its own record of the
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u32);
 
