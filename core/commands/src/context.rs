@@ -214,7 +214,8 @@ impl Context<'_> {
         if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) {
             return self.store.reject(command, Error::NO_AUTH);
         }
-        if command.flags.contains(Flags::DENYOOM) && self.store.is_full() {
+        let is_too_much = |store: &Store| store.is_full() || request.bytes_len() as u64 > store.data_room_bytes();
+        if command.flags.contains(Flags::DENYOOM) && is_too_much(self.store) {
             return self.store.reject(command, Error::OUT_OF_MEMORY);
         }
         let handler = command.handler.expect("only containers lack one, and they were handled");

@@ -168,11 +168,22 @@ impl Store {
     /// Bytes of memory that may be used for everything: the smaller one of `maxmemory` and the platform's limit, less
     /// what the platform needs to go on working.
     pub fn memory_limit_bytes(&self) -> Option<u64> {
-        let platform = self.environment.heap.limit_bytes().map(|limit| limit - reserve_bytes(limit));
-        match (self.options.maxmemory, platform) {
+        match (self.options.maxmemory, self.platform_limit_bytes()) {
             (0, platform) => platform,
             (maxmemory, platform) => Some(platform.map_or(maxmemory, |limit| limit.min(maxmemory))),
         }
+    }
+
+    /// The platform's limit, less what it needs to go on working.
+    fn platform_limit_bytes(&self) -> Option<u64> {
+        self.environment.heap.limit_bytes().map(|limit| limit - reserve_bytes(limit))
+    }
+
+    /// Bytes that one command may add to the data. `maxmemory` is no bound here: as in Redis, the command that reaches it
+    /// still goes through. The platform's reserve is, since everything else lives from it.
+    pub fn data_room_bytes(&self) -> u64 {
+        let used_bytes = self.environment.heap.used_bytes();
+        self.platform_limit_bytes().map_or(u64::MAX, |limit| limit.saturating_sub(used_bytes))
     }
 
     /// Bytes that all clients' buffers may take together.

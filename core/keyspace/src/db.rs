@@ -256,16 +256,18 @@ impl Db {
     }
 
     /// Makes the string at `key` exactly `len` bytes long, zero-filled where it grows and starting empty where there is
-    /// no key, and lends its bytes for editing. The expiry stays.
-    pub fn resize(&mut self, key: &[u8], len: usize, now_ms: u64) -> Result<&mut [u8], OutOfMemory> {
+    /// no key, and lends its bytes for editing. The expiry stays. A long string that has to move for it gets room for
+    /// `spare` bytes more, so that repeated appends are cheap, if there is memory for that.
+    pub fn resize(&mut self, key: &[u8], len: usize, spare: usize, now_ms: u64) -> Result<&mut [u8], OutOfMemory> {
         let found = self.find(key, now_ms);
         if let Some(found) = found {
             self.touch(found, now_ms);
             let same_length = matches!(self.value(found), Value::Bytes(bytes) if bytes.len() == len);
             if !same_length && let Some(blob) = self.records.blob_mut(found.record) {
                 let more = len.saturating_sub(blob.len());
-                // Doubling keeps repeated appends cheap; where memory is too short for it, exactly enough will do.
-                blob.try_reserve(more).or_else(|_| blob.try_reserve_exact(more))?;
+                if blob.capacity() < len {
+                    blob.try_reserve_exact(more + spare).or_else(|_| blob.try_reserve_exact(more))?;
+                }
                 blob.resize(len, 0);
                 return Ok(self.records.bytes_mut(found.record));
             }
@@ -497,7 +499,7 @@ mod tests {
                         let fill = rng.u8(..);
                         let value = &mut model.entry(key.clone()).or_default().0;
                         value.resize(len, 0);
-                        let bytes = db.resize(&key, len, now).unwrap();
+                        let bytes = db.resize(&key, len, rng.usize(..100), now).unwrap();
                         if let (Some(a), Some(b)) = (bytes.last_mut(), value.last_mut()) {
                             (*a, *b) = (fill, fill);
                         }
@@ -552,7 +554,7 @@ mod tests {
             assert_eq!(db.encoding(found).name(), encoding);
         }
         db.set(b"k", Owned::Text(b"a"), Expiry::Never, 0).unwrap();
-        db.resize(b"k", 2, 0).unwrap();
+        db.resize(b"k", 2, 0, 0).unwrap();
         let found = db.find(b"k", 0).unwrap();
         assert_eq!(db.encoding(found).name(), "raw");
     }

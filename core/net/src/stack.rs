@@ -181,14 +181,15 @@ impl Stack {
             control,
             dhcp,
             control_deadline_ns: now_ns,
-            slots: Vec::new(),
-            free: Vec::new(),
+            // Where memory is short these cannot grow, so they have their size from the start.
+            slots: Vec::with_capacity(config.limits.connections),
+            free: Vec::with_capacity(config.limits.connections),
             flows: BTreeMap::new(),
             timers: BTreeSet::new(),
             expendable: BTreeSet::new(),
             buffer_bytes_used: 0,
-            events: VecDeque::new(),
-            egress: VecDeque::new(),
+            events: VecDeque::with_capacity(config.limits.connections),
+            egress: VecDeque::with_capacity(config.limits.connections),
         };
         stack.set_keepalive(config.keepalive_s);
         if let Addressing::Static { address, prefix_bits, gateway } = config.addressing {

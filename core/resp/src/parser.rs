@@ -89,6 +89,14 @@ impl<'a> Request<'a> {
         self.spans.len()
     }
 
+    /// Bytes from the first argument to the end of the last one.
+    pub fn bytes_len(&self) -> usize {
+        match (self.spans.first(), self.spans.last()) {
+            (Some(first), Some(last)) => last.end - first.start,
+            _ => 0,
+        }
+    }
+
     /// Whether there is no argument at all: an empty line, which is ignored.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()

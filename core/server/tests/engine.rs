@@ -253,8 +253,18 @@ fn the_platform_limit_counts_like_maxmemory_and_guards_a_reserve() {
     let mut bench = Bench::new(&[]);
     let client = bench.connect();
     bench.heap.limit.store(16 << 20, Ordering::Relaxed);
-    bench.heap.used.store(15 << 20, Ordering::Relaxed);
+    bench.heap.used.store((15 << 20) - 100, Ordering::Relaxed);
     assert_eq!(bench.ask(client, "SET k v\r\n"), "+OK\r\n");
+    // A single value must not take the reserve either.
+    let long = "x".repeat(100);
+    let refused =
+        [format!("SET l {long}"), format!("APPEND k {long}"), "SETRANGE k 200 x".into(), format!("MSET a {long}")];
+    for request in refused {
+        assert!(bench.ask(client, &format!("{request}\r\n")).starts_with("-OOM"), "{request}");
+    }
+    assert_eq!(bench.ask(client, "SETRANGE k 50 x\r\n"), ":51\r\n");
+    bench.heap.used.store((15 << 20) - 40, Ordering::Relaxed);
+    assert!(bench.ask(client, "COPY k l\r\n").starts_with("-OOM"));
     bench.heap.used.store((15 << 20) + 1, Ordering::Relaxed);
     assert!(bench.ask(client, "SET k v\r\n").starts_with("-OOM"));
     bench.heap.used.store(16 << 20, Ordering::Relaxed);

@@ -60,6 +60,6 @@ fn run(mut setup: Setup) -> ! {
         seed: engine_seed[..32].try_into().expect("32 bytes"),
     };
     let engine = Engine::new(args.options, environment, now);
-    let status = Server::new(&machine, card, stack, engine).run();
+    let status = Server::new(&machine, card, stack, engine, limits.connections).run();
     machine.end(status)
 }

@@ -44,9 +44,12 @@ pub struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    /// Joins the parts.
-    pub fn new(machine: &'a Machine, card: Card, stack: Stack, engine: Engine) -> Server<'a> {
-        let (clients, ids, writable, unread) = Default::default();
+    /// Joins the parts, for a stack that has at most so many connections.
+    pub fn new(machine: &'a Machine, card: Card, stack: Stack, engine: Engine, connections: usize) -> Server<'a> {
+        // Where memory is short these cannot grow, so they have their size from the start. In a turn a client can become
+        // writable and end.
+        let (clients, ids) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
+        let (writable, unread) = (Vec::with_capacity(2 * connections), Vec::with_capacity(connections));
         Server { machine, card, stack, engine, clients, ids, writable, unread }
     }
 
@@ -74,9 +77,10 @@ impl<'a> Server<'a> {
         }
         self.stack.poll(&mut self.card, now.monotonic_ns);
         self.engine.begin_turn(now);
-        for id in core::mem::take(&mut self.unread) {
-            self.read(id);
+        for index in 0..self.unread.len() {
+            self.read(self.unread[index]);
         }
+        self.unread.clear();
         while let Some(event) = self.stack.next_event() {
             self.take_event(event, now.monotonic_ns);
         }
@@ -187,6 +191,9 @@ impl<'a> Server<'a> {
             self.stack.close(connection, now_ns);
             self.forget(id);
         } else if fate == Fate::Open && unread {
+            if let Some(client) = self.client(id) {
+                client.unread = false;
+            }
             self.unread.push(id);
         }
     }

@@ -106,6 +106,9 @@ pub fn copy(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let found = context.read(from);
     let found = found.filter(|_| replaces || context.store.dbs[to_db].find(to, now_ms).is_none());
     if let Some(found) = found {
+        if context.db().bytes_of(found) as u64 > context.store.data_room_bytes() {
+            return Err(Error::OUT_OF_MEMORY);
+        }
         let (value, expiry) = context.db().copy_out(found)?;
         context.store.dbs[to_db].set(to, value, expiry, now_ms)?;
     }

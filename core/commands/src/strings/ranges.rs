@@ -11,6 +11,22 @@ fn len_at(context: &mut Context<'_>, key: &[u8]) -> Option<usize> {
     Some(with_text(context.db().value(found), <[u8]>::len))
 }
 
+/// Most bytes that are set aside behind a string that has grown, as in Redis.
+const SPARE_LIMIT_BYTES: usize = 1 << 20;
+
+/// Makes the string at a key longer, with room for more where memory is not short.
+fn grow<'a>(context: &'a mut Context<'_>, key: &[u8], old_len: usize, len: usize) -> Result<&'a mut [u8], Error> {
+    let room = context.store.data_room_bytes();
+    let growth = (len - old_len) as u64;
+    if growth > room {
+        return Err(Error::OUT_OF_MEMORY);
+    }
+    let spare = len.min(SPARE_LIMIT_BYTES);
+    let spare = if growth.saturating_add(spare as u64) > room { 0 } else { spare };
+    let now_ms = context.now_ms();
+    Ok(context.db().resize(key, len, spare, now_ms)?)
+}
+
 fn check_len(context: &Context<'_>, start: usize, len: usize) -> Result<usize, Error> {
     let end = start.checked_add(len).ok_or(Error::STRING_TOO_LONG)?;
     if end as u64 > context.store.options.proto_max_bulk_len { Err(Error::STRING_TOO_LONG) } else { Ok(end) }
@@ -26,7 +42,7 @@ pub fn append(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         }
         Some(old_len) => {
             let len = check_len(context, old_len, suffix.len())?;
-            context.db().resize(key, len, now_ms)?[old_len..].copy_from_slice(suffix);
+            grow(context, key, old_len, len)?[old_len..].copy_from_slice(suffix);
             len
         }
     };
@@ -45,9 +61,8 @@ pub fn setrange(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         return Ok(());
     }
     let end = check_len(context, offset, part.len())?;
-    let now_ms = context.now_ms();
     let len = old_len.max(end);
-    context.db().resize(key, len, now_ms)?[offset..end].copy_from_slice(part);
+    grow(context, key, old_len, len)?[offset..end].copy_from_slice(part);
     context.reply.integer(len as i64);
     Ok(())
 }

@@ -241,7 +241,7 @@ fn check_pairs(context: &mut Context<'_>, request: Request<'_>, command: &str) -
         return Err(args::wrong_arity(command));
     }
     let bytes: usize = request.from(1).map(|arg| arg.len() + PER_PAIR_BYTES).sum();
-    if context.store.has_room_for(bytes as u64) { Ok(()) } else { Err(Error::OUT_OF_MEMORY) }
+    if bytes as u64 <= context.store.data_room_bytes() { Ok(()) } else { Err(Error::OUT_OF_MEMORY) }
 }
 
 fn set_pairs(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
