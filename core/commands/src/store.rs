@@ -188,14 +188,16 @@ impl Store {
 
     /// Bytes that all clients' buffers may take together.
     pub fn clients_memory_limit_bytes(&self) -> Option<u64> {
-        match self.options.maxmemory_clients {
-            ClientsMemory::Unlimited => None,
-            ClientsMemory::Bytes(bytes) => Some(bytes),
+        /// Redis' least limit. Below it nobody could stay connected for long enough to set another one.
+        const LEAST_BYTES: u64 = 128 << 10;
+        let limit = match self.options.maxmemory_clients {
+            ClientsMemory::Bytes(bytes) => bytes,
             ClientsMemory::Percent(percent) if self.options.maxmemory > 0 => {
-                Some(self.options.maxmemory / 100 * u64::from(percent))
+                self.options.maxmemory / 100 * u64::from(percent)
             }
-            ClientsMemory::Percent(_) => None,
-        }
+            ClientsMemory::Percent(_) | ClientsMemory::Unlimited => return None,
+        };
+        Some(limit.max(LEAST_BYTES))
     }
 
     /// The slot of the client with this unique number.

@@ -65,6 +65,8 @@ struct Connection {
     parser: Parser,
     /// Bytes that are not executed yet; they begin where a request begins.
     query: Vec<u8>,
+    /// Bytes that the first request in there has at least, as far as it can be told.
+    at_least: usize,
     /// How much of the session's output is sent.
     sent: usize,
     /// Whether it is in the ready queue.
@@ -167,8 +169,14 @@ impl Engine {
             close: None,
             over_soft_limit_since_ns: None,
         };
-        let connection =
-            Connection { parser: Parser::new(), query: Vec::new(), sent: 0, is_ready: false, is_held: false };
+        let connection = Connection {
+            parser: Parser::new(),
+            query: Vec::new(),
+            at_least: 0,
+            sent: 0,
+            is_ready: false,
+            is_held: false,
+        };
         self.store.sessions[slot as usize] = Some(Box::new(session));
         self.connections[slot as usize] = Some(Box::new(connection));
         self.next_client_id += 1;
@@ -196,7 +204,7 @@ impl Engine {
             // The usual case: whole requests, executed where they are.
             let (used, stop) = self.execute_all(client.0, &mut connection.parser, bytes);
             self.keep(client.0, &mut connection, &bytes[used..], stop);
-        } else if self.append(client.0, &mut connection, bytes, 0) {
+        } else if self.append(client.0, &mut connection, bytes) {
             self.resume(client.0, &mut connection);
         }
         self.connections[client.0 as usize] = Some(connection);
@@ -272,8 +280,11 @@ impl Engine {
         connection.is_held = matches!(stop, Stop::Held);
         match stop {
             Stop::Closing => (connection.query, connection.parser) = (Vec::new(), Parser::new()),
-            Stop::Incomplete { at_least } => _ = self.append(slot, connection, rest, at_least),
-            Stop::Held => _ = self.append(slot, connection, rest, 0),
+            Stop::Incomplete { at_least } => {
+                connection.at_least = at_least;
+                self.append(slot, connection, rest);
+            }
+            Stop::Held => _ = self.append(slot, connection, rest),
         }
         if let Some(session) = self.store.sessions[slot as usize].as_deref_mut() {
             let (query_bytes, query_capacity) = (connection.query.len(), connection.query.capacity());
@@ -281,14 +292,16 @@ impl Engine {
         }
     }
 
-    /// Appends to the query buffer within its limit, or ends the connection. `at_least` bytes will come in all: growth
-    /// stops there, but never runs ahead of what was received by more than that again.
-    fn append(&mut self, slot: u32, connection: &mut Connection, bytes: &[u8], at_least: usize) -> bool {
+    /// Appends to the query buffer within its limit, or ends the connection. Where the buffer has to grow it doubles, so
+    /// that a long request is not copied for each of its pieces, but not beyond the request that is known to come.
+    fn append(&mut self, slot: u32, connection: &mut Connection, bytes: &[u8]) -> bool {
         let query = &mut connection.query;
         let len = query.len() + bytes.len();
         let within_limit = len as u64 <= self.store.options.client_query_buffer_limit;
-        let capacity = len.max(at_least.min(len * 2));
-        if within_limit && (capacity <= query.capacity() || query.try_reserve_exact(capacity - query.len()).is_ok()) {
+        let ahead = if connection.at_least > len { connection.at_least.min(len * 2) } else { len * 2 };
+        let has_room = len <= query.capacity();
+        let mut grow = |capacity: usize| query.try_reserve_exact(capacity - query.len()).is_ok();
+        if within_limit && (has_room || grow(ahead) || grow(len)) {
             query.extend_from_slice(bytes);
             return true;
         }

@@ -184,6 +184,36 @@ fn a_soft_limit_without_end_is_no_limit() {
 }
 
 #[test]
+fn a_tiny_limit_on_clients_memory_can_be_taken_back() {
+    let mut bench = Bench::new(&["--maxmemory-clients", "1"]);
+    let client = bench.connect();
+    assert_eq!(bench.ask(client, "CONFIG SET maxmemory-clients 0\r\n"), "+OK\r\n");
+    assert_eq!(bench.engine.fate(client), Fate::Open);
+}
+
+#[test]
+fn a_long_request_is_not_copied_for_each_of_its_pieces() {
+    let arguments = [b"*4\r\n$4\r\nMSET\r\n$1\r\nk\r\n$2000000\r\n".to_vec(), vec![b'x'; 2_000_000]].concat();
+    let many_arguments = [b"*500000\r\n".to_vec(), b"$1\r\nx\r\n".repeat(200_000)].concat();
+    for request in [arguments, many_arguments] {
+        let mut bench = Bench::new(&[]);
+        let (client, observer) = (bench.connect(), bench.connect());
+        let mut capacities = Vec::new();
+        for piece in request.chunks(4000) {
+            bench.engine.receive(client, piece);
+            let line = bench.ask(observer, "CLIENT LIST ID 1\r\n");
+            let field = |name: &str| -> usize {
+                let value = line.split(' ').find_map(|field| field.strip_prefix(name)).unwrap();
+                value.parse().unwrap()
+            };
+            capacities.push(field("qbuf=") + field("qbuf-free="));
+        }
+        let growths = capacities.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        assert!(growths < 20, "{growths}");
+    }
+}
+
+#[test]
 fn authentication_comes_first() {
     let mut bench = Bench::new(&["--requirepass", "secret"]);
     let client = bench.connect();
