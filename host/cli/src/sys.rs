@@ -46,6 +46,17 @@ pub fn bring_up(name: &str, address: Ipv4Addr, mask: Ipv4Addr) -> io::Result<()>
     Ok(())
 }
 
+/// Sets how many packets may wait on an interface to be sent.
+pub fn set_queue_len(interface: &str, packets: u16) -> io::Result<()> {
+    let socket = datagram_socket()?;
+    let mut request = interface_request(interface)?;
+    // `ifr_qlen` of netdevice(7) is the same integer.
+    request.ifr_ifru.ifru_metric = packets.into();
+    // SAFETY: the operation reads one `ifreq` with that integer set, which `request` is.
+    Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFTXQLEN as _, &request) })?;
+    Ok(())
+}
+
 /// Enters a neighbour's Ethernet address for good, so that the first packet to it waits for no ARP exchange.
 pub fn add_neighbour(interface: &str, address: Ipv4Addr, mac: [u8; 6]) -> io::Result<()> {
     let socket = datagram_socket()?;

@@ -14,6 +14,9 @@ const NETWORKS: [Ipv4Addr; 3] =
 const NETWORK_BITS: u32 = 16;
 /// Length of a link's prefix.
 pub const PREFIX_BITS: u8 = 30;
+/// Packets that wait for the guest at most. With the kernel's 1,000, thousands of clients that send at once lose packets
+/// before the guest has seen them, and wait seconds for their retransmission.
+const QUEUE_PACKETS: u16 = 8192;
 const SUBNET_BITS: u32 = PREFIX_BITS as u32;
 const SUBNETS_PER_NETWORK: u32 = 1 << (SUBNET_BITS - NETWORK_BITS);
 
@@ -62,6 +65,7 @@ fn configure(name: &str) -> Result<Link> {
     // The host would send router solicitations into the link, and wake an idle guest; where it has no IPv6 there is
     // nothing to switch off.
     let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
+    sys::set_queue_len(name, QUEUE_PACKETS)?;
     sys::bring_up(name, link.host, Ipv4Addr::from_bits(mask(SUBNET_BITS)))?;
     sys::add_neighbour(name, link.guest, link.guest_mac)?;
     Ok(link)

@@ -196,10 +196,21 @@ fn every_way_answers_and_ends_cleanly() {
 fn a_guest_with_a_tap_is_reached_at_its_own_address_too() {
     for way in GUESTS.iter().filter(|way| way.place.ends_with("also at ") && way.works_here()) {
         let store = Store::start(way.target, way.more, &[]);
-        let own = store.ready.rsplit_once("also at ").unwrap().1.trim_end().trim_end_matches(')').parse().unwrap();
+        let own = store.ready.rsplit_once("also at ").unwrap().1.trim_end().trim_end_matches(')');
+        let own: SocketAddr = own.parse().unwrap();
         assert_eq!(ask(&mut connect(own), "PING"), "+PONG");
+        assert_eq!(queue_packets(own.ip()), 8192);
         assert_eq!(store.end("INT").code(), Some(0));
     }
+}
+
+/// How many packets may wait on the interface that an address is behind.
+fn queue_packets(address: std::net::IpAddr) -> u32 {
+    let route = Command::new("ip").args(["route", "get", &address.to_string()]).output().unwrap();
+    let route = said(&route);
+    let interface = route.split_ascii_whitespace().skip_while(|word| *word != "dev").nth(1).unwrap();
+    let packets = std::fs::read_to_string(format!("/sys/class/net/{interface}/tx_queue_len")).unwrap();
+    packets.trim().parse().unwrap()
 }
 
 #[test]
