@@ -23,7 +23,7 @@ use std::{
     rc::Rc,
     sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 /// Memory of a guest whose user asked for none in particular.
@@ -134,7 +134,9 @@ impl Session {
 
         let memory_mib = args.memory.unwrap_or(GUEST_MEMORY_MIB);
         let guest = Guest { image: &image, accelerator, machine: args.machine, memory_mib };
-        let boot_line = format!("{} -- {}", place.boot_words(), store.boot_words());
+        // A guest without KVM's clock knows the time only to the second.
+        let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
+        let boot_line = format!("{} time={now_us} -- {}", place.boot_words(), store.boot_words());
         let mut command = guest.command(&qemu, &boot_line);
         let what = match network.address_on_host() {
             Some(address) => format!("a {} guest, also at {address}:{}", accelerator.name(), front.port()),
