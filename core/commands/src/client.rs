@@ -426,6 +426,10 @@ fn pause(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     };
     let timeout_ms = integer(&request[2]).map_err(|_| Error::text("ERR timeout is not an integer or out of range"))?;
     let timeout_ms = u64::try_from(timeout_ms).map_err(|_| Error::text("ERR timeout is negative"))?;
+    // What cannot be added to a time in milliseconds is refused, as in Redis.
+    if i64::try_from(timeout_ms + context.now_ms()).is_err() {
+        return Err(Error::text("ERR timeout is out of range"));
+    }
     let now_ns = context.store.now.monotonic_ns;
     let until_ns = now_ns.saturating_add(timeout_ms.saturating_mul(1_000_000));
     // A pause that is in force is never shortened or weakened by another one.

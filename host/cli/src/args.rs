@@ -60,16 +60,16 @@ pub struct RunArgs {
     pub machine: Machine,
 
     /// Leave it running in the background
-    #[arg(long, group = "background")]
+    #[arg(long)]
     pub detach: bool,
 
     /// Name of the detached instance [default: kayvee]
-    #[arg(long, value_parser = instance_name, requires = "background")]
+    #[arg(long, value_parser = instance_name, requires = "detach")]
     pub name: Option<String>,
 
-    /// This process is the background half of --detach.
-    #[arg(long, hide = true, group = "background")]
-    pub supervised: bool,
+    /// This process is the background half of the detached instance of this name.
+    #[arg(long, hide = true, value_name = "NAME", value_parser = instance_name, conflicts_with = "detach")]
+    pub supervised: Option<String>,
 
     /// The store's options under redis.conf's names, such as --maxmemory 100mb
     #[arg(last = true, value_name = "REDIS-OPTIONS")]
@@ -167,13 +167,12 @@ fn instance_name(name: &str) -> Result<String, String> {
 impl RunArgs {
     /// The detached instance's name.
     pub fn instance_name(&self) -> &str {
-        self.name.as_deref().unwrap_or(DEFAULT_NAME)
+        self.supervised.as_deref().or(self.name.as_deref()).unwrap_or(DEFAULT_NAME)
     }
 
     /// What the background half is started with, to do what this command line asks for.
     pub fn to_supervised_args(&self) -> Vec<String> {
-        let mut args: Vec<String> = ["run", "--supervised"].map(String::from).into();
-        args.push(format!("--name={}", self.instance_name()));
+        let mut args = vec!["run".to_string(), format!("--supervised={}", self.instance_name())];
         args.extend([format!("--target={}", self.target), format!("--net={}", self.net)]);
         args.push(format!("--machine={}", self.machine));
         args.extend(self.port.map(|port| format!("--port={port}")));
@@ -201,7 +200,7 @@ mod tests {
         let Command::Run(first) = Cli::try_parse_from(line).unwrap().command else { panic!("not run") };
         let again = std::iter::once("kayvee".to_string()).chain(first.to_supervised_args());
         let Command::Run(second) = Cli::try_parse_from(again).unwrap().command else { panic!("not run") };
-        assert!(second.supervised && !second.detach);
+        assert_eq!((second.supervised.as_deref(), second.detach), (Some("a-b"), false));
         assert_eq!(first.to_supervised_args(), second.to_supervised_args());
         assert_eq!((second.port, second.memory), (Some(7000), Some(64)));
         assert_eq!(second.redis_options, ["--save", ""]);

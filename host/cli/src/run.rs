@@ -49,7 +49,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         return instances::detach(args);
     }
     let signals = supervise::catch_signals()?;
-    if !args.supervised {
+    if args.supervised.is_none() {
         let session = Session { log: Arc::new(Log::Terminal), claim: None };
         return session.run(args, store, signals);
     }
