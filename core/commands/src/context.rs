@@ -190,7 +190,7 @@ impl Context<'_> {
         let Some(container) = self.store.commands.find(name) else {
             // A browser that was tricked into posting requests to us must not get one executed.
             if args::is(name, "post") || args::is(name, "host:") {
-                log::warn!("closing a connection that sends HTTP, from {}", self.session().remote);
+                log::debug!("closing a connection that sends HTTP, from {}", self.session().remote);
                 self.session().close = Some(Close::Now);
                 return Ok(());
             }

@@ -464,7 +464,7 @@ impl Stack {
     fn open(&mut self, flow: FlowKey, now_ns: u64) -> Option<u32> {
         let share = self.make_room()?;
         let connection = Connection::listen(flow, share, self.keepalive, now_ns)
-            .inspect_err(|_| log::warn!("a connection was refused: no memory for its {share} bytes of buffers"))
+            .inspect_err(|_| log::debug!("a connection was refused: no memory for its {share} bytes of buffers"))
             .ok()?;
         let slot = self.insert(connection);
         self.expendable.insert(Expendable::HalfOpen { opened_ns: now_ns, slot });

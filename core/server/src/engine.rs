@@ -19,6 +19,8 @@ const EXPIRE_SLICES: usize = 8;
 /// Share of the figures for `expired_stale_perc` that a slice of active expiry leaves over.
 const EXPIRY_STATS_KEPT: f64 = 0.95;
 const EXPIRE_AGAIN_NS: u64 = 1_000_000;
+/// Lines a second about clients that are closed.
+const LOG_LINES_PER_SECOND: u32 = 10;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// A connected client: a dense index, reused after [`Engine::disconnect`], by which a target finds its socket.
@@ -100,6 +102,9 @@ pub struct Engine {
     next_sweep_ns: u64,
     /// The database that active expiry goes on with.
     expire_db: usize,
+    /// The present second of the monotonic clock, and the lines logged in it about clients that were closed.
+    log_second: u64,
+    log_lines: u32,
 }
 
 impl Engine {
@@ -114,6 +119,8 @@ impl Engine {
             next_cron_ns: now.monotonic_ns,
             next_sweep_ns: now.monotonic_ns,
             expire_db: 0,
+            log_second: 0,
+            log_lines: 0,
         }
     }
 
@@ -305,13 +312,16 @@ impl Engine {
             query.extend_from_slice(bytes);
             return true;
         }
+        let may_log = self.may_log();
         if let Some(session) = self.store.sessions[slot as usize].as_deref_mut() {
             let why = if within_limit {
                 "there is no memory for its requests"
             } else {
                 "it reached client-query-buffer-limit"
             };
-            log::warn!("closing client {} at {}: {why} ({len} bytes)", session.id, session.remote);
+            if may_log {
+                log::warn!("closing client {} at {}: {why} ({len} bytes)", session.id, session.remote);
+            }
             session.close = Some(Close::Now);
             self.store.stats.query_buffer_limit_disconnections += 1;
         }
@@ -338,8 +348,11 @@ impl Engine {
         session.over_soft_limit_since_ns = since;
         let over_soft = since.is_some_and(|since| now_ns - since >= limit.soft_seconds.saturating_mul(SECOND_NS));
         if (over_hard || over_soft) && session.close != Some(Close::Now) {
-            log::warn!("closing client {} at {}: {bytes} bytes of unsent replies", session.id, session.remote);
             session.close = Some(Close::Now);
+            let (id, remote) = (session.id, session.remote.clone());
+            if self.may_log() {
+                log::warn!("closing client {id} at {remote}: {bytes} bytes of unsent replies");
+            }
             self.store.stats.output_buffer_limit_disconnections += 1;
             self.mark_ready(ClientId(slot));
         }
@@ -368,12 +381,13 @@ impl Engine {
             let period_ns = if again { EXPIRE_AGAIN_NS } else { SECOND_NS / u64::from(self.store.options.hz) };
             self.next_cron_ns = now_ns + period_ns;
             self.store.stats.peak_bytes = self.store.stats.peak_bytes.max(self.store.environment.heap.used_bytes());
+            self.limit_clients_memory();
         }
         if now_ns >= self.next_sweep_ns {
             self.sweep_clients();
             self.next_sweep_ns = now_ns + SECOND_NS;
         }
-        self.limit_clients_memory();
+        self.relieve_memory();
         while let Some(slot) = self.store.touched.pop() {
             self.mark_ready(ClientId(slot));
         }
@@ -440,30 +454,68 @@ impl Engine {
         heap.limit_bytes().is_some_and(|limit| limit.saturating_sub(heap.used_bytes()) < (limit / 32).min(8 << 20))
     }
 
-    /// Ends the connections that take the most memory while clients take more than they may.
+    /// Ends the connections that take the most memory while all together take more than `maxmemory-clients`.
     fn limit_clients_memory(&mut self) {
-        let limit = self.store.clients_memory_limit_bytes();
-        if limit.is_none() && !self.is_short_of_memory() {
+        let Some(limit) = self.store.clients_memory_limit_bytes() else { return };
+        let mut total: u64 = self.store.all_sessions().map(|session| session.memory_bytes() as u64).sum();
+        let mut largest_first: Vec<(u64, u32)> = Vec::new();
+        if total <= limit || largest_first.try_reserve_exact(self.store.clients).is_err() {
             return;
         }
-        let open = |session: &&Session| session.close != Some(Close::Now) && !session.no_evict;
-        let mut total: u64 = self.store.all_sessions().map(|session| session.memory_bytes() as u64).sum();
-        let mut freed = 0;
-        while limit.is_some_and(|limit| total > limit) || (freed == 0 && self.is_short_of_memory()) {
-            let largest = self.store.all_sessions().filter(open).max_by_key(|session| session.memory_bytes());
-            let Some(largest) = largest.map(|session| session.id) else { break };
-            let Some(slot) = self.store.slot_of(largest) else { break };
-            let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else { break };
-            freed = session.memory_bytes() as u64;
-            if limit.is_none() && freed < EVICTION_FLOOR_BYTES as u64 {
+        largest_first.extend(self.evictable().map(|(slot, session)| (session.memory_bytes() as u64, slot)));
+        largest_first.sort_unstable_by(|a, b| b.cmp(a));
+        for (bytes, slot) in largest_first {
+            if total <= limit {
                 break;
             }
-            log::warn!("closing client {} at {}: its {freed} bytes of buffers are needed", session.id, session.remote);
-            session.close = Some(Close::Now);
-            total -= freed;
-            self.store.stats.evicted_clients += 1;
-            self.mark_ready(ClientId(slot));
+            total -= bytes;
+            self.evict_client(slot);
         }
+    }
+
+    /// Ends the connection with the largest buffers when hardly any memory is left. One a turn: its memory comes back
+    /// only when the target has closed it.
+    fn relieve_memory(&mut self) {
+        if !self.is_short_of_memory() {
+            return;
+        }
+        let largest = self.evictable().max_by_key(|(_, session)| session.memory_bytes());
+        let worthwhile = largest.filter(|(_, session)| session.memory_bytes() >= EVICTION_FLOOR_BYTES);
+        if let Some(slot) = worthwhile.map(|(slot, _)| slot) {
+            self.evict_client(slot);
+        }
+    }
+
+    fn evictable(&self) -> impl Iterator<Item = (u32, &Session)> {
+        let open = |session: &&Session| session.close != Some(Close::Now) && !session.no_evict;
+        let slots = (0u32..).zip(&self.store.sessions);
+        slots.filter_map(move |(slot, session)| session.as_deref().filter(open).map(|session| (slot, session)))
+    }
+
+    fn evict_client(&mut self, slot: u32) {
+        let may_log = self.may_log();
+        let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else { return };
+        if may_log {
+            let bytes = session.memory_bytes();
+            log::warn!("closing client {} at {}: its {bytes} bytes of buffers are needed", session.id, session.remote);
+        }
+        session.close = Some(Close::Now);
+        self.store.stats.evicted_clients += 1;
+        self.mark_ready(ClientId(slot));
+    }
+
+    /// Whether one more line about a client's end may be logged. Where a line takes a millisecond, as on a serial
+    /// console, clients that misbehave could otherwise keep the store busy with telling of them.
+    fn may_log(&mut self) -> bool {
+        let second = self.store.now.monotonic_ns / SECOND_NS;
+        if self.log_second != second {
+            (self.log_second, self.log_lines) = (second, 0);
+        }
+        self.log_lines += 1;
+        if self.log_lines == LOG_LINES_PER_SECOND + 1 {
+            log::warn!("more clients are being closed; they are not reported until the next second");
+        }
+        self.log_lines <= LOG_LINES_PER_SECOND
     }
 
     fn mark_ready(&mut self, client: ClientId) {
@@ -538,12 +590,14 @@ impl Engine {
     /// When the engine wants its next turn even if nothing arrives, in the clock's monotonic nanoseconds.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let store = &self.store;
-        let expiry = store.dbs.iter().any(|db| db.volatile_len() > 0).then_some(self.next_cron_ns);
+        let bounds_clients = store.clients > 0 && store.clients_memory_limit_bytes().is_some();
+        let has_expiry = store.dbs.iter().any(|db| db.volatile_len() > 0);
+        let cron = (has_expiry || bounds_clients).then_some(self.next_cron_ns);
         // To look at each client for one that is over its soft limit would cost every turn.
         let watches_clients = store.options.timeout > 0 || store.options.client_output_buffer_limit[0].soft_bytes > 0;
         let sweep = (store.clients > 0 && watches_clients).then_some(self.next_sweep_ns);
         let pause = store.pause.map(|pause| pause.until_ns);
-        [expiry, sweep, pause].into_iter().flatten().min()
+        [cron, sweep, pause].into_iter().flatten().min()
     }
 
     /// A shutdown that a client has asked for. The target sends the output that is left, then ends.
