@@ -101,6 +101,8 @@ pub struct Traits {
     pub debug: bool,
     /// Whether a value of 512 MiB fits.
     pub large: bool,
+    /// Whether it lets everyone in.
+    pub open: bool,
 }
 
 /// The memory that cases with values of 512 MiB want.
@@ -118,6 +120,7 @@ impl Traits {
         Ok(Traits {
             version: (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)),
             debug: matches!(debug, Reply::Array(_)),
+            open: target.password.is_none(),
             large: field("total_system_memory:").parse().is_ok_and(|bytes: u64| bytes >= LARGE_BYTES),
         })
     }
@@ -128,6 +131,7 @@ impl Traits {
             match tag.as_str() {
                 "7.2" if self.version < (7, 2) => return Some("needs Redis 7.2"),
                 "7.0" if self.version >= (7, 2) => return Some("what Redis 7.2 changed"),
+                "open" if !self.open => return Some("needs a server without a password"),
                 "large" if !self.large => return Some("needs a machine with more memory"),
                 "debug" if !self.debug => return Some("needs DEBUG"),
                 _ => {}

@@ -85,7 +85,8 @@ impl Generator {
         let mut words = Vec::new();
         expand_all(&rule.form, &mut self.random, &mut words);
         let comparison = rule.comparison;
-        if self.random.one_in(MUTATE_ONE_IN) {
+        // Redis 7.2 changed what a HELLO that fails half way leaves behind.
+        if self.random.one_in(MUTATE_ONE_IN) && comparison != Comparison::Hello {
             mutate(&mut words, &mut self.random);
         }
         Step { words, comparison }
