@@ -1,11 +1,15 @@
 //! The local APIC (Intel SDM volume 3 §11) and the I/O APICs (82093AA data sheet). Interrupts do nothing but end a
 //! sleep, so every device line goes to one vector and nothing is dispatched.
 
+use crate::port;
 use core::ptr::{read_volatile, write_volatile};
 
 // `build.rs` maps the registers of both.
 const LOCAL_APIC: u64 = 0xfee0_0000;
 const IO_APICS: [u64; 2] = [0xfec0_0000, 0xfec1_0000];
+
+/// The mask registers of the two 8259 controllers.
+const LEGACY_MASKS: [u16; 2] = [0x21, 0xa1];
 
 const ID: u64 = 0x20;
 const TASK_PRIORITY: u64 = 0x80;
@@ -44,11 +48,17 @@ fn write(register: u64, value: u32) {
 
 /// Enables the local APIC with all its own sources masked, and starts the timer counting down from its top.
 pub(crate) fn init() {
-    write(SPURIOUS, APIC_ENABLED | SPURIOUS_VECTOR);
-    write(TASK_PRIORITY, 0);
+    // Firmware may have left the PC's timer ticking through the legacy controllers. A tick that waits already would come
+    // with the first sleep, so they are silenced first, and the APIC looks anew at what waits when it is enabled.
+    for mask in LEGACY_MASKS {
+        // SAFETY: the ports are the 8259 controllers', which know no memory.
+        unsafe { port::write_u8(mask, u8::MAX) };
+    }
     for line in LOCAL_LINES {
         write(line, MASKED);
     }
+    write(SPURIOUS, APIC_ENABLED | SPURIOUS_VECTOR);
+    write(TASK_PRIORITY, 0);
     write(TIMER, MASKED | TIMER_VECTOR);
     write(DIVIDE, DIVIDE_BY_16);
     write(INITIAL_COUNT, u32::MAX);

@@ -178,7 +178,8 @@ fn starts_with_any_memory_on_every_machine() {
                 let mut guest = Guest::start_with_card(accelerator, machine, memory_mib, STATIC, "", &[]);
                 let line = guest.wait_for("ready: ");
                 assert!(line.ends_with(" info ready: 10.0.2.15:6379"), "{line}");
-                assert_eq!(guest.terminate(), Some(0), "{accelerator:?} {machine:?} {memory_mib} MiB");
+                let status = guest.terminate();
+                assert_eq!(status, Some(0), "{accelerator:?} {machine:?} {memory_mib} MiB: {:#?}", guest.seen);
             }
         }
     }
@@ -307,5 +308,25 @@ fn tells_the_time_sleeps_when_idle_and_ends_cleanly() {
             assert_eq!(guest.end(), Some(0));
             assert_eq!(guest.seen.last().unwrap(), "end: status 0");
         }
+    }
+}
+
+/// SeaBIOS leaves the PC's timer ticking at 18 Hz. A tick between its end and the image's own setup waited for the first
+/// sleep, and one boot of fifteen crashed there.
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_timer_that_firmware_left_ticking_does_no_harm() {
+    const BOOTS: u32 = 30;
+    for _ in 0..BOOTS {
+        let port = free_port();
+        let forward = format!(",hostfwd=tcp:127.0.0.1:{port}-:6379");
+        let mut guest = Guest::start_with_card(Accelerator::Tcg, Machine::Q35, 64, STATIC, &forward, &[]);
+        guest.wait_for("ready: ");
+        // It has slept by the time it has answered twice.
+        for _ in 0..2 {
+            assert_eq!(ask(port, "PING\r\n", 7), "+PONG\r\n", "{:#?}", guest.seen);
+        }
+        let status = guest.terminate();
+        assert_eq!(status, Some(0), "{:#?}", guest.seen);
     }
 }
