@@ -5,7 +5,11 @@ mod generator;
 pub use generator::{Comparison, Generator, Step};
 
 use crate::client::{Client, Reply, encode, quoted};
-use std::{collections::BTreeSet, fmt, io};
+use std::{
+    collections::BTreeSet,
+    fmt, io,
+    time::{Duration, Instant},
+};
 
 /// The most commands that are sent before their replies are read.
 const PIPELINE_LIMIT: usize = 40;
@@ -13,11 +17,13 @@ const PIPELINE_LIMIT: usize = 40;
 const STATE_INTERVAL_STEPS: usize = 2_000;
 const DATABASES: usize = 16;
 /// How far two servers' clocks may have moved apart between the two copies of a relative expiry.
-const CLOCK_SLACK_MS: i64 = 3_000;
+const CLOCK_SLACK_MS: i64 = 10_000;
 /// The most commands before a difference that are looked at for the cause of it.
 const TRACE_LIMIT: usize = 4_096;
-/// The most runs that are spent on making a trace smaller.
-const SHRINK_ATTEMPTS: usize = 600;
+/// The most time that is spent on making a trace smaller.
+const SHRINK_TIME: Duration = Duration::from_secs(20);
+/// How many commands are shown of a trace that shows no difference when it is sent again.
+const SHOWN_WITHOUT_REPRODUCTION: usize = 40;
 /// The most calls that a SCAN may need.
 const SCAN_CALLS_LIMIT: usize = 100_000;
 
@@ -28,8 +34,10 @@ pub struct Difference {
     pub seed: u64,
     /// The number of commands sent before.
     pub step: usize,
-    /// The least commands found that still show it, on empty data.
+    /// The least commands found that still show it, on empty data; or, where it does not show again, the last ones.
     pub trace: Vec<Step>,
+    /// Whether the trace shows a difference again.
+    pub reproduced: bool,
     /// What was compared.
     pub what: String,
     /// What the left server said.
@@ -41,7 +49,9 @@ pub struct Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}, step {}: {}", self.seed, self.step, self.what)?;
-        writeln!(f, "  left:  {}\n  right: {}\n  trace on empty data:", self.left, self.right)?;
+        writeln!(f, "  left:  {}\n  right: {}", self.left, self.right)?;
+        let trace = if self.reproduced { "least trace on empty data" } else { "not seen again; the last commands" };
+        writeln!(f, "  {trace}:")?;
         self.trace.iter().try_for_each(|step| writeln!(f, "    {}", show_words(&step.words)))
     }
 }
@@ -240,9 +250,12 @@ pub fn run(pair: &Pair, seed: u64, steps: usize) -> io::Result<Option<Box<Differ
             found = session.compare_state(pair)?.map(|mismatch| (sent.len(), mismatch));
         }
         if let Some((step, mismatch)) = found {
-            let trace = shrink(pair, &sent[step.saturating_sub(TRACE_LIMIT)..step])?;
+            let (trace, reproduced) = match shrink(pair, &sent[step.saturating_sub(TRACE_LIMIT)..step])? {
+                Some(trace) => (trace, true),
+                None => (sent[step.saturating_sub(SHOWN_WITHOUT_REPRODUCTION)..step].to_vec(), false),
+            };
             let Mismatch { what, left, right } = mismatch;
-            return Ok(Some(Box::new(Difference { seed, step, trace, what, left, right })));
+            return Ok(Some(Box::new(Difference { seed, step, trace, reproduced, what, left, right })));
         }
     }
     Ok(None)
@@ -260,34 +273,24 @@ fn batch(generator: &mut Generator, limit: usize) -> Vec<Step> {
     steps
 }
 
-/// Leaves out of a trace, whose end shows a difference, what is not needed for one.
-fn shrink(pair: &Pair, trace: &[Step]) -> io::Result<Vec<Step>> {
-    let mut attempts = 0;
-    let mut differs = |steps: &[Step]| -> io::Result<bool> {
-        attempts += 1;
-        if attempts > SHRINK_ATTEMPTS {
-            return Ok(false);
-        }
-        let mut session = Session::open(pair)?;
-        for step in steps {
-            if session.run(std::slice::from_ref(step))?.is_some() {
-                return Ok(true);
-            }
-        }
-        Ok(session.compare_state(pair)?.is_some())
-    };
+/// Leaves out of a trace what is not needed for a difference. `None` if it shows none.
+fn shrink(pair: &Pair, trace: &[Step]) -> io::Result<Option<Vec<Step>>> {
+    let deadline = Instant::now() + SHRINK_TIME;
     let mut len = 1;
-    while len < trace.len() && !differs(&trace[trace.len() - len..])? {
-        len *= 2;
+    while !differs(pair, &trace[trace.len() - len..])? {
+        if len == trace.len() || Instant::now() > deadline {
+            return Ok(None);
+        }
+        len = (len * 2).min(trace.len());
     }
-    let mut kept = trace[trace.len() - len.min(trace.len())..].to_vec();
-    let mut chunk = kept.len().div_ceil(2);
+    let mut kept = trace[trace.len() - len..].to_vec();
+    let mut chunk = kept.len() / 2;
     while chunk > 0 {
         let mut at = 0;
-        while at < kept.len() {
+        while at < kept.len() && Instant::now() < deadline {
             let mut fewer = kept.clone();
             fewer.drain(at..(at + chunk).min(kept.len()));
-            if !fewer.is_empty() && differs(&fewer)? {
+            if differs(pair, &fewer)? {
                 kept = fewer;
             } else {
                 at += chunk;
@@ -295,7 +298,18 @@ fn shrink(pair: &Pair, trace: &[Step]) -> io::Result<Vec<Step>> {
         }
         chunk /= 2;
     }
-    Ok(kept)
+    Ok(Some(kept))
+}
+
+/// Whether two servers differ after these commands on empty data.
+fn differs(pair: &Pair, steps: &[Step]) -> io::Result<bool> {
+    let mut session = Session::open(pair)?;
+    for step in steps {
+        if session.run(std::slice::from_ref(step))?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(session.compare_state(pair)?.is_some())
 }
 
 #[cfg(test)]

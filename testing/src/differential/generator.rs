@@ -87,7 +87,11 @@ impl Generator {
         let comparison = rule.comparison;
         // Redis 7.2 changed what a HELLO that fails half way leaves behind.
         if self.random.one_in(MUTATE_ONE_IN) && comparison != Comparison::Hello {
+            let whole = words.clone();
             mutate(&mut words, &mut self.random);
+            if may_expire_soon(&words) {
+                words = whole;
+            }
         }
         Step { words, comparison }
     }
@@ -439,6 +443,15 @@ fn pattern(random: &mut Random) -> Vec<u8> {
 fn short_word(random: &mut Random) -> Vec<u8> {
     let words = ["", "abc", "a b", "x\n", "name", "get|x", "nosuch", "'quoted'", "\u{e9}", "default", "LEN", "0", "99"];
     random.pick(&words).as_bytes().to_vec()
+}
+
+/// Whether a relative time to live could be so short that two servers may see its end between two commands.
+fn may_expire_soon(words: &[Vec<u8>]) -> bool {
+    const SOON: std::ops::Range<u64> = 1..1_000_000;
+    let expires = ["SET", "GETEX", "SETEX", "PSETEX", "EXPIRE", "PEXPIRE"].iter();
+    let number = |word: &Vec<u8>| std::str::from_utf8(word).ok()?.parse::<u64>().ok();
+    expires.into_iter().any(|name| words[0].eq_ignore_ascii_case(name.as_bytes()))
+        && words[1..].iter().filter_map(number).any(|number| SOON.contains(&number))
 }
 
 /// Breaks a command: the error has to be the same too.
