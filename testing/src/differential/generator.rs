@@ -89,7 +89,7 @@ impl Generator {
         if self.random.one_in(MUTATE_ONE_IN) && comparison != Comparison::Hello {
             let whole = words.clone();
             mutate(&mut words, &mut self.random);
-            if may_expire_soon(&words) {
+            if depends_on_the_moment(&words) {
                 words = whole;
             }
         }
@@ -211,13 +211,13 @@ fn argument(word: &str, random: &mut Random) -> Vec<u8> {
             _ => (random.below(60) as i64 - 30).to_string().into(),
         },
         // Far from now in both directions, and never twice the same: two servers read their clocks at two moments.
-        "seconds" if random.one_in(6) => edge_time(random),
+        "seconds" if random.one_in(6) => edge_duration(random),
         "seconds" => (1_000 + random.below(100_000_000)).to_string().into(),
-        "milliseconds" if random.one_in(6) => edge_time(random),
+        "milliseconds" if random.one_in(6) => edge_duration(random),
         "milliseconds" => (1_000_000 + random.below(100_000_000_000)).to_string().into(),
-        "unix_s" if random.one_in(5) => edge_time(random),
+        "unix_s" if random.one_in(5) => edge_moment(random),
         "unix_s" => (33_177_117_420_u64 + random.below(1000) as u64).to_string().into(),
-        "unix_ms" if random.one_in(5) => edge_time(random),
+        "unix_ms" if random.one_in(5) => edge_moment(random),
         "unix_ms" => (33_177_117_420_000_u64 + random.below(1_000_000) as u64).to_string().into(),
         "db" if random.one_in(12) => edge(random),
         "db" => random.below(DATABASES).to_string().into(),
@@ -318,12 +318,11 @@ fn edge(random: &mut Random) -> Vec<u8> {
     random.pick(&words).as_bytes().to_vec()
 }
 
-/// Times that are invalid, in the past, or too far away.
-fn edge_time(random: &mut Random) -> Vec<u8> {
+/// Durations that are invalid, negative or too long; none that two servers may take for the same moment or not.
+fn edge_duration(random: &mut Random) -> Vec<u8> {
     let words = [
         "0",
         "-1",
-        "1",
         "-100",
         "abc",
         "",
@@ -332,15 +331,17 @@ fn edge_time(random: &mut Random) -> Vec<u8> {
         "9223372036854775807",
         "9223372036854775808",
         "-9223372036854775808",
-        "9223372036854776",
-        "9223372036854775",
         "-9223372036854776",
         "99999999999999999999",
     ];
-    // "1" is a moment long gone for an absolute time; for a relative one it would be a race between two servers.
-    match random.pick(&words) {
-        "1" => b"1000000000000".to_vec(),
-        word => word.as_bytes().to_vec(),
+    random.pick(&words).as_bytes().to_vec()
+}
+
+/// Moments that are invalid, past or too far away.
+fn edge_moment(random: &mut Random) -> Vec<u8> {
+    match random.below(4) {
+        0 => random.pick(&["1", "1000000000000", "9223372036854776", "9223372036854775"]).as_bytes().to_vec(),
+        _ => edge_duration(random),
     }
 }
 
@@ -445,13 +446,15 @@ fn short_word(random: &mut Random) -> Vec<u8> {
     random.pick(&words).as_bytes().to_vec()
 }
 
-/// Whether a relative time to live could be so short that two servers may see its end between two commands.
-fn may_expire_soon(words: &[Vec<u8>]) -> bool {
+/// Whether the outcome may depend on the very millisecond at which a server reads its clock: a time to live of less
+/// than minutes, or one that is compared with another which may be the same.
+fn depends_on_the_moment(words: &[Vec<u8>]) -> bool {
     const SOON: std::ops::Range<u64> = 1..1_000_000;
-    let expires = ["SET", "GETEX", "SETEX", "PSETEX", "EXPIRE", "PEXPIRE"].iter();
+    let is = |word: &Vec<u8>, names: &[&str]| names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
     let number = |word: &Vec<u8>| std::str::from_utf8(word).ok()?.parse::<u64>().ok();
-    expires.into_iter().any(|name| words[0].eq_ignore_ascii_case(name.as_bytes()))
-        && words[1..].iter().filter_map(number).any(|number| SOON.contains(&number))
+    let expires = is(&words[0], &["SET", "GETEX", "SETEX", "PSETEX", "EXPIRE", "PEXPIRE"]);
+    let compares = is(&words[0], &["EXPIRE", "PEXPIRE"]) && words.iter().any(|word| is(word, &["GT", "LT"]));
+    compares || (expires && words[1..].iter().filter_map(number).any(|number| SOON.contains(&number)))
 }
 
 /// Breaks a command: the error has to be the same too.
