@@ -3,6 +3,7 @@
 
 mod arguments;
 mod clock;
+mod crowd;
 mod listeners;
 mod logger;
 mod open_files;

@@ -1,6 +1,6 @@
 //! The event loop: sockets on one side, the engine on the other.
 
-use crate::{clock::SystemClock, listeners};
+use crate::{clock::SystemClock, crowd::Crowd, listeners};
 use kayvee_platform::Clock;
 use kayvee_server::{ClientId, Engine, Fate, Peer};
 use mio::{
@@ -13,6 +13,7 @@ use std::{
     collections::VecDeque,
     io::{self, Read, Write},
     net::Shutdown::Write as WriteHalf,
+    thread,
     time::Duration,
 };
 
@@ -42,6 +43,8 @@ struct Client {
     writable: bool,
     /// Waits in the backlog.
     in_backlog: bool,
+    /// When it last sent something, as [`Crowd`] counts.
+    busy_period: u64,
 }
 
 struct Listener {
@@ -68,6 +71,7 @@ pub struct Server {
     writable: Vec<ClientId>,
     /// Clients that have sent their last byte in this turn.
     ended: Vec<ClientId>,
+    crowd: Crowd,
     buffer: Box<[u8; READ_BYTES]>,
 }
 
@@ -98,6 +102,7 @@ impl Server {
             backlog: VecDeque::new(),
             writable: Vec::new(),
             ended: Vec::new(),
+            crowd: Crowd::default(),
             buffer: Box::new([0; READ_BYTES]),
         })
     }
@@ -110,7 +115,9 @@ impl Server {
         let mut events = Events::with_capacity(EVENTS);
         loop {
             self.wait(&mut events)?;
-            self.engine.begin_turn(self.clock.now());
+            let now = self.clock.now();
+            self.engine.begin_turn(now);
+            self.crowd.begin_turn(now);
             self.read_backlog();
             for event in &events {
                 match event.token() {
@@ -139,6 +146,11 @@ impl Server {
             u64::MAX => None,
             _ => Some(Duration::from_nanos(deadline_ns.saturating_sub(self.clock.now().monotonic_ns))),
         };
+        if timeout != Some(Duration::ZERO)
+            && let Some(nap) = self.crowd.nap()
+        {
+            thread::sleep(nap);
+        }
         match self.poll.poll(events, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                 events.clear();
@@ -197,6 +209,7 @@ impl Server {
             }
             Ok(len) => {
                 self.engine.receive(id, &self.buffer[..len]);
+                self.crowd.serve(&mut client.busy_period);
                 // A short read has taken all there was (epoll(7)), except that the end may have come with it.
                 client.readable = len == READ_BYTES || client.hung_up;
             }
@@ -271,8 +284,15 @@ impl Server {
         if self.clients.len() <= slot {
             self.clients.resize_with(slot + 1, || None);
         }
-        self.clients[slot] =
-            Some(Client { stream, readable: false, hung_up: false, ended: false, writable: true, in_backlog: false });
+        self.clients[slot] = Some(Client {
+            stream,
+            readable: false,
+            hung_up: false,
+            ended: false,
+            writable: true,
+            in_backlog: false,
+            busy_period: 0,
+        });
     }
 
     /// Sends replies, and obeys what the engine says of the clients.
