@@ -1,53 +1,14 @@
 //! What a request costs in the engine alone, without sockets: nanoseconds a request, for pipelines of 1 and 16.
 
-use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
-use kayvee_server::{Engine, Environment, Options, Peer};
+mod still;
+
+use kayvee_platform::Now;
+use kayvee_server::{Engine, Options, Peer};
 use std::time::Instant;
-
-/// A clock for where durations do not matter.
-struct StillClock;
-
-impl Clock for StillClock {
-    fn now(&self) -> Now {
-        Now::default()
-    }
-
-    fn name(&self) -> &'static str {
-        "still"
-    }
-}
-
-struct NoHeap;
-
-impl Heap for NoHeap {
-    fn used_bytes(&self) -> u64 {
-        0
-    }
-    fn limit_bytes(&self) -> Option<u64> {
-        None
-    }
-    fn resident_bytes(&self) -> u64 {
-        0
-    }
-    fn allocator(&self) -> &'static str {
-        "system"
-    }
-}
 
 fn main() {
     const TURNS: u32 = 200_000;
-    let environment = Environment {
-        target: "bench",
-        os: String::new(),
-        multiplexing: "none",
-        process_id: 0,
-        clock: &StillClock,
-        heap: &NoHeap,
-        system_memory_bytes: 1 << 30,
-        processor_time: ProcessorTime::default,
-        seed: [1; 32],
-    };
-    let mut engine = Engine::new(Options::default(), environment, Now::default());
+    let mut engine = Engine::new(Options::default(), still::environment(), Now::default());
     let client = engine.connect(Peer::default()).expect("the first client is welcome");
     for request in
         ["*1\r\n$4\r\nPING\r\n", "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$3\r\nxxx\r\n", "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n"]

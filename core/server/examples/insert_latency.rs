@@ -5,8 +5,10 @@
 //! Each run is a process of its own and grows the store in exactly the same way, so what the store itself does at the
 //! n-th key it does in all of them; the least time of each key over all runs leaves out what else the machine did.
 
-use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
-use kayvee_server::{Engine, Environment, Options, Peer};
+mod still;
+
+use kayvee_platform::Now;
+use kayvee_server::{Engine, Options, Peer};
 use std::{
     io::{Read, Write},
     process::{Command, Stdio},
@@ -18,36 +20,6 @@ const KEYS: usize = 10_000_000;
 const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 16;
 
-/// A clock for where durations do not matter.
-struct StillClock;
-
-impl Clock for StillClock {
-    fn now(&self) -> Now {
-        Now::default()
-    }
-
-    fn name(&self) -> &'static str {
-        "still"
-    }
-}
-
-struct NoHeap;
-
-impl Heap for NoHeap {
-    fn used_bytes(&self) -> u64 {
-        0
-    }
-    fn limit_bytes(&self) -> Option<u64> {
-        None
-    }
-    fn resident_bytes(&self) -> u64 {
-        0
-    }
-    fn allocator(&self) -> &'static str {
-        "system"
-    }
-}
-
 fn resident_bytes() -> u64 {
     const PAGE_BYTES: u64 = 4096;
     let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
@@ -56,18 +28,7 @@ fn resident_bytes() -> u64 {
 
 /// Inserts all keys and writes the nanoseconds of each, and at last the bytes of memory that they take.
 fn measure(keys: usize) {
-    let environment = Environment {
-        target: "bench",
-        os: String::new(),
-        multiplexing: "none",
-        process_id: 0,
-        clock: &StillClock,
-        heap: &NoHeap,
-        system_memory_bytes: 1 << 30,
-        processor_time: ProcessorTime::default,
-        seed: [1; 32],
-    };
-    let mut engine = Engine::new(Options::default(), environment, Now::default());
+    let mut engine = Engine::new(Options::default(), still::environment(), Now::default());
     let client = engine.connect(Peer::default()).expect("the first client is welcome");
     let mut times_ns = vec![1u32; keys];
     let before = resident_bytes();

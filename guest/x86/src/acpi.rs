@@ -110,18 +110,9 @@ fn find_s5(memory: &mut impl PhysicalMemory, dsdt: u64) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pvh::tests::Bytes;
     extern crate std;
     use std::{vec, vec::Vec};
-
-    struct Bytes(Vec<u8>);
-
-    impl PhysicalMemory for Bytes {
-        fn read(&mut self, address: u64, bytes: &mut [u8]) -> Option<()> {
-            let start = usize::try_from(address).ok()?;
-            bytes.copy_from_slice(self.0.get(start..start.checked_add(bytes.len())?)?);
-            Some(())
-        }
-    }
 
     const RSDP: u64 = 0x10;
     const ROOT: u64 = 0x100;

@@ -154,12 +154,13 @@ impl StartInfo {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     extern crate std;
     use std::{boxed::Box, vec, vec::Vec};
 
-    struct Bytes(Vec<u8>);
+    /// Memory that begins at address 0.
+    pub(crate) struct Bytes(pub Vec<u8>);
 
     impl PhysicalMemory for Bytes {
         fn read(&mut self, address: u64, bytes: &mut [u8]) -> Option<()> {

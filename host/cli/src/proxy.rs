@@ -132,7 +132,7 @@ impl Proxy {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use socket2::SockRef;
     use std::{
@@ -174,16 +174,13 @@ mod tests {
     }
 
     /// Bytes whose order shows.
-    fn pattern(len: usize) -> Vec<u8> {
+    pub(crate) fn pattern(len: usize) -> Vec<u8> {
         (0..len as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
     }
 
-    #[test]
-    fn carries_much_more_than_it_keeps_and_then_the_end() {
-        let mut client = StdStream::connect(proxy(echo(), 8)).unwrap();
-        let sent = pattern(20 << 20);
-        let mut writer = client.try_clone().unwrap();
-        let bytes = sent.clone();
+    /// Sends all, then the end, and reads meanwhile: the same has to come back, and the end.
+    pub(crate) fn comes_back(mut client: StdStream, sent: Vec<u8>) {
+        let (mut writer, bytes) = (client.try_clone().unwrap(), sent.clone());
         let writing = thread::spawn(move || {
             writer.write_all(&bytes).unwrap();
             writer.shutdown(Shutdown::Write).unwrap();
@@ -192,6 +189,11 @@ mod tests {
         client.read_to_end(&mut received).unwrap();
         writing.join().unwrap();
         assert!(received == sent, "{} of {} bytes came back", received.len(), sent.len());
+    }
+
+    #[test]
+    fn carries_much_more_than_it_keeps_and_then_the_end() {
+        comes_back(StdStream::connect(proxy(echo(), 8)).unwrap(), pattern(20 << 20));
     }
 
     #[test]

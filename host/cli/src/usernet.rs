@@ -263,7 +263,10 @@ impl Side for GuestSide<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Wire;
+    use crate::{
+        proxy::tests::{comes_back, pattern},
+        wire::Wire,
+    };
     use std::{
         io::{Read, Write},
         net::{Shutdown, TcpStream as StdStream},
@@ -333,17 +336,7 @@ mod tests {
 
     #[test]
     fn carries_much_and_then_the_end() {
-        let mut client = StdStream::connect(host_and_guest(8)).unwrap();
-        let sent: Vec<u8> = (0..20 << 20).map(|n: u32| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        let (mut writer, bytes) = (client.try_clone().unwrap(), sent.clone());
-        let writing = thread::spawn(move || {
-            writer.write_all(&bytes).unwrap();
-            writer.shutdown(Shutdown::Write).unwrap();
-        });
-        let mut received = Vec::new();
-        client.read_to_end(&mut received).unwrap();
-        writing.join().unwrap();
-        assert!(received == sent, "{} of {} bytes came back", received.len(), sent.len());
+        comes_back(StdStream::connect(host_and_guest(8)).unwrap(), pattern(20 << 20));
     }
 
     #[test]

@@ -55,6 +55,8 @@ impl<'a> Server<'a> {
 
     /// Serves until a client asks for the end, and returns how it came.
     pub fn run(&mut self) -> Status {
+        // CONFIG SET changes it from now on.
+        log::set_max_level(self.engine.options().loglevel.filter());
         loop {
             self.turn();
             if let Some(error) = self.card.error() {
@@ -93,7 +95,6 @@ impl<'a> Server<'a> {
         }
         self.stack.set_keepalive(self.engine.options().tcp_keepalive);
         self.stack.flush(&mut self.card, now.monotonic_ns);
-        log::set_max_level(self.engine.options().loglevel.filter());
     }
 
     fn take_event(&mut self, event: Event, now_ns: u64) {
