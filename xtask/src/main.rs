@@ -1,10 +1,11 @@
-//! What contributors run: `./kayvee test`, which is `cargo run -p xtask -- test`.
+//! What contributors run: `./kayvee test`, which is `cargo run -p xtask -- test`, and `./kayvee suite`.
 //!
 //! The tests are in sections. Every section runs even after another has failed; the last line sums them up.
 
 mod clients;
 mod command;
 mod store;
+mod suite;
 
 use command::{Tally, cargo, run, testing};
 use std::{
@@ -17,6 +18,7 @@ const USAGE: &str = "\
 What contributors run.
 
 Usage: ./kayvee test [--long] [SECTION]...
+       ./kayvee suite --help
 
 Runs everything that CI runs, or the sections named. --long takes longer and finds more.
 
@@ -92,6 +94,7 @@ const SECTIONS: &[Section] = &[
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first() {
+        Some((task, rest)) if task == "suite" => suite::main(rest),
         Some((task, rest)) if task == "test" && !rest.iter().any(|word| word == "-h" || word == "--help") => {
             let (options, names): (Vec<&String>, Vec<&String>) = rest.iter().partition(|word| word.starts_with("--"));
             let known = |name: &&String| SECTIONS.iter().any(|section| section.name == name.as_str());

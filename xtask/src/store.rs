@@ -43,15 +43,22 @@ pub struct Store {
 impl Store {
     /// Starts one and waits until it is ready.
     pub fn start(arguments: &[&str]) -> io::Result<Store> {
+        let store = Store::start_with(arguments, &[])?;
+        print!("{}", store.ready);
+        Ok(store)
+    }
+
+    /// Starts one with options of the store besides those of `kayvee run`.
+    pub fn start_with(arguments: &[&str], options: &[&str]) -> io::Result<Store> {
         let port = free_port()?.to_string();
-        let log = logs_dir()?.join(format!("store-{}.log", arguments.join("").trim_start_matches('-')));
+        let log = logs_dir()?.join(format!("store-{}-{port}.log", arguments.join("").trim_start_matches('-')));
         let mut command = with_open_files(&target_dir().join("release/kayvee"));
         command.arg("run").args(arguments).args(["--port", &port, "--", "--enable-debug-command", "yes"]);
+        command.args(options);
         let mut child = command.stdout(Stdio::piped()).stderr(File::create(&log)?).spawn()?;
         let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut ready = String::new();
         stdout.read_line(&mut ready)?;
-        print!("{ready}");
         let addr = ready.strip_prefix("ready: ").and_then(|rest| rest.split_whitespace().next()).map(String::from);
         match addr {
             Some(addr) => Ok(Store { child, stdout, log, ready, addr }),
@@ -67,6 +74,21 @@ impl Store {
         }
     }
 
+    /// Asks it to end, and says what went wrong if it does not end well or has ended before.
+    pub fn end_quietly(mut self) -> io::Result<Option<String>> {
+        if let Some(status) = self.child.try_wait()? {
+            return Ok(Some(format!("{status}; its last lines:\n{}", last_lines(&self.log))));
+        }
+        Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status()?;
+        self.stdout.read_to_string(&mut String::new())?;
+        let status = self.child.wait()?;
+        if status.success() {
+            fs::remove_file(&self.log)?;
+            return Ok(None);
+        }
+        Ok(Some(format!("{status}; its last lines:\n{}", last_lines(&self.log))))
+    }
+
     /// Asks it to end, as Ctrl-C does. That it ends well is one more test.
     pub fn end(mut self) -> io::Result<Tally> {
         Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status()?;
@@ -74,6 +96,7 @@ impl Store {
         self.stdout.read_to_string(&mut String::new())?;
         let status = self.child.wait()?;
         if status.success() {
+            fs::remove_file(&self.log)?;
             println!("ok the store ends cleanly");
             return Ok(Tally { passed: 1, ..Tally::default() });
         }

@@ -1,0 +1,175 @@
+//! Running one unit of the suite and reading what the harness says.
+
+use super::{Servers, Target, source};
+use crate::command::{target_dir, with_open_files};
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// Ports that one job's harness may use for itself and for servers.
+const PORTS_PER_JOB: u32 = 250;
+/// From here on, with room for 40 jobs of several runs at a time below the ports that systems give out.
+const FIRST_PORT: u32 = 11_200;
+const JOBS_LIMIT: u32 = 40;
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A copy of the harness for one unit at a time.
+pub struct Job {
+    dir: PathBuf,
+    base_port: u32,
+}
+
+/// What one unit's tests did.
+#[derive(Debug)]
+pub struct Outcome {
+    pub unit: String,
+    pub passed: Vec<String>,
+    /// Names and details.
+    pub failed: Vec<(String, String)>,
+    pub skipped: u32,
+    pub took: Duration,
+}
+
+impl Job {
+    /// Unpacks a copy for the job of this number.
+    pub fn prepare(number: usize, tarball: &Path, servers: Servers, target: Target) -> io::Result<Job> {
+        let dir = source::dir().join(format!("job-{number}"));
+        if dir.exists() {
+            fs::remove_dir_all(&dir)?;
+        }
+        source::unpack(tarball, &dir)?;
+        tolerate_missing_functions(&dir)?;
+        fs::create_dir_all(dir.join("src"))?;
+        for program in ["redis-cli", "redis-benchmark"] {
+            wrapper(&dir, program, &format!("exec {program} \"$@\""))?;
+        }
+        if servers == Servers::Own {
+            let kayvee = target_dir().join("release/kayvee");
+            let server = match target {
+                Target::Redis => "exec redis-server \"$@\"".into(),
+                Target::Kayvee(_) => format!("exec '{}' server \"$@\"", kayvee.display()),
+            };
+            wrapper(&dir, "redis-server", &server)?;
+        }
+        let slot = (std::process::id() + number as u32) % JOBS_LIMIT;
+        Ok(Job { dir, base_port: FIRST_PORT + slot * PORTS_PER_JOB })
+    }
+
+    /// Runs one unit, on the server at `addr` or on servers that the harness starts.
+    pub fn run(&self, unit: &str, addr: Option<&str>, arguments: &[&str], limit: Duration) -> io::Result<Outcome> {
+        let output = source::dir().join("output").join(format!("{}.txt", unit.replace('/', "-")));
+        fs::create_dir_all(output.parent().expect("it has one"))?;
+        let mut command = with_open_files("./runtest".as_ref());
+        command.args(["--durable", "--single", unit, "--clients", "1", "--dont-clean"]).args(arguments);
+        // The harness' own socket is below the base port.
+        command.args(["--baseport", &(self.base_port + 40).to_string(), "--portcount", "200"]);
+        if let Some((host, port)) = addr.and_then(|addr| addr.rsplit_once(':')) {
+            command.args(["--host", host, "--port", port]);
+        }
+        let file = File::create(&output)?;
+        command.current_dir(&self.dir).env_remove("TERM").stdin(Stdio::null());
+        // A process group of its own, so that its servers end with it.
+        command.stdout(file.try_clone()?).stderr(file).process_group(0);
+        let started = Instant::now();
+        let mut child = command.spawn()?;
+        let mut in_time = true;
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if started.elapsed() > limit {
+                in_time = false;
+                signal_group("-TERM", child.id());
+                std::thread::sleep(Duration::from_secs(1));
+                signal_group("-KILL", child.id());
+                break child.wait()?;
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        };
+        let text = String::from_utf8_lossy(&fs::read(&output)?).into_owned();
+        let mut outcome = read(unit, &text);
+        outcome.took = started.elapsed();
+        let ended = text.contains("The End");
+        if !in_time {
+            outcome.failed.push(("the unit ends in time".into(), last_lines(&text)));
+        } else if !ended || (!status.success() && outcome.failed.is_empty()) {
+            outcome.failed.push(("the unit ends".into(), last_lines(&text)));
+        }
+        Ok(outcome)
+    }
+}
+
+/// The harness removes all functions before each unit, and skips the unit where there are none yet.
+fn tolerate_missing_functions(dir: &Path) -> io::Result<()> {
+    let path = dir.join("tests/support/server.tcl");
+    let text = fs::read_to_string(&path)?;
+    fs::write(path, text.replace("    r function flush\n", "    catch {r function flush}\n"))
+}
+
+fn wrapper(dir: &Path, program: &str, line: &str) -> io::Result<()> {
+    let path = dir.join("src").join(program);
+    fs::write(&path, format!("#!/bin/sh\n{line}\n"))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
+}
+
+fn signal_group(signal: &str, leader: u32) {
+    // Its members may have ended by themselves.
+    let _ = Command::new("kill").args([signal, "--", &format!("-{leader}")]).stderr(Stdio::null()).status();
+}
+
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(10)..].join("\n")
+}
+
+/// Reads the harness' output: `[ok]: NAME (5 ms)`, `[err]: NAME in tests/unit/x.tcl` with lines of details,
+/// `[ignore]: …`, `[skip]: …`, and at the end all failures once more.
+fn read(unit: &str, text: &str) -> Outcome {
+    let mut outcome =
+        Outcome { unit: unit.into(), passed: Vec::new(), failed: Vec::new(), skipped: 0, took: Duration::ZERO };
+    let mut in_details = false;
+    for line in text.lines() {
+        if line.trim() == "The End" {
+            break;
+        }
+        if let Some(rest) = line.strip_prefix("[ok]: ") {
+            in_details = false;
+            let name = rest.rsplit_once(" (").filter(|(_, time)| time.ends_with("ms)")).map_or(rest, |(name, _)| name);
+            outcome.passed.push(name.into());
+        } else if let Some(rest) = line.strip_prefix("[err]: ").or_else(|| line.strip_prefix("[exception]: ")) {
+            in_details = true;
+            let name = rest.rsplit_once(" in tests/").map_or(rest, |(name, _)| name);
+            outcome.failed.push((name.into(), String::new()));
+        } else if line.starts_with("[ignore]: ") || line.starts_with("[skip]: ") {
+            in_details = false;
+            outcome.skipped += 1;
+        } else if line.starts_with('[') && line.contains("]: ") {
+            in_details = false;
+        } else if in_details && let Some((_, details)) = outcome.failed.last_mut() {
+            details.push_str(line);
+            details.push('\n');
+        }
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_harness_output() {
+        let text = "[ready]: 5\nTesting unit/x\n[ok]: A (b) (0 ms)\n[err]: B in tests/unit/x.tcl\nExpected 1\n\
+                    [ignore]: C: no\n[skip]: D\n[err]: ERR wrong\nstack\n[1/1 done]: unit/x (1 seconds)\n\n\
+                    The End\n*** [err]: B in tests/unit/x.tcl\n";
+        let outcome = read("unit/x", text);
+        assert_eq!((outcome.passed, outcome.skipped), (vec!["A (b)".to_string()], 2));
+        let failed = [("B", "Expected 1\n"), ("ERR wrong", "stack\n")];
+        assert_eq!(outcome.failed, failed.map(|(name, details)| (name.to_string(), details.to_string())));
+    }
+}
