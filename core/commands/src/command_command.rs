@@ -4,7 +4,7 @@ use crate::{
     Context, Error, Outcome,
     args::{is, lower_case},
     server::help,
-    table::{Categories, Command, Flags, KeyFlags, Keys, all},
+    table::{Begin, Categories, Command, Find, Flags, KeyAt, Keys, all},
 };
 use alloc::{format, string::String, vec::Vec};
 use kayvee_resp::{Request, Writer};
@@ -130,11 +130,7 @@ fn describe(reply: &mut Writer<'_>, prefix: &str, command: &Command) {
     reply.bulk(format!("{prefix}{}", command.name).as_bytes());
     reply.integer(command.arity.into());
     names(reply, command.flags.names());
-    // Where several rows are needed, the range spans them all.
-    let (first, last) = (command.keys.first(), command.keys.last());
-    reply.integer(first.map_or(0, |keys| keys.first).into());
-    reply.integer(last.map_or(0, |keys| keys.last).into());
-    reply.integer(first.map_or(0, |keys| keys.step).into());
+    legacy_range(command).into_iter().for_each(|number| reply.integer(number));
     names(reply, command.all_categories().names());
     reply.set(command.tips.len());
     command.tips.iter().for_each(|tip| reply.bulk(tip.as_bytes()));
@@ -151,31 +147,63 @@ fn names(reply: &mut Writer<'_>, names: impl Iterator<Item = &'static str> + Clo
     names.for_each(|name| reply.simple(name));
 }
 
+/// The first key, the last one and the step between them, by the rows that are plain ranges: one range that spans them.
+fn legacy_range(command: &Command) -> [i64; 3] {
+    let mut all: Option<[i64; 3]> = None;
+    for keys in command.keys {
+        let (Begin::Index(first), Find::Range { last, step, limit: 0 }) = (keys.begin, keys.find) else { continue };
+        let last = if last < 0 { last } else { first + last };
+        let [first, last, step] = [first, last, step].map(i64::from);
+        all = Some(match all {
+            None => [first, last, step],
+            Some([start, ..]) => [start.min(first), last, step],
+        });
+    }
+    all.unwrap_or_default()
+}
+
 fn describe_keys(reply: &mut Writer<'_>, keys: &Keys) {
     reply.map(3);
     reply.bulk(b"flags");
     names(reply, keys.flags.names());
     reply.bulk(b"begin_search");
-    reply.map(2);
-    reply.bulk(b"type");
-    reply.bulk(b"index");
-    reply.bulk(b"spec");
-    reply.map(1);
-    reply.bulk(b"index");
-    reply.integer(keys.first.into());
+    match keys.begin {
+        Begin::Index(at) => spec(reply, "index", &[("index", at)]),
+        Begin::Keyword(word, from) => {
+            reply.map(2);
+            reply.bulk(b"type");
+            reply.bulk(b"keyword");
+            reply.bulk(b"spec");
+            reply.map(2);
+            reply.bulk(b"keyword");
+            reply.bulk(word.as_bytes());
+            reply.bulk(b"startfrom");
+            reply.integer(from.into());
+        }
+        Begin::Unknown => spec(reply, "unknown", &[]),
+    }
     reply.bulk(b"find_keys");
+    match keys.find {
+        Find::Range { last, step, limit } => {
+            spec(reply, "range", &[("lastkey", last), ("keystep", step), ("limit", limit)]);
+        }
+        Find::Counted { at, first, step } => {
+            spec(reply, "keynum", &[("keynumidx", at), ("firstkey", first), ("keystep", step)]);
+        }
+        Find::Unknown => spec(reply, "unknown", &[]),
+    }
+}
+
+fn spec(reply: &mut Writer<'_>, kind: &str, numbers: &[(&str, i16)]) {
     reply.map(2);
     reply.bulk(b"type");
-    reply.bulk(b"range");
+    reply.bulk(kind.as_bytes());
     reply.bulk(b"spec");
-    reply.map(3);
-    reply.bulk(b"lastkey");
-    // Relative to the first key, unless it counts from the end.
-    reply.integer(if keys.last < 0 { keys.last } else { keys.last - keys.first }.into());
-    reply.bulk(b"keystep");
-    reply.integer(keys.step.into());
-    reply.bulk(b"limit");
-    reply.integer(0);
+    reply.map(numbers.len());
+    for (name, number) in numbers {
+        reply.bulk(name.as_bytes());
+        reply.integer((*number).into());
+    }
 }
 
 fn docs(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
@@ -264,16 +292,6 @@ fn list_matching(context: &mut Context<'_>, pattern: &[u8]) -> Outcome {
     Ok(())
 }
 
-/// The positions of the keys in a request, with what happens to each.
-pub fn keys_of(command: &Command, len: usize) -> impl Iterator<Item = (usize, KeyFlags)> {
-    command.keys.iter().flat_map(move |keys| {
-        let last = if keys.last < 0 { len as i64 + i64::from(keys.last) } else { i64::from(keys.last) };
-        let last = last.min(len as i64 - 1);
-        let positions = i64::from(keys.first)..=last;
-        positions.step_by(keys.step.max(1) as usize).map(|at| (at as usize, keys.flags))
-    })
-}
-
 /// The command that stands in a request's arguments from 2 on, if it has keys.
 fn inner_command(context: &Context<'_>, request: Request<'_>) -> Result<&'static Command, Error> {
     const INVALID: Error = Error::text("ERR Invalid command specified");
@@ -284,7 +302,7 @@ fn inner_command(context: &Context<'_>, request: Request<'_>) -> Result<&'static
         }
         _ => container,
     };
-    if command.keys.is_empty() {
+    if command.keys.is_empty() && command.find_keys.is_none() {
         return Err(Error::text("ERR The command has no key arguments"));
     }
     if !command.accepts(request.len() - 2) {
@@ -293,30 +311,28 @@ fn inner_command(context: &Context<'_>, request: Request<'_>) -> Result<&'static
     Ok(command)
 }
 
-/// The positions of that command's keys in the request, with what this very command does with them where its arguments
-/// decide.
-fn inner_keys(command: &'static Command, request: Request<'_>) -> impl Iterator<Item = (usize, KeyFlags)> {
-    let decided = match command.name {
-        "set" if request.from(5).any(|arg| is(arg, "get")) => Some(KeyFlags::RW | KeyFlags::ACCESS | KeyFlags::UPDATE),
-        "set" => Some(KeyFlags::OW | KeyFlags::UPDATE),
-        _ => None,
-    };
-    keys_of(command, request.len() - 2).map(move |(at, flags)| (at + 2, decided.unwrap_or(flags)))
+/// The places of that command's keys in what follows the first two arguments.
+fn inner_keys(command: &'static Command, inner: Request<'_>) -> Result<Vec<KeyAt>, Error> {
+    command.keys_in(inner).ok_or(Error::text("ERR Invalid arguments specified for command"))
 }
 
 fn getkeys(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let command = inner_command(context, request)?;
-    context.reply.array(inner_keys(command, request).count());
-    inner_keys(command, request).for_each(|(at, _)| context.reply.bulk(&request[at]));
+    let inner = request.skip(2);
+    let keys = inner_keys(command, inner)?;
+    context.reply.array(keys.len());
+    keys.iter().for_each(|(at, _)| context.reply.bulk(&inner[*at]));
     Ok(())
 }
 
 fn getkeysandflags(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let command = inner_command(context, request)?;
-    context.reply.array(inner_keys(command, request).count());
-    for (at, flags) in inner_keys(command, request) {
+    let inner = request.skip(2);
+    let keys = inner_keys(command, inner)?;
+    context.reply.array(keys.len());
+    for (at, flags) in keys {
         context.reply.array(2);
-        context.reply.bulk(&request[at]);
+        context.reply.bulk(&inner[at]);
         names(&mut context.reply, flags.names());
     }
     Ok(())

@@ -1,11 +1,11 @@
 use crate::{
-    Close, Error, Outcome, ReplyMode, Session, Store, args,
+    Close, Error, EventClass, Outcome, ReplyMode, Session, Store, args,
     error::c_text,
     store::Calls,
     table::{Command, Flags},
 };
 use alloc::{format, vec::Vec};
-use kayvee_keyspace::{Db, Found};
+use kayvee_keyspace::{Collection, Db, Edit, Found, Kind, OutOfMemory, Records};
 use kayvee_resp::{Request, Writer};
 
 /// What one command works with.
@@ -40,20 +40,15 @@ impl Context<'_> {
         self.store.now.unix_ms()
     }
 
-    /// Finds a key for reading its value: counts a hit or miss and notes the use.
-    pub fn read(&mut self, key: &[u8]) -> Option<Found> {
-        let found = self.find(key);
-        match found {
-            Some(found) => {
-                self.store.stats.keyspace_hits += 1;
-                let now_ms = self.now_ms();
-                if !self.session().no_touch {
-                    self.db().touch(found, now_ms);
-                }
-            }
-            None => self.store.stats.keyspace_misses += 1,
-        }
-        found
+    /// Finds a key for reading its value of this kind: counts a hit or miss and notes the use.
+    #[inline]
+    pub fn read(&mut self, key: &[u8], kind: Kind) -> Result<Option<Found>, Error> {
+        let Some(found) = self.find_touched(key) else {
+            self.missed(key);
+            return Ok(None);
+        };
+        self.store.stats.keyspace_hits += 1;
+        if self.db().kind(found) == kind { Ok(Some(found)) } else { Err(Error::WRONG_TYPE) }
     }
 
     /// Finds a key for reading about it: counts a hit or miss, but does not note a use.
@@ -61,19 +56,66 @@ impl Context<'_> {
         let found = self.find(key);
         match found {
             Some(_) => self.store.stats.keyspace_hits += 1,
-            None => self.store.stats.keyspace_misses += 1,
+            None => self.missed(key),
         }
         found
     }
 
-    /// Finds a key for changing it: notes the use, but counts no hit or miss.
-    pub fn find_to_change(&mut self, key: &[u8]) -> Option<Found> {
+    fn missed(&mut self, key: &[u8]) {
+        self.store.stats.keyspace_misses += 1;
+        self.notify(EventClass::KEY_MISS, "keymiss", key);
+    }
+
+    /// Finds a key for changing its value of this kind: notes the use, but counts no hit or miss.
+    #[inline]
+    pub fn find_to_change(&mut self, key: &[u8], kind: Kind) -> Result<Option<Found>, Error> {
+        match self.find_touched(key) {
+            Some(found) if self.db().kind(found) != kind => Err(Error::WRONG_TYPE),
+            found => Ok(found),
+        }
+    }
+
+    /// Finds a key of any kind and notes the use.
+    #[inline]
+    pub fn find_touched(&mut self, key: &[u8]) -> Option<Found> {
         let found = self.find(key)?;
         let now_ms = self.now_ms();
         if !self.session().no_touch {
             self.db().touch(found, now_ms);
         }
         Some(found)
+    }
+
+    /// Changes the collection at `key`, or makes one where nothing was `found`; see [`Db::edit`].
+    pub fn edit<C: Collection, R>(
+        &mut self,
+        key: &[u8],
+        found: Option<Found>,
+        change: impl FnOnce(&mut C, &mut Records) -> Result<R, OutOfMemory>,
+    ) -> Result<Edit<R>, Error> {
+        let now_ms = self.now_ms();
+        Ok(self.db().edit(key, found, now_ms, change)?)
+    }
+
+    /// Removes a key, which is told as an event.
+    pub fn remove(&mut self, key: &[u8], found: Found) {
+        self.db().remove(found);
+        self.changed(EventClass::GENERIC, "del", key);
+    }
+
+    /// Notes that a key has changed: whoever watches it, waits for it or keeps a copy of it learns of it, and those who
+    /// listen to keyspace events as well.
+    pub fn changed(&mut self, class: EventClass, event: &'static str, key: &[u8]) {
+        let db = self.db_index();
+        self.store.changed(db, key);
+        self.notify(class, event, key);
+    }
+
+    /// Tells those who listen to keyspace events.
+    #[inline]
+    pub fn notify(&mut self, class: EventClass, event: &'static str, key: &[u8]) {
+        let db = self.db_index();
+        self.store.notify(class, event, db, key);
     }
 
     /// Finds a key and leaves its statistics alone.

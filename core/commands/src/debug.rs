@@ -7,7 +7,7 @@ use crate::{
     options::DebugCommand,
 };
 use alloc::{format, vec::Vec};
-use kayvee_keyspace::{Expiry, Owned, Value};
+use kayvee_keyspace::{Expiry, Kind, Owned, Value};
 use kayvee_resp::Request;
 
 const HELP: &[(&str, &str)] = &[
@@ -109,7 +109,10 @@ fn object(context: &mut Context<'_>, key: &[u8]) -> Outcome {
         "Value at:{:#x} refcount:1 encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{idle_s}",
         db.place_of(found),
         db.encoding(found).name(),
-        serialized_len(db.value(found)),
+        match db.kind(found) {
+            Kind::String => serialized_len(db.value(found)),
+            _ => db.bytes_of(found),
+        },
         lru.wrapping_sub(idle_s) & 0x00ff_ffff,
     );
     context.reply.simple(&line);

@@ -14,7 +14,7 @@ const READ_FAST: Flags = Flags::READONLY.union(Flags::FAST);
 const WRITE_FAST: Flags = Flags::WRITE.union(Flags::FAST);
 
 const fn key_range(first: i16, last: i16, flags: KeyFlags) -> Keys {
-    Keys { first, last, step: 1, flags }
+    Keys::range(first, last, 1, flags)
 }
 
 const INSPECTS: &[Keys] = &[key_range(1, 1, KeyFlags::RO)];

@@ -11,6 +11,7 @@ extern crate alloc;
 mod args;
 mod context;
 mod error;
+mod events;
 mod expiry;
 pub mod options;
 mod session;
@@ -19,6 +20,7 @@ pub mod table;
 
 pub use context::Context;
 pub use error::{Error, Outcome};
+pub use events::EventClass;
 pub use session::{Close, Pending, ReplyMode, Session};
 pub use store::{Environment, Pause, Stats, Store};
 

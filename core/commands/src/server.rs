@@ -209,7 +209,7 @@ static MEMORY: &[Command] = &[
         name: "usage",
         arity: -3,
         flags: Flags::READONLY,
-        keys: &[Keys { first: 2, last: 2, step: 1, flags: KeyFlags::RO }],
+        keys: &[Keys::one(2, KeyFlags::RO)],
         since: "4.0.0",
         complexity: "O(1)",
         summary: "Returns the bytes of memory that a key and its value take.",

@@ -76,6 +76,8 @@ pub struct Store {
     pub options: Options,
     /// Counters.
     pub stats: Stats,
+    /// Changes of keys so far.
+    pub changes: u64,
     /// The clients by slot; a free slot is `None`.
     pub sessions: Vec<Option<Box<Session>>>,
     /// Number of clients.
@@ -135,6 +137,7 @@ impl Store {
             dbs,
             options,
             stats: Stats::default(),
+            changes: 0,
             sessions: Vec::new(),
             clients: 0,
             now,

@@ -21,7 +21,7 @@ const GROW: Flags = Flags::WRITE.union(Flags::DENYOOM);
 const GROW_FAST: Flags = GROW.union(Flags::FAST);
 
 const fn keys(last: i16, step: i16, flags: KeyFlags) -> [Keys; 1] {
-    [Keys { first: 1, last, step, flags }]
+    [Keys::range(1, last, step, flags)]
 }
 
 const READS: &[Keys] = &keys(1, 1, KeyFlags::RO.union(KeyFlags::ACCESS));

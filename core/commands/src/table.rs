@@ -1,6 +1,8 @@
 //! The table of commands: name, arity, flags, keys, categories, documentation and function of each.
 
 use crate::{Context, Outcome};
+use alloc::vec::Vec;
+use kayvee_keyspace::parse_integer;
 use kayvee_resp::Request;
 
 /// Runs a command.
@@ -46,6 +48,8 @@ macro_rules! bits {
         }
     };
 }
+
+pub(crate) use bits;
 
 bits! { Flags:
     /// May change data.
@@ -160,16 +164,109 @@ bits! { KeyFlags:
     VARIABLE_FLAGS = 10 "variable_flags",
 }
 
-/// Where keys stand among the arguments: from `first` (the command's name is 0) to `last` (negative: from the end, -1
-/// being the last argument), every `step`.
+/// Where some of a command's keys stand among its arguments, as `COMMAND INFO` tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct Keys {
-    pub first: i16,
-    pub last: i16,
-    pub step: i16,
+    /// Where to begin.
+    pub begin: Begin,
+    /// Where they are from there.
+    pub find: Find,
+    /// What happens to them.
     pub flags: KeyFlags,
 }
+
+/// Where the arguments begin that tell where the keys are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// At this argument; 0 is the command's name.
+    Index(i16),
+    /// Behind this word, which is looked for from this argument on; from the end backwards, if negative.
+    Keyword(&'static str, i16),
+    /// Only the command knows.
+    Unknown,
+}
+
+/// Where the keys are, from where they begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Find {
+    /// Every `step`-th argument up to `last`, which counts from the first one or, if negative, from the end; with a
+    /// `limit` of 2 or more, only up to that part of what is left.
+    Range { last: i16, step: i16, limit: i16 },
+    /// The argument `at` is their number, and they begin at `first`.
+    Counted { at: i16, first: i16, step: i16 },
+    /// Only the command knows.
+    Unknown,
+}
+
+impl Keys {
+    /// Keys from the argument `first` to the argument `last` (negative: from the end), every `step`.
+    pub const fn range(first: i16, last: i16, step: i16, flags: KeyFlags) -> Keys {
+        let last = if last < 0 { last } else { last - first };
+        Keys { begin: Begin::Index(first), find: Find::Range { last, step, limit: 0 }, flags }
+    }
+
+    /// One key.
+    pub const fn one(at: i16, flags: KeyFlags) -> Keys {
+        Keys::range(at, at, 1, flags)
+    }
+
+    /// Keys behind their number, which is the argument `at`.
+    pub const fn counted(at: i16, flags: KeyFlags) -> Keys {
+        Keys { begin: Begin::Index(at), find: Find::Counted { at: 0, first: 1, step: 1 }, flags }
+    }
+
+    /// Keys that only the command's own function finds.
+    pub const fn unknown(flags: KeyFlags) -> Keys {
+        Keys { begin: Begin::Unknown, find: Find::Unknown, flags }
+    }
+
+    /// The positions of the keys in a request, or `None` where it is malformed.
+    fn positions(self, request: Request<'_>) -> Option<(core::ops::Range<usize>, usize)> {
+        let len = request.len() as i64;
+        let begin = match self.begin {
+            Begin::Index(at) => i64::from(at),
+            Begin::Keyword(word, from) => {
+                let is_it = |at: &i64| request[*at as usize].eq_ignore_ascii_case(word.as_bytes());
+                let found = match from {
+                    0.. => (i64::from(from)..len).find(is_it),
+                    _ => (1..=len + i64::from(from)).rev().find(is_it),
+                };
+                // Without the word there are none of these keys.
+                let Some(at) = found else { return Some((0..0, 1)) };
+                at + 1
+            }
+            Begin::Unknown => return Some((0..0, 1)),
+        };
+        let (first, end, step) = match self.find {
+            Find::Range { last, step, limit } => {
+                let last = match last {
+                    0.. => begin + i64::from(last),
+                    _ if limit <= 1 => len + i64::from(last),
+                    _ => begin + (len - begin) / i64::from(limit) + i64::from(last),
+                };
+                (begin, last + 1, step)
+            }
+            Find::Counted { at, first, step } => {
+                let count = request.get(usize::try_from(begin + i64::from(at)).ok()?)?;
+                let count = parse_integer(count).filter(|&count| count >= 0)?;
+                let first = begin + i64::from(first);
+                (first, first.checked_add(count.checked_mul(i64::from(step))?)?, step)
+            }
+            Find::Unknown => return Some((0..0, 1)),
+        };
+        if first < 1 || end > len || (end < first && matches!(self.find, Find::Counted { .. })) {
+            return None;
+        }
+        Some((first as usize..end.max(first) as usize, step.max(1) as usize))
+    }
+}
+
+/// The place of a key in a request, and what happens to it.
+pub type KeyAt = (usize, KeyFlags);
+
+/// Finds the keys in a request, or tells that it is malformed.
+pub type FindKeys = fn(Request<'_>) -> Option<Vec<KeyAt>>;
 
 /// One command, or one subcommand.
 pub struct Command {
@@ -181,6 +278,8 @@ pub struct Command {
     pub flags: Flags,
     /// Where its keys are; several rows where one cannot tell.
     pub keys: &'static [Keys],
+    /// Finds the keys where `keys` cannot tell, or tells more closely what happens to them.
+    pub find_keys: Option<FindKeys>,
     /// ACL categories beyond those that follow from the flags.
     pub categories: Categories,
     /// Group in the documentation.
@@ -217,6 +316,20 @@ impl Command {
         if all.contains(Categories::FAST) { all } else { all | Categories::SLOW }
     }
 
+    /// The keys in a request that names this command, or `None` where it is malformed.
+    pub fn keys_in(&self, request: Request<'_>) -> Option<Vec<KeyAt>> {
+        if let Some(find_keys) = self.find_keys {
+            return find_keys(request);
+        }
+        let mut found = Vec::new();
+        for keys in self.keys {
+            let (range, step) = keys.positions(request)?;
+            found.try_reserve(range.len().div_ceil(step)).ok()?;
+            found.extend(range.step_by(step).map(|at| (at, keys.flags)));
+        }
+        Some(found)
+    }
+
     /// Whether a request of `len` arguments has as many as the command takes.
     pub fn accepts(&self, len: usize) -> bool {
         if self.arity < 0 { len >= self.arity.unsigned_abs() as usize } else { len == self.arity as usize }
@@ -230,6 +343,7 @@ impl Command {
         arity: 0,
         flags: Flags::NONE,
         keys: &[],
+        find_keys: None,
         categories: Categories::NONE,
         group: "",
         since: "",
@@ -258,7 +372,7 @@ const NAME_LIMIT: usize = 32;
 
 /// Finds commands by name, in any case.
 pub struct ByName {
-    buckets: alloc::vec::Vec<Option<&'static Command>>,
+    buckets: Vec<Option<&'static Command>>,
 }
 
 impl Default for ByName {

@@ -1,9 +1,10 @@
 use crate::{
     OutOfMemory,
     index::Index,
-    record::{Decimal, Records, copied},
+    record::{Decimal, Records},
     slab::Ref,
-    value::{Encoding, Owned, Value},
+    table::Copying,
+    value::{Data, Encoding, Kind, Owned, Value},
 };
 use alloc::vec::Vec;
 use core::hash::Hasher;
@@ -25,8 +26,8 @@ impl HashKey {
 /// A key that was found. It is good until the next change to the database.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    record: Ref,
-    hash: u64,
+    pub(crate) record: Ref,
+    pub(crate) hash: u64,
 }
 
 /// What a new value does to a key's expiry.
@@ -51,7 +52,7 @@ pub struct Slice {
 
 /// One database.
 pub struct Db {
-    records: Records,
+    pub(crate) records: Records,
     index: Index,
     /// The records that have an expiry.
     volatile: Index,
@@ -59,7 +60,13 @@ pub struct Db {
     expire_cursor: u64,
     /// Keys that were found expired when they were looked up, since [`Db::take_lazily_expired`].
     lazily_expired: u64,
+    /// What is left of large values that were removed. It is freed in slices.
+    garbage: Vec<Data>,
 }
+
+/// Members of a value that are freed at once, as it is removed. The rest of a larger one waits for
+/// [`Db::free_slice`].
+const FREED_AT_ONCE: usize = 64;
 
 impl Db {
     /// An empty database. It takes no memory until the first key comes.
@@ -70,6 +77,7 @@ impl Db {
             volatile: Index::new(),
             expire_cursor: 0,
             lazily_expired: 0,
+            garbage: Vec::new(),
         }
     }
 
@@ -99,7 +107,7 @@ impl Db {
     }
 
     #[inline]
-    fn lookup(&self, key: &[u8]) -> (u64, Option<Ref>) {
+    pub(crate) fn lookup(&self, key: &[u8]) -> (u64, Option<Ref>) {
         let hash = self.records.hash(key);
         (hash, self.index.find(hash, |record| self.records.key(record) == key))
     }
@@ -132,7 +140,13 @@ impl Db {
         self.records.key(found.record)
     }
 
-    /// A key's value.
+    /// What kind of value a key has.
+    #[inline]
+    pub fn kind(&self, found: Found) -> Kind {
+        self.records.kind(found.record)
+    }
+
+    /// The string at a key that has one.
     #[inline]
     pub fn value(&self, found: Found) -> Value<'_> {
         self.records.value(found.record)
@@ -140,7 +154,11 @@ impl Db {
 
     /// How a key's value is stored.
     pub fn encoding(&self, found: Found) -> Encoding {
-        self.records.encoding(found.record)
+        match self.kind(found) {
+            Kind::String => self.records.string_encoding(found.record),
+            Kind::Hash => self.hash(found).encoding(),
+            kind => unreachable!("there is no {} yet", kind.name()),
+        }
     }
 
     /// When a key expires, in milliseconds since 1970.
@@ -175,13 +193,7 @@ impl Db {
     pub fn set(&mut self, key: &[u8], value: Owned, expiry: Expiry, now_ms: u64) -> Result<(), OutOfMemory> {
         let (hash, old) = self.lookup(key);
         let now_s = (now_ms / 1000) as u32;
-        self.lazily_expired += u64::from(old.is_some_and(|old| self.is_expired(old, now_ms)));
-        let expires_ms = match expiry {
-            Expiry::Never => None,
-            Expiry::At(at) => Some(at),
-            // One that has passed went with the old value.
-            Expiry::Keep => old.and_then(|old| self.records.expires_ms(old)).filter(|&at| at >= now_ms),
-        };
+        let expires_ms = self.new_expiry(old, expiry, now_ms);
         if let Some(old) = old
             && self.records.overwrite(old, &value, expires_ms, now_s)
         {
@@ -191,9 +203,61 @@ impl Db {
         self.install(hash, old, new)
     }
 
+    /// The expiry of a key that is given a new value.
+    #[inline]
+    pub(crate) fn new_expiry(&mut self, old: Option<Ref>, expiry: Expiry, now_ms: u64) -> Option<u64> {
+        self.lazily_expired += u64::from(old.is_some_and(|old| self.is_expired(old, now_ms)));
+        match expiry {
+            Expiry::Never => None,
+            Expiry::At(at) => Some(at),
+            // One that has passed went with the old value.
+            Expiry::Keep => old.and_then(|old| self.records.expires_ms(old)).filter(|&at| at >= now_ms),
+        }
+    }
+
+    /// Frees a record with all that it refers to, at once or soon.
+    fn free(&mut self, record: Ref) {
+        if let Some(data) = self.records.dissolve(record) {
+            self.discard(data);
+        }
+    }
+
+    /// Frees a value, at once if it is small and otherwise soon.
+    pub(crate) fn discard(&mut self, mut data: Data) {
+        if data.free(&mut self.records, FREED_AT_ONCE).is_none() {
+            match self.garbage.try_reserve(1) {
+                Ok(()) => self.garbage.push(data),
+                Err(_) => _ = data.free(&mut self.records, usize::MAX),
+            }
+        }
+    }
+
+    /// Frees about `limit` members of large values that were removed. Returns whether there is more to do.
+    pub fn free_slice(&mut self, limit: usize) -> bool {
+        let mut budget = limit;
+        while budget > 0
+            && let Some(mut data) = self.garbage.pop()
+        {
+            match data.free(&mut self.records, budget) {
+                // One unit for the value itself, so that many small ones take their time, too.
+                Some(left) => budget = left.saturating_sub(1),
+                None => {
+                    self.garbage.push(data);
+                    break;
+                }
+            }
+        }
+        !self.garbage.is_empty()
+    }
+
+    /// Number of large values that were removed and not freed yet.
+    pub fn garbage_len(&self) -> usize {
+        self.garbage.len()
+    }
+
     /// Puts a new record in place of an old one or of none, and frees the old one; or frees the new one if there is no
     /// memory for that.
-    fn install(&mut self, hash: u64, old: Option<Ref>, new: Ref) -> Result<(), OutOfMemory> {
+    pub(crate) fn install(&mut self, hash: u64, old: Option<Ref>, new: Ref) -> Result<(), OutOfMemory> {
         let Db { records, index, volatile, .. } = self;
         let hash_of = |record| records.hash_of(record);
         let was_volatile = old.filter(|&old| records.expires_ms(old).is_some());
@@ -209,7 +273,7 @@ impl Db {
             }),
         });
         if let Err(error) = result {
-            self.records.free(new);
+            self.free(new);
             return Err(error);
         }
         match was_volatile {
@@ -218,7 +282,7 @@ impl Db {
             None => {}
         }
         if let Some(old) = old {
-            self.records.free(old);
+            self.free(old);
         }
         Ok(())
     }
@@ -301,29 +365,80 @@ impl Db {
             volatile.remove(found.hash, found.record, hash_of);
         }
         index.remove(found.hash, found.record, hash_of);
-        self.records.free(found.record);
+        self.free(found.record);
     }
 
-    /// Copies a key's value and expiry out, as the value of another key.
-    pub fn copy_out(&self, found: Found) -> Result<(Owned<'static>, Expiry), OutOfMemory> {
-        let expiry = self.expires_ms(found).map_or(Expiry::Never, Expiry::At);
-        let value = match self.value(found) {
-            Value::Integer(number) => Owned::Integer(number),
-            Value::Bytes(bytes) if self.records.is_edited(found.record) => Owned::Raw(copied(bytes)?),
-            Value::Bytes(bytes) => Owned::Kept(copied(bytes)?),
+    /// Gives another key, in place of whatever has its name, a copy of a key's value and expiry.
+    pub fn copy(&mut self, from: Found, to: &[u8], now_ms: u64) -> Result<(), OutOfMemory> {
+        let Db { records, .. } = self;
+        let data = match records.data_mut(from.record) {
+            Some(place) => {
+                let data = core::mem::replace(place, Data::Bytes(Vec::new()));
+                let copy = data.copy(&mut Copying::Within(records));
+                *records.data_mut(from.record).expect("its place was kept") = data;
+                Some(copy?)
+            }
+            None => None,
         };
-        Ok((value, expiry))
+        let new = match data {
+            None => self.copy_inline(from.record, to)?,
+            Some(data) => self.create_like(from.record, to, data)?,
+        };
+        let (hash, old) = self.lookup(to);
+        self.new_expiry(old, Expiry::Never, now_ms);
+        self.install(hash, old, new)
+    }
+
+    /// The same in another database.
+    pub fn copy_to(&self, from: Found, other: &mut Db, to: &[u8], now_ms: u64) -> Result<(), OutOfMemory> {
+        let form = self.records.form(from.record);
+        let (expires_ms, last_use_s) = (self.records.expires_ms(from.record), self.records.last_use_s(from.record));
+        let new = match self.records.data(from.record) {
+            Some(data) => {
+                let copy = data.copy(&mut Copying::Across(&self.records, &mut other.records))?;
+                other.records.create_object(to, form, copy, expires_ms, last_use_s).map_err(|(error, data)| {
+                    other.discard(data);
+                    error
+                })?
+            }
+            None => other.records.copy_as(to, &self.records, from.record)?,
+        };
+        let (hash, old) = other.lookup(to);
+        other.new_expiry(old, Expiry::Never, now_ms);
+        other.install(hash, old, new)
+    }
+
+    /// A record with another key and the value, in place, of this one.
+    fn copy_inline(&mut self, record: Ref, key: &[u8]) -> Result<Ref, OutOfMemory> {
+        self.records.copy_within(key, record)
+    }
+
+    /// A record with another key and value, but otherwise like this one.
+    fn create_like(&mut self, record: Ref, key: &[u8], data: Data) -> Result<Ref, OutOfMemory> {
+        let records = &mut self.records;
+        let (form, expires_ms, last_use_s) =
+            (records.form(record), records.expires_ms(record), records.last_use_s(record));
+        records.create_object(key, form, data, expires_ms, last_use_s).map_err(|(error, data)| {
+            self.discard(data);
+            error
+        })
     }
 
     /// Gives a key another name, which must differ, in place of whatever has that name.
     pub fn rename(&mut self, from: Found, to: &[u8], now_ms: u64) -> Result<(), OutOfMemory> {
-        if !self.records.has_blob(from.record) {
-            let (value, expiry) = self.copy_out(from)?;
-            self.set(to, value, expiry, now_ms)?;
+        let has_object = self.records.data(from.record).is_some();
+        let new = if has_object {
+            self.create_like(from.record, to, Data::Bytes(Vec::new()))?
         } else {
-            let to = self.set_blob(to, self.records.is_edited(from.record), self.expires_ms(from), now_ms)?;
-            let blob = core::mem::take(self.blob(from.record));
-            *self.blob(to) = blob;
+            self.copy_inline(from.record, to)?
+        };
+        let (hash, old) = self.lookup(to);
+        self.new_expiry(old, Expiry::Never, now_ms);
+        self.install(hash, old, new)?;
+        if has_object {
+            let place = self.records.data_mut(from.record).expect("it has an object");
+            let data = core::mem::replace(place, Data::Bytes(Vec::new()));
+            *self.records.data_mut(new).expect("it was made with an object") = data;
         }
         self.remove(from);
         Ok(())
@@ -331,34 +446,9 @@ impl Db {
 
     /// Moves a key to another database, in place of whatever has its name there.
     pub fn move_to(&mut self, from: Found, other: &mut Db, now_ms: u64) -> Result<(), OutOfMemory> {
-        let key = self.records.key(from.record);
-        if !self.records.has_blob(from.record) {
-            let (value, expiry) = self.copy_out(from)?;
-            other.set(key, value, expiry, now_ms)?;
-        } else {
-            let to = other.set_blob(key, self.records.is_edited(from.record), self.expires_ms(from), now_ms)?;
-            *other.blob(to) = core::mem::take(self.blob(from.record));
-        }
+        self.copy_to(from, other, self.records.key(from.record), now_ms)?;
         self.remove(from);
         Ok(())
-    }
-
-    /// Gives a key a value of the kind that lies in a vector of its own, which is to be filled by [`blob`](Self::blob).
-    fn set_blob(
-        &mut self,
-        key: &[u8],
-        is_edited: bool,
-        expires_ms: Option<u64>,
-        now_ms: u64,
-    ) -> Result<Ref, OutOfMemory> {
-        let (hash, old) = self.lookup(key);
-        let new = self.records.create_blob(key, is_edited, expires_ms, (now_ms / 1000) as u32)?;
-        self.install(hash, old, new)?;
-        Ok(new)
-    }
-
-    fn blob(&mut self, record: Ref) -> &mut Vec<u8> {
-        self.records.whole_blob_mut(record).expect("it was made or found to have one")
     }
 
     /// Visits one bucket of keys at `cursor` (0 to begin) and returns the cursor that continues; 0 is the end. A key

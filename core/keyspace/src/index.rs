@@ -312,26 +312,55 @@ impl Index {
         (cursor | !mask).reverse_bits().wrapping_add(1).reverse_bits()
     }
 
-    /// A random entry; those in sparse neighbourhoods are somewhat likelier.
+    /// A random entry, each as likely as any other.
     pub fn random(&self, rng: &mut fastrand::Rng) -> Option<Ref> {
+        /// More entries than a bucket and its overflow ever have, but for a hash that fails.
+        const PLACES: usize = 4 * SLOTS;
         if self.len == 0 {
             return None;
         }
-        let mut bucket = rng.usize(..self.buckets.len());
         loop {
-            let mut seen = 0;
-            let mut chosen = None;
-            self.for_each_in(bucket, |record| {
-                seen += 1;
-                if rng.u32(..seen) == 0 {
-                    chosen = Some(record);
-                }
-            });
-            if chosen.is_some() {
+            // A random place of a random bucket: a full bucket is hit as often as an empty one, and its entries are as
+            // likely as those of any other one.
+            let bucket = rng.usize(..self.buckets.len());
+            let mut count = 0;
+            self.for_each_in(bucket, |_| count += 1);
+            let mut place = rng.usize(..PLACES.max(count));
+            if place < count {
+                let mut chosen = None;
+                self.for_each_in(bucket, |record| {
+                    if place == 0 {
+                        chosen = Some(record);
+                    }
+                    place = place.wrapping_sub(1);
+                });
                 return chosen;
             }
-            bucket = (bucket + 1) % self.buckets.len();
         }
+    }
+
+    /// All entries, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = Ref> {
+        (0..self.buckets.len()).flat_map(move |bucket| {
+            let mut next = Some(Place::Main(bucket));
+            let chain = core::iter::from_fn(move || {
+                let bucket = self.bucket(next?);
+                next = (bucket.link != NO_LINK).then_some(Place::Overflow(bucket.link));
+                Some(bucket)
+            });
+            chain.flat_map(|bucket| {
+                bucket.tags.iter().zip(bucket.refs).filter(|(tag, _)| **tag != EMPTY).map(|(_, record)| Ref(record))
+            })
+        })
+    }
+
+    /// Removes the last bucket with all its entries, without a thought for the others: an index that is being taken down
+    /// can do nothing else any more. Returns whether there was one.
+    pub fn drop_bucket(&mut self, visit: impl FnMut(Ref)) -> bool {
+        let Some(last) = self.buckets.len().checked_sub(1) else { return false };
+        self.for_each_in(last, visit);
+        self.buckets.pop();
+        true
     }
 }
 

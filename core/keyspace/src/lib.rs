@@ -11,15 +11,22 @@
 extern crate alloc;
 
 mod db;
+mod edit;
+mod hash;
 mod index;
+mod packed;
 mod record;
 mod segmented;
 mod slab;
+mod table;
 mod value;
 
 pub use db::{Db, Expiry, Found, HashKey, Slice};
-pub use record::Decimal;
-pub use value::{Encoding, Owned, Value, parse_integer};
+pub use edit::{Collection, Edit, PackedLimits};
+pub use hash::{Hash, HashView};
+pub use packed::{Offset, Packed, PackedRef};
+pub use record::{Decimal, Records};
+pub use value::{Encoding, Kind, Owned, Value, parse_integer};
 
 /// Memory for the data could not be had; nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

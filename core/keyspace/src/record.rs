@@ -15,7 +15,7 @@ use crate::{
     HashKey, OutOfMemory,
     segmented::Segmented,
     slab::{RECORD_LIMIT, Ref, Slab},
-    value::{Encoding, Owned, Value, parse_integer},
+    value::{Data, Encoding, Kind, Owned, Value, parse_integer},
 };
 use alloc::{boxed::Box, vec::Vec};
 
@@ -33,11 +33,21 @@ const IS_INTEGER: u8 = 1 << 1;
 const IS_OBJECT: u8 = 1 << 2;
 const KEY_IN_OBJECT: u8 = 1 << 3;
 const IS_EDITED: u8 = 1 << 4;
+const KIND_SHIFT: u32 = 5;
 
 /// What a record holds when its key or value is too long for it.
 struct Object {
     key: Option<Box<[u8]>>,
-    value: Vec<u8>,
+    data: Data,
+}
+
+/// A record's value, wherever it lies.
+pub enum Stored<'a> {
+    Integer(i64),
+    /// A string, or a small collection in its packed form.
+    Bytes(&'a [u8]),
+    /// A collection that is not packed.
+    Data(&'a Data),
 }
 
 enum ObjectSlot {
@@ -100,6 +110,25 @@ pub struct Records {
     hash_key: HashKey,
 }
 
+/// What of a record stays the same when its key changes or its value moves.
+#[derive(Clone, Copy)]
+pub struct Form {
+    pub kind: Kind,
+    pub is_edited: bool,
+}
+
+impl Form {
+    fn string(self, bytes: Vec<u8>) -> Owned<'static> {
+        if self.is_edited { Owned::Raw(bytes) } else { Owned::Kept(bytes) }
+    }
+}
+
+/// Whether a key and a value of `value_len` bytes lie in one record. Room for an expiry is counted always, so that one can
+/// be added without moving the value elsewhere.
+pub fn fits(key: &[u8], value_len: usize) -> bool {
+    key.len() <= KEY_LIMIT && HEADER + EXPIRY + key.len() + value_len <= RECORD_LIMIT
+}
+
 /// A value's bytes as a record stores them.
 enum Payload<'a> {
     Integer(i64),
@@ -108,21 +137,21 @@ enum Payload<'a> {
 }
 
 impl Records {
-    pub const fn new(hash_key: HashKey) -> Records {
+    pub(crate) const fn new(hash_key: HashKey) -> Records {
         Records { slab: Slab::new(), objects: Segmented::new(), free_object: NO_SLOT, hash_key }
     }
 
     #[inline]
-    pub fn hash(&self, key: &[u8]) -> u64 {
+    pub(crate) fn hash(&self, key: &[u8]) -> u64 {
         self.hash_key.hash(key)
     }
 
-    pub fn hash_of(&self, record: Ref) -> u64 {
+    pub(crate) fn hash_of(&self, record: Ref) -> u64 {
         self.hash(self.key(record))
     }
 
     #[inline]
-    pub fn key(&self, record: Ref) -> &[u8] {
+    pub(crate) fn key(&self, record: Ref) -> &[u8] {
         let bytes = self.slab.bytes(record);
         let header = Header::read(bytes);
         match header.flags & KEY_IN_OBJECT {
@@ -131,74 +160,95 @@ impl Records {
         }
     }
 
+    /// What kind of value it is.
     #[inline]
-    pub fn value(&self, record: Ref) -> Value<'_> {
+    pub(crate) fn kind(&self, record: Ref) -> Kind {
+        Kind::from_bits(self.slab.bytes(record)[0] >> KIND_SHIFT)
+    }
+
+    /// A record's value, wherever it lies.
+    #[inline]
+    pub(crate) fn stored(&self, record: Ref) -> Stored<'_> {
         let bytes = self.slab.bytes(record);
         let header = Header::read(bytes);
         let value = &bytes[header.value_at()..header.len()];
         if header.has(IS_INTEGER) {
-            Value::Integer(i64::from_le_bytes(value.try_into().expect("an integer has 8 bytes")))
+            Stored::Integer(i64::from_le_bytes(value.try_into().expect("an integer has 8 bytes")))
         } else if header.has(IS_OBJECT) {
-            Value::Bytes(&self.object(bytes, header).value)
+            match &self.object(bytes, header).data {
+                Data::Bytes(bytes) => Stored::Bytes(bytes),
+                data => Stored::Data(data),
+            }
         } else {
-            Value::Bytes(value)
+            Stored::Bytes(value)
         }
     }
 
-    pub fn encoding(&self, record: Ref) -> Encoding {
-        let header = Header::read(self.slab.bytes(record));
+    /// A string's value.
+    #[inline]
+    pub(crate) fn value(&self, record: Ref) -> Value<'_> {
+        debug_assert_eq!(self.kind(record), Kind::String);
+        match self.stored(record) {
+            Stored::Integer(number) => Value::Integer(number),
+            Stored::Bytes(bytes) => Value::Bytes(bytes),
+            Stored::Data(_) => unreachable!("a string is never a collection"),
+        }
+    }
+
+    /// How a string is stored.
+    pub(crate) fn string_encoding(&self, record: Ref) -> Encoding {
         match self.value(record) {
             Value::Integer(_) => Encoding::Int,
-            Value::Bytes(_) if header.has(IS_EDITED) => Encoding::Raw,
+            Value::Bytes(_) if self.is_edited(record) => Encoding::Raw,
             Value::Bytes(bytes) => Encoding::of_bytes(bytes.len()),
         }
     }
 
     /// Bytes that the record and its object take, without the index.
-    pub fn bytes(&self, record: Ref) -> usize {
+    pub(crate) fn bytes(&self, record: Ref) -> usize {
         let bytes = self.slab.bytes(record);
         let header = Header::read(bytes);
         let object = if header.has(IS_OBJECT) {
             let object = self.object(bytes, header);
-            size_of::<ObjectSlot>() + object.value.capacity() + object.key.as_ref().map_or(0, |key| key.len())
+            size_of::<ObjectSlot>() + object.data.bytes(self) + object.key.as_ref().map_or(0, |key| key.len())
         } else {
             0
         };
         bytes.len() + object
     }
 
-    pub fn is_edited(&self, record: Ref) -> bool {
+    pub(crate) fn is_edited(&self, record: Ref) -> bool {
         Header::read(self.slab.bytes(record)).has(IS_EDITED)
     }
 
     /// Expiry in milliseconds since 1970.
     #[inline]
-    pub fn expires_ms(&self, record: Ref) -> Option<u64> {
+    pub(crate) fn expires_ms(&self, record: Ref) -> Option<u64> {
         let bytes = self.slab.bytes(record);
         let field = bytes.get(HEADER..HEADER + EXPIRY).filter(|_| bytes[0] & HAS_EXPIRY != 0)?;
         field.try_into().ok().map(u64::from_le_bytes)
     }
 
     /// Changes the expiry of a record that has one.
-    pub fn set_expires_ms(&mut self, record: Ref, expires_ms: u64) {
+    pub(crate) fn set_expires_ms(&mut self, record: Ref, expires_ms: u64) {
         let bytes = self.slab.bytes_mut(record);
         assert!(bytes[0] & HAS_EXPIRY != 0);
         bytes[HEADER..HEADER + EXPIRY].copy_from_slice(&expires_ms.to_le_bytes());
     }
 
     /// The low 24 bits of the time of last use, in seconds.
-    pub fn last_use_s(&self, record: Ref) -> u32 {
+    pub(crate) fn last_use_s(&self, record: Ref) -> u32 {
         let bytes = self.slab.bytes(record);
         u32::from_le_bytes([bytes[1], bytes[2], bytes[3], 0])
     }
 
     #[inline]
-    pub fn touch(&mut self, record: Ref, now_s: u32) {
+    pub(crate) fn touch(&mut self, record: Ref, now_s: u32) {
         self.slab.bytes_mut(record)[1..4].copy_from_slice(&now_s.to_le_bytes()[..3]);
     }
 
     /// Makes a record.
-    pub fn create(
+    pub(crate) fn create(
         &mut self,
         key: &[u8],
         value: Owned,
@@ -218,9 +268,7 @@ impl Records {
                 Payload::Blob(bytes)
             }
         };
-        let long_key = key.len() > KEY_LIMIT;
-        // Room for an expiry is counted always, so that one can be added without moving the value elsewhere.
-        let fits = |len: usize| !long_key && HEADER + EXPIRY + key.len() + len <= RECORD_LIMIT;
+        let fits = |len| fits(key, len);
         match payload {
             Payload::Integer(number) if fits(size_of::<i64>()) => {
                 self.store(flags | IS_INTEGER, key, &number.to_le_bytes(), expires_ms, now_s)
@@ -233,43 +281,117 @@ impl Records {
                     Payload::Bytes(bytes) => copied(bytes)?,
                     Payload::Integer(number) => copied(Decimal::new(number).as_bytes())?,
                 };
-                self.store_object(flags, key, value, expires_ms, now_s)
+                self.store_object(flags, key, Data::Bytes(value), expires_ms, now_s).map_err(|(error, _)| error)
             }
         }
     }
 
-    /// Makes a record whose value is an object, empty for now.
-    pub fn create_blob(
+    /// Makes a record of any kind that holds these bytes: a string's, or a collection's packed form.
+    pub(crate) fn create_bytes(
         &mut self,
         key: &[u8],
-        is_edited: bool,
+        kind: Kind,
+        bytes: &[u8],
         expires_ms: Option<u64>,
         now_s: u32,
     ) -> Result<Ref, OutOfMemory> {
-        let flags = if is_edited { IS_EDITED } else { 0 } | if expires_ms.is_some() { HAS_EXPIRY } else { 0 };
-        self.store_object(flags, key, Vec::new(), expires_ms, now_s)
+        let flags = kind.bits() << KIND_SHIFT | if expires_ms.is_some() { HAS_EXPIRY } else { 0 };
+        if fits(key, bytes.len()) {
+            return self.store(flags, key, bytes, expires_ms, now_s);
+        }
+        self.store_object(flags, key, Data::Bytes(copied(bytes)?), expires_ms, now_s).map_err(|(error, _)| error)
+    }
+
+    /// Makes a record whose value is an object. Gives the object back if there is no memory for that.
+    pub(crate) fn create_object(
+        &mut self,
+        key: &[u8],
+        form: Form,
+        data: Data,
+        expires_ms: Option<u64>,
+        now_s: u32,
+    ) -> Result<Ref, (OutOfMemory, Data)> {
+        let edited = if form.is_edited { IS_EDITED } else { 0 };
+        let expiry = if expires_ms.is_some() { HAS_EXPIRY } else { 0 };
+        self.store_object(form.kind.bits() << KIND_SHIFT | edited | expiry, key, data, expires_ms, now_s)
+    }
+
+    /// What of a record stays the same when its key changes or its value moves.
+    pub(crate) fn form(&self, record: Ref) -> Form {
+        Form { kind: self.kind(record), is_edited: self.is_edited(record) }
     }
 
     fn store_object(
         &mut self,
         flags: u8,
         key: &[u8],
-        value: Vec<u8>,
+        data: Data,
+        expires_ms: Option<u64>,
+        now_s: u32,
+    ) -> Result<Ref, (OutOfMemory, Data)> {
+        let long_key = key.len() > KEY_LIMIT;
+        let own_key = match long_key.then(|| copied(key)).transpose() {
+            Ok(key) => key.map(Vec::into_boxed_slice),
+            Err(error) => return Err((error, data)),
+        };
+        let handle = self.add_object(Object { key: own_key, data }).map_err(|(error, object)| (error, object.data))?;
+        let flags = flags | IS_OBJECT | if long_key { KEY_IN_OBJECT } else { 0 };
+        let key = if long_key { &[][..] } else { key };
+        let stored = self.store(flags, key, &handle.to_le_bytes(), expires_ms, now_s);
+        stored.map_err(|error| (error, self.free_object(handle)))
+    }
+
+    /// A copy of a member's record.
+    pub(crate) fn copy(&mut self, record: Ref) -> Result<Ref, OutOfMemory> {
+        let key = copied(self.key(record))?;
+        self.copy_within(&key, record)
+    }
+
+    /// A copy of another database's member's record.
+    pub(crate) fn copy_from(&mut self, from: &Records, record: Ref) -> Result<Ref, OutOfMemory> {
+        self.copy_as(from.key(record), from, record)
+    }
+
+    /// A record with this key and a copy of another one's value, which is not a collection with members of its own.
+    pub(crate) fn copy_within(&mut self, key: &[u8], record: Ref) -> Result<Ref, OutOfMemory> {
+        let (form, last_use_s, expires_ms) = (self.form(record), self.last_use_s(record), self.expires_ms(record));
+        let value = match self.stored(record) {
+            Stored::Integer(number) => Ok(number),
+            Stored::Bytes(bytes) => Err(copied(bytes)?),
+            Stored::Data(_) => unreachable!("it has no members"),
+        };
+        self.create_like(key, form, value, expires_ms, last_use_s)
+    }
+
+    /// The same from another database's record.
+    pub(crate) fn copy_as(&mut self, key: &[u8], from: &Records, record: Ref) -> Result<Ref, OutOfMemory> {
+        let value = match from.stored(record) {
+            Stored::Integer(number) => Ok(number),
+            Stored::Bytes(bytes) => Err(copied(bytes)?),
+            Stored::Data(_) => unreachable!("it has no members"),
+        };
+        self.create_like(key, from.form(record), value, from.expires_ms(record), from.last_use_s(record))
+    }
+
+    fn create_like(
+        &mut self,
+        key: &[u8],
+        form: Form,
+        value: Result<i64, Vec<u8>>,
         expires_ms: Option<u64>,
         now_s: u32,
     ) -> Result<Ref, OutOfMemory> {
-        let long_key = key.len() > KEY_LIMIT;
-        let own_key = if long_key { Some(copied(key)?.into_boxed_slice()) } else { None };
-        let handle = self.add_object(Object { key: own_key, value })?;
-        let flags = flags | IS_OBJECT | if long_key { KEY_IN_OBJECT } else { 0 };
-        let key = if long_key { &[][..] } else { key };
-        self.store(flags, key, &handle.to_le_bytes(), expires_ms, now_s).inspect_err(|_| self.free_object(handle))
+        match value {
+            Ok(number) => self.create(key, Owned::Integer(number), expires_ms, now_s),
+            Err(bytes) if form.kind == Kind::String => self.create(key, form.string(bytes), expires_ms, now_s),
+            Err(bytes) => self.create_bytes(key, form.kind, &bytes, expires_ms, now_s),
+        }
     }
 
     /// Overwrites a record in place with a string or integer, if it has no object, keeps its expiry or lack of one, and
     /// fits the same slot. Returns whether it did.
     #[inline]
-    pub fn overwrite(&mut self, record: Ref, value: &Owned, expires_ms: Option<u64>, now_s: u32) -> bool {
+    pub(crate) fn overwrite(&mut self, record: Ref, value: &Owned, expires_ms: Option<u64>, now_s: u32) -> bool {
         let number;
         let (flag, payload) = match value {
             Owned::Integer(integer) => {
@@ -287,7 +409,7 @@ impl Records {
         };
         let bytes = self.slab.bytes_mut(record);
         let old = Header::read(bytes);
-        if old.has(IS_OBJECT) || old.has(HAS_EXPIRY) != expires_ms.is_some() {
+        if old.has(IS_OBJECT) || old.flags >> KIND_SHIFT != 0 || old.has(HAS_EXPIRY) != expires_ms.is_some() {
             return false;
         }
         let len = old.value_at() + payload.len();
@@ -305,7 +427,7 @@ impl Records {
     }
 
     /// The bytes of a string that is not an integer, for edits that keep its length.
-    pub fn bytes_mut(&mut self, record: Ref) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self, record: Ref) -> &mut [u8] {
         let header = Header::read(self.slab.bytes(record));
         assert!(!header.has(IS_INTEGER));
         if header.has(IS_OBJECT) {
@@ -317,31 +439,59 @@ impl Records {
     }
 
     /// The vector that holds a string's bytes, where it has one, for edits.
-    pub fn blob_mut(&mut self, record: Ref) -> Option<&mut Vec<u8>> {
-        if self.has_blob(record) {
+    pub(crate) fn blob_mut(&mut self, record: Ref) -> Option<&mut Vec<u8>> {
+        if self.data(record).is_some() {
             self.slab.bytes_mut(record)[0] |= IS_EDITED;
         }
         self.whole_blob_mut(record)
     }
 
-    /// The vector that holds a string's bytes, where it has one, for moving it as it is.
-    pub fn whole_blob_mut(&mut self, record: Ref) -> Option<&mut Vec<u8>> {
+    fn whole_blob_mut(&mut self, record: Ref) -> Option<&mut Vec<u8>> {
+        match self.data_mut(record)? {
+            Data::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// The object of a record that has one.
+    pub(crate) fn data_mut(&mut self, record: Ref) -> Option<&mut Data> {
         let bytes = self.slab.bytes(record);
         let header = Header::read(bytes);
         if !header.has(IS_OBJECT) {
             return None;
         }
         let handle = handle_in(bytes, header);
-        Some(&mut self.object_mut(handle).value)
+        Some(&mut self.object_mut(handle).data)
     }
 
-    pub fn has_blob(&self, record: Ref) -> bool {
-        Header::read(self.slab.bytes(record)).has(IS_OBJECT)
+    /// Overwrites the bytes in a record in place, if it has no object and they fit its slot. Returns whether it did.
+    pub(crate) fn overwrite_bytes(&mut self, record: Ref, payload: &[u8]) -> bool {
+        let bytes = self.slab.bytes_mut(record);
+        let old = Header::read(bytes);
+        let len = old.value_at() + payload.len();
+        if old.has(IS_OBJECT) || !fits(&bytes[old.key_at()..old.value_at()], payload.len()) || len > bytes.len() {
+            return false;
+        }
+        // One that has become much smaller moves to a smaller slot instead.
+        if Slab::slot_bytes(len) * 2 < bytes.len() {
+            return false;
+        }
+        let header = Header { value_len: payload.len(), ..old };
+        header.write(bytes);
+        bytes[header.value_at()..len].copy_from_slice(payload);
+        true
+    }
+
+    /// The object of a record that has one.
+    pub(crate) fn data(&self, record: Ref) -> Option<&Data> {
+        let bytes = self.slab.bytes(record);
+        let header = Header::read(bytes);
+        header.has(IS_OBJECT).then(|| &self.object(bytes, header).data)
     }
 
     /// Makes a copy of a record with or without an expiry; the object, if any, then belongs to both until one of them
     /// is freed by [`free_shell`](Self::free_shell).
-    pub fn move_with_expiry(&mut self, record: Ref, expires_ms: Option<u64>) -> Result<Ref, OutOfMemory> {
+    pub(crate) fn move_with_expiry(&mut self, record: Ref, expires_ms: Option<u64>) -> Result<Ref, OutOfMemory> {
         let mut copy = [0; RECORD_LIMIT];
         let bytes = self.slab.bytes(record);
         let header = Header::read(bytes);
@@ -353,23 +503,29 @@ impl Records {
     }
 
     /// Frees a record whose object belongs to another one now.
-    pub fn free_shell(&mut self, record: Ref) {
+    pub(crate) fn free_shell(&mut self, record: Ref) {
         self.slab.free(record);
     }
 
-    /// Frees a record with its object.
-    pub fn free(&mut self, record: Ref) {
+    /// Frees a record with its object. What the object still refers to is the caller's to free.
+    #[must_use]
+    pub(crate) fn dissolve(&mut self, record: Ref) -> Option<Data> {
         let bytes = self.slab.bytes(record);
         let header = Header::read(bytes);
-        if header.has(IS_OBJECT) {
-            let handle = handle_in(bytes, header);
-            self.free_object(handle as u32);
-        }
+        let handle = header.has(IS_OBJECT).then(|| handle_in(bytes, header));
+        let data = handle.map(|handle| self.free_object(handle as u32));
         self.slab.free(record);
+        data
+    }
+
+    /// Frees a record of a string.
+    pub(crate) fn free(&mut self, record: Ref) {
+        debug_assert_eq!(self.kind(record), Kind::String);
+        drop(self.dissolve(record));
     }
 
     /// Bytes of the pages and of the table of objects, without the objects' own.
-    pub fn overhead_bytes(&self) -> usize {
+    pub(crate) fn overhead_bytes(&self) -> usize {
         self.slab.page_bytes() + self.objects.len() * size_of::<ObjectSlot>()
     }
 
@@ -408,10 +564,14 @@ impl Records {
         }
     }
 
-    fn add_object(&mut self, object: Object) -> Result<u32, OutOfMemory> {
+    fn add_object(&mut self, object: Object) -> Result<u32, (OutOfMemory, Object)> {
         if self.free_object == NO_SLOT {
-            self.objects.push(ObjectSlot::Used(object))?;
-            return Ok(self.objects.len() as u32 - 1);
+            let handle = self.objects.len() as u32;
+            if let Err(error) = self.objects.push(ObjectSlot::Free(NO_SLOT)) {
+                return Err((error, object));
+            }
+            self.objects[handle as usize] = ObjectSlot::Used(object);
+            return Ok(handle);
         }
         let handle = self.free_object;
         if let ObjectSlot::Free(next) = core::mem::replace(&mut self.objects[handle as usize], ObjectSlot::Used(object))
@@ -421,9 +581,12 @@ impl Records {
         Ok(handle)
     }
 
-    fn free_object(&mut self, handle: u32) {
-        self.objects[handle as usize] = ObjectSlot::Free(self.free_object);
-        self.free_object = handle;
+    fn free_object(&mut self, handle: u32) -> Data {
+        let next = core::mem::replace(&mut self.free_object, handle);
+        match core::mem::replace(&mut self.objects[handle as usize], ObjectSlot::Free(next)) {
+            ObjectSlot::Used(object) => object.data,
+            ObjectSlot::Free(_) => unreachable!("an object is freed once"),
+        }
     }
 }
 

@@ -1,7 +1,82 @@
-use crate::record::INLINE_TEXT_LIMIT;
-use alloc::vec::Vec;
+use crate::{
+    OutOfMemory,
+    record::{INLINE_TEXT_LIMIT, Records, copied},
+    table::{Copying, Table},
+};
+use alloc::{boxed::Box, vec::Vec};
 
-/// A value as it lies in the store.
+/// What kind of value a key has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Kind {
+    String,
+    List,
+    Set,
+    Hash,
+    SortedSet,
+    Stream,
+}
+
+impl Kind {
+    const ALL: [Kind; 6] = [Kind::String, Kind::List, Kind::Set, Kind::Hash, Kind::SortedSet, Kind::Stream];
+
+    /// The name in `TYPE`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::String => "string",
+            Kind::List => "list",
+            Kind::Set => "set",
+            Kind::Hash => "hash",
+            Kind::SortedSet => "zset",
+            Kind::Stream => "stream",
+        }
+    }
+
+    pub(crate) fn bits(self) -> u8 {
+        self as u8
+    }
+
+    pub(crate) fn from_bits(bits: u8) -> Kind {
+        Kind::ALL[usize::from(bits)]
+    }
+}
+
+/// A value that does not lie in its key's record.
+pub enum Data {
+    /// A long string, or a collection in its packed form that is too long for a record.
+    Bytes(Vec<u8>),
+    /// A hash that is not packed.
+    Hash(Box<Table>),
+}
+
+impl Data {
+    /// Bytes of memory, without the place of this itself.
+    pub fn bytes(&self, records: &Records) -> usize {
+        match self {
+            Data::Bytes(bytes) => bytes.capacity(),
+            Data::Hash(hash) => hash.bytes(records),
+        }
+    }
+
+    /// Frees about `limit` of its members. Returns what is left of that number, if no member is left. One that is freed in
+    /// part is good for nothing else.
+    pub fn free(&mut self, records: &mut Records, limit: usize) -> Option<usize> {
+        match self {
+            Data::Bytes(_) => Some(limit),
+            Data::Hash(hash) => hash.free(records, limit),
+        }
+    }
+
+    /// A copy with copies of all that it refers to.
+    pub fn copy(&self, copying: &mut Copying<'_>) -> Result<Data, OutOfMemory> {
+        Ok(match self {
+            Data::Bytes(bytes) => Data::Bytes(copied(bytes)?),
+            Data::Hash(hash) => Data::Hash(Box::new(hash.copy(copying)?)),
+        })
+    }
+}
+
+/// A string as it lies in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
     /// A string that is the canonical decimal form of an integer.
@@ -10,7 +85,7 @@ pub enum Value<'a> {
     Bytes(&'a [u8]),
 }
 
-/// A value on its way into the store.
+/// A string on its way into the store.
 #[derive(Debug)]
 pub enum Owned<'a> {
     /// A string that may turn out to be an integer's canonical form.
@@ -32,6 +107,18 @@ pub enum Encoding {
     Embstr,
     /// Any other string.
     Raw,
+    /// A small collection in its packed form.
+    Listpack,
+    /// A list of packed parts.
+    Quicklist,
+    /// A set of integers in order.
+    Intset,
+    /// A large set or hash.
+    Hashtable,
+    /// A large sorted set.
+    Skiplist,
+    /// A stream.
+    Stream,
 }
 
 impl Encoding {
@@ -41,6 +128,12 @@ impl Encoding {
             Encoding::Int => "int",
             Encoding::Embstr => "embstr",
             Encoding::Raw => "raw",
+            Encoding::Listpack => "listpack",
+            Encoding::Quicklist => "quicklist",
+            Encoding::Intset => "intset",
+            Encoding::Hashtable => "hashtable",
+            Encoding::Skiplist => "skiplist",
+            Encoding::Stream => "stream",
         }
     }
 

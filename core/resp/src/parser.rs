@@ -97,6 +97,11 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// The request that the arguments from `at` on make.
+    pub fn skip(self, at: usize) -> Request<'a> {
+        Request { bytes: self.bytes, spans: self.spans.get(at..).unwrap_or_default() }
+    }
+
     /// Whether there is no argument at all: an empty line, which is ignored.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()

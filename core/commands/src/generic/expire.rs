@@ -1,7 +1,7 @@
 //! When keys expire.
 
 use crate::{
-    Context, Error, Outcome, args,
+    Context, Error, EventClass, Outcome, args,
     expiry::{Clock, ExpireTime, Unit},
 };
 use kayvee_resp::Request;
@@ -66,12 +66,16 @@ fn expire_at(context: &mut Context<'_>, request: Request<'_>, unit: Unit, clock:
     let conditions = Conditions::parse(request)?;
     let now_ms = context.now_ms();
     let at_ms = ExpireTime { value: &request[2], unit, clock }.unix_ms(now_ms, command)?;
-    let found = context.find_to_change(&request[1]);
+    let key = &request[1];
+    let found = context.find_touched(key);
     let found = found.filter(|&found| conditions.allow(context.db().expires_ms(found), at_ms));
     if let Some(found) = found {
         match u64::try_from(at_ms).ok().filter(|&at_ms| at_ms > now_ms) {
-            Some(at_ms) => context.db().set_expires_ms(found, Some(at_ms))?,
-            None => context.db().remove(found),
+            Some(at_ms) => {
+                context.db().set_expires_ms(found, Some(at_ms))?;
+                context.changed(EventClass::GENERIC, "expire", key);
+            }
+            None => context.remove(key, found),
         }
     }
     context.reply.integer(found.is_some().into());
@@ -79,10 +83,11 @@ fn expire_at(context: &mut Context<'_>, request: Request<'_>, unit: Unit, clock:
 }
 
 pub fn persist(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let found = context.find_to_change(&request[1]);
+    let found = context.find_touched(&request[1]);
     let found = found.filter(|&found| context.db().expires_ms(found).is_some());
     if let Some(found) = found {
         context.db().set_expires_ms(found, None)?;
+        context.changed(EventClass::GENERIC, "persist", &request[1]);
     }
     context.reply.integer(found.is_some().into());
     Ok(())

@@ -1,6 +1,7 @@
 //! Keys as a whole: which there are, copying, moving and removing them.
 
-use crate::{Context, Error, Outcome, args};
+use crate::{Context, Error, EventClass, Outcome, args};
+use kayvee_keyspace::Found;
 use kayvee_resp::Request;
 
 const SAME: Error = Error::text("ERR source and destination objects are the same");
@@ -9,7 +10,7 @@ pub fn del(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let mut removed = 0;
     for key in request.from(1) {
         if let Some(found) = context.find(key) {
-            context.db().remove(found);
+            context.remove(key, found);
             removed += 1;
         }
     }
@@ -38,7 +39,7 @@ pub fn touch(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 pub fn type_of(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let name = if context.peek(&request[1]).is_some() { "string" } else { "none" };
+    let name = context.peek(&request[1]).map_or("none", |found| context.db().kind(found).name());
     context.reply.simple(name);
     Ok(())
 }
@@ -55,22 +56,28 @@ pub fn randomkey(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 
 pub fn rename(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let (from, to) = (&request[1], &request[2]);
-    let found = context.find_to_change(from).ok_or(Error::NO_SUCH_KEY)?;
+    let found = context.find_touched(from).ok_or(Error::NO_SUCH_KEY)?;
     if from != to {
-        let now_ms = context.now_ms();
-        context.db().rename(found, to, now_ms)?;
+        rename_found(context, found, from, to)?;
     }
     context.reply.ok();
     Ok(())
 }
 
+fn rename_found(context: &mut Context<'_>, found: Found, from: &[u8], to: &[u8]) -> Outcome {
+    let now_ms = context.now_ms();
+    context.db().rename(found, to, now_ms)?;
+    context.changed(EventClass::GENERIC, "rename_from", from);
+    context.changed(EventClass::GENERIC, "rename_to", to);
+    Ok(())
+}
+
 pub fn renamenx(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let (from, to) = (&request[1], &request[2]);
-    let found = context.find_to_change(from).ok_or(Error::NO_SUCH_KEY)?;
+    let found = context.find_touched(from).ok_or(Error::NO_SUCH_KEY)?;
     let is_free = context.find(to).is_none();
     if is_free {
-        let now_ms = context.now_ms();
-        context.db().rename(found, to, now_ms)?;
+        rename_found(context, found, from, to)?;
     }
     context.reply.integer(is_free.into());
     Ok(())
@@ -103,14 +110,18 @@ pub fn copy(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         return Err(SAME);
     }
     let now_ms = context.now_ms();
-    let found = context.read(from);
+    let found = context.find_touched(from);
     let found = found.filter(|_| replaces || context.store.dbs[to_db].find(to, now_ms).is_none());
     if let Some(found) = found {
         if context.db().bytes_of(found) as u64 > context.store.data_room_bytes() {
             return Err(Error::OUT_OF_MEMORY);
         }
-        let (value, expiry) = context.db().copy_out(found)?;
-        context.store.dbs[to_db].set(to, value, expiry, now_ms)?;
+        match context.store.dbs.get_disjoint_mut([from_db, to_db]) {
+            Ok([here, there]) => here.copy_to(found, there, to, now_ms)?,
+            Err(_) => context.db().copy(found, to, now_ms)?,
+        }
+        context.store.changed(to_db, to);
+        context.store.notify(EventClass::GENERIC, "copy_to", to_db, to);
     }
     context.reply.integer(found.is_some().into());
     Ok(())
@@ -122,11 +133,15 @@ pub fn move_to_db(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         return Err(SAME);
     }
     let now_ms = context.now_ms();
-    let found = context.find_to_change(&request[1]);
+    let found = context.find_touched(&request[1]);
     let [from, to] = context.store.dbs.get_disjoint_mut([from_db, to_db]).expect("both are there and differ");
     let found = found.filter(|_| to.find(&request[1], now_ms).is_none());
     if let Some(found) = found {
         from.move_to(found, to, now_ms)?;
+        for (db, event) in [(from_db, "move_from"), (to_db, "move_to")] {
+            context.store.changed(db, &request[1]);
+            context.store.notify(EventClass::GENERIC, event, db, &request[1]);
+        }
     }
     context.reply.integer(found.is_some().into());
     Ok(())

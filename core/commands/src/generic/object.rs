@@ -1,7 +1,7 @@
 //! `OBJECT`: how values are stored and used.
 
 use crate::{Context, Error, Outcome};
-use kayvee_keyspace::{Found, Value};
+use kayvee_keyspace::{Found, Kind, Value};
 use kayvee_resp::Request;
 
 /// Redis shares one object among all uses of a number below this, and shows [`SHARED`] as its count of references.
@@ -32,10 +32,9 @@ pub fn encoding(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 
 pub fn refcount(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if let Some(found) = find(context, request) {
-        let count = match context.db().value(found) {
-            Value::Integer(0..SHARED_INTEGERS) => SHARED,
-            _ => 1,
-        };
+        let db = context.db();
+        let is_shared = db.kind(found) == Kind::String && matches!(db.value(found), Value::Integer(0..SHARED_INTEGERS));
+        let count = if is_shared { SHARED } else { 1 };
         context.reply.integer(count);
     }
     Ok(())

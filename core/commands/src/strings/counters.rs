@@ -2,8 +2,8 @@
 
 use super::long_double::LongDouble;
 use super::with_text;
-use crate::{Context, Error, Outcome, args};
-use kayvee_keyspace::{Expiry, Owned, Value, parse_integer};
+use crate::{Context, Error, EventClass, Outcome, args};
+use kayvee_keyspace::{Expiry, Kind, Owned, Value, parse_integer};
 use kayvee_resp::Request;
 
 /// Texts of numbers up to this length are parsed with the memory that small allocations always have.
@@ -31,7 +31,7 @@ pub fn decrby(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 fn add(context: &mut Context<'_>, key: &[u8], increment: i64) -> Outcome {
-    let old = match context.find_to_change(key).map(|found| context.db().value(found)) {
+    let old = match context.find_to_change(key, Kind::String)?.map(|found| context.db().value(found)) {
         None => 0,
         Some(Value::Integer(number)) => number,
         Some(Value::Bytes(bytes)) => parse_integer(bytes).ok_or(Error::NOT_INTEGER)?,
@@ -39,6 +39,7 @@ fn add(context: &mut Context<'_>, key: &[u8], increment: i64) -> Outcome {
     let sum = old.checked_add(increment).ok_or(OVERFLOW)?;
     let now_ms = context.now_ms();
     context.db().set(key, Owned::Integer(sum), Expiry::Keep, now_ms)?;
+    context.changed(EventClass::STRING, "incrby", key);
     context.reply.integer(sum);
     Ok(())
 }
@@ -50,7 +51,7 @@ pub fn incrbyfloat(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         _ if text.len() > SHORT_TEXT_BYTES && !has_room => Err(Error::OUT_OF_MEMORY),
         parse => parse(text).ok_or(Error::NOT_FLOAT),
     };
-    let old = match context.find_to_change(key) {
+    let old = match context.find_to_change(key, Kind::String)? {
         Some(found) => with_text(context.db().value(found), parse)?,
         None => LongDouble::ZERO,
     };
@@ -60,5 +61,7 @@ pub fn incrbyfloat(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     context.reply.bulk(&text);
     let now_ms = context.now_ms();
     // Redis leaves even a whole number as text here.
-    Ok(context.db().set(key, Owned::Kept(text), Expiry::Keep, now_ms)?)
+    context.db().set(key, Owned::Kept(text), Expiry::Keep, now_ms)?;
+    context.changed(EventClass::STRING, "incrbyfloat", key);
+    Ok(())
 }

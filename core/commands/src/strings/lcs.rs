@@ -8,7 +8,7 @@
 use super::with_text;
 use crate::{Context, Error, Outcome, args};
 use alloc::vec::Vec;
-use kayvee_keyspace::{OutOfMemory, Value};
+use kayvee_keyspace::{Kind, OutOfMemory, Value};
 use kayvee_resp::Request;
 
 const WORD_BITS: usize = u64::BITS as usize;
@@ -49,7 +49,9 @@ impl Options {
 }
 
 pub fn lcs(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let [a, b] = [1, 2].map(|at| context.read(&request[at]));
+    let not_strings = |_| Error::text("ERR The specified keys must contain string values");
+    let a = context.read(&request[1], Kind::String).map_err(not_strings)?;
+    let b = context.read(&request[2], Kind::String).map_err(not_strings)?;
     let options = Options::parse(request)?;
     let limit_bytes = context.store.options.proto_max_bulk_len;
     let index = context.db_index();

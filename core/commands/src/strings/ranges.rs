@@ -1,14 +1,14 @@
 //! Parts of strings.
 
 use super::with_text;
-use crate::{Context, Error, Outcome, args};
-use kayvee_keyspace::{Expiry, Owned, Value};
+use crate::{Context, Error, EventClass, Outcome, args};
+use kayvee_keyspace::{Expiry, Kind, Owned, Value};
 use kayvee_resp::Request;
 
 /// Length of the string at a key, or `None` where there is no key.
-fn len_at(context: &mut Context<'_>, key: &[u8]) -> Option<usize> {
-    let found = context.find_to_change(key)?;
-    Some(with_text(context.db().value(found), <[u8]>::len))
+fn len_at(context: &mut Context<'_>, key: &[u8]) -> Result<Option<usize>, Error> {
+    let found = context.find_to_change(key, Kind::String)?;
+    Ok(found.map(|found| with_text(context.db().value(found), <[u8]>::len)))
 }
 
 /// Most bytes that are set aside behind a string that has grown, as in Redis.
@@ -35,7 +35,7 @@ fn check_len(context: &Context<'_>, start: usize, len: usize) -> Result<usize, E
 pub fn append(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let (key, suffix) = (&request[1], &request[2]);
     let now_ms = context.now_ms();
-    let len = match len_at(context, key) {
+    let len = match len_at(context, key)? {
         None => {
             context.db().set(key, Owned::Text(suffix), Expiry::Never, now_ms)?;
             suffix.len()
@@ -46,6 +46,7 @@ pub fn append(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             len
         }
     };
+    context.changed(EventClass::STRING, "append", key);
     context.reply.integer(len as i64);
     Ok(())
 }
@@ -55,7 +56,7 @@ pub fn setrange(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let Ok(offset) = usize::try_from(args::integer(&request[2])?) else {
         return Err(Error::text("ERR offset is out of range"));
     };
-    let old_len = len_at(context, key).unwrap_or(0);
+    let old_len = len_at(context, key)?.unwrap_or(0);
     if part.is_empty() {
         context.reply.integer(old_len as i64);
         return Ok(());
@@ -63,13 +64,14 @@ pub fn setrange(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let end = check_len(context, offset, part.len())?;
     let len = old_len.max(end);
     grow(context, key, old_len, len)?[offset..end].copy_from_slice(part);
+    context.changed(EventClass::STRING, "setrange", key);
     context.reply.integer(len as i64);
     Ok(())
 }
 
 pub fn getrange(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let (start, end) = (args::integer(&request[2])?, args::integer(&request[3])?);
-    let found = context.read(&request[1]);
+    let found = context.read(&request[1], Kind::String)?;
     let index = context.db_index();
     let Context { store, reply, .. } = context;
     let value = found.map_or(Value::Bytes(&[]), |found| store.dbs[index].value(found));
@@ -89,7 +91,7 @@ fn range_of(text: &[u8], start: i64, end: i64) -> &[u8] {
 }
 
 pub fn strlen(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let len = match context.read(&request[1]) {
+    let len = match context.read(&request[1], Kind::String)? {
         Some(found) => with_text(context.db().value(found), <[u8]>::len),
         None => 0,
     };

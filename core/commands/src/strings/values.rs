@@ -2,25 +2,24 @@
 
 use super::reply_with;
 use crate::{
-    Context, Error, Outcome, args,
+    Context, Error, EventClass, Outcome, args,
     expiry::{Clock, ExpireTime, Unit},
 };
-use kayvee_keyspace::{Expiry, Found, Owned};
+use kayvee_keyspace::{Expiry, Found, Kind, Owned};
 use kayvee_resp::Request;
 
 pub fn get(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    reply_with_read(context, &request[1]);
-    Ok(())
+    reply_with_read(context, &request[1]).map(|_| ())
 }
 
 /// Replies with the string at a key, or with nothing.
-fn reply_with_read(context: &mut Context<'_>, key: &[u8]) -> Option<Found> {
-    let found = context.read(key);
+fn reply_with_read(context: &mut Context<'_>, key: &[u8]) -> Result<Option<Found>, Error> {
+    let found = context.read(key, Kind::String)?;
     match found {
         Some(found) => reply_with(context, found),
         None => context.reply.null(),
     }
-    found
+    Ok(found)
 }
 
 /// Checks that the reply has found memory so far: one that has not must not cost the value that it was to show.
@@ -31,7 +30,10 @@ fn check_reply(context: &Context<'_>) -> Outcome {
 pub fn mget(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     context.reply.array(request.len() - 1);
     for key in request.from(1) {
-        reply_with_read(context, key);
+        // What is no string counts as missing here.
+        if reply_with_read(context, key).is_err() {
+            context.reply.null();
+        }
         check_reply(context)?;
     }
     Ok(())
@@ -40,7 +42,12 @@ pub fn mget(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 /// Sets a key's string.
 fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], expiry: Expiry) -> Outcome {
     let now_ms = context.now_ms();
-    Ok(context.db().set(key, Owned::Text(value), expiry, now_ms)?)
+    context.db().set(key, Owned::Text(value), expiry, now_ms)?;
+    context.changed(EventClass::STRING, "set", key);
+    if matches!(expiry, Expiry::At(_)) {
+        context.notify(EventClass::GENERIC, "expire", key);
+    }
+    Ok(())
 }
 
 /// Under which condition `SET` sets.
@@ -125,7 +132,7 @@ pub fn set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         Lifetime::Keep => Expiry::Keep,
         Lifetime::Until(time) => Expiry::At(time.positive_ms(context.now_ms(), "set")?),
     };
-    let found = if options.get { reply_with_read(context, key) } else { context.find_to_change(key) };
+    let found = if options.get { reply_with_read(context, key)? } else { context.find_touched(key) };
     let refused = match options.condition {
         Condition::Always => false,
         Condition::IfMissing => found.is_some(),
@@ -146,7 +153,7 @@ pub fn set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 pub fn setnx(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let is_new = context.find_to_change(&request[1]).is_none();
+    let is_new = context.find_touched(&request[1]).is_none();
     if is_new {
         put(context, &request[1], &request[2], Expiry::Never)?;
     }
@@ -171,15 +178,15 @@ fn set_for(context: &mut Context<'_>, request: Request<'_>, unit: Unit, command:
 }
 
 pub fn getset(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    reply_with_read(context, &request[1]);
+    reply_with_read(context, &request[1])?;
     check_reply(context)?;
     put(context, &request[1], &request[2], Expiry::Never)
 }
 
 pub fn getdel(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    if let Some(found) = reply_with_read(context, &request[1]) {
+    if let Some(found) = reply_with_read(context, &request[1])? {
         check_reply(context)?;
-        context.db().remove(found);
+        context.remove(&request[1], found);
     }
     Ok(())
 }
@@ -194,7 +201,7 @@ pub fn getex(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             lifetime.then(word, words.next())?
         };
     }
-    let Some(found) = context.read(&request[1]) else {
+    let Some(found) = context.read(&request[1], Kind::String)? else {
         context.reply.null();
         return Ok(());
     };
@@ -207,10 +214,16 @@ pub fn getex(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     match until_ms {
         Some(at_ms) if at_ms <= now_ms => {
             check_reply(context)?;
-            context.db().remove(found);
+            context.remove(&request[1], found);
         }
-        Some(at_ms) => context.db().set_expires_ms(found, Some(at_ms))?,
-        None if lifetime == Lifetime::Forever => context.db().set_expires_ms(found, None)?,
+        Some(at_ms) => {
+            context.db().set_expires_ms(found, Some(at_ms))?;
+            context.changed(EventClass::GENERIC, "expire", &request[1]);
+        }
+        None if lifetime == Lifetime::Forever && context.db().expires_ms(found).is_some() => {
+            context.db().set_expires_ms(found, None)?;
+            context.changed(EventClass::GENERIC, "persist", &request[1]);
+        }
         None => {}
     }
     Ok(())
@@ -225,7 +238,7 @@ pub fn mset(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 
 pub fn msetnx(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     check_pairs(context, request, "msetnx")?;
-    let is_new = request.from(1).step_by(2).all(|key| context.find_to_change(key).is_none());
+    let is_new = request.from(1).step_by(2).all(|key| context.find_touched(key).is_none());
     if is_new {
         set_pairs(context, request)?;
     }

@@ -1,0 +1,155 @@
+//! A set of records of its own within a database: the members of a large set, the fields of a large hash.
+//!
+//! A member is a record like a key's, in the same slab: its key is the member or field, its value the field's value.
+
+use crate::{
+    OutOfMemory,
+    index::Index,
+    record::Records,
+    slab::Ref,
+    value::{Owned, Value},
+};
+
+/// Members, found by name.
+pub struct Table {
+    index: Index,
+}
+
+/// Where the records that a copy is made of come from, and where they go.
+pub enum Copying<'a> {
+    /// Within one database.
+    Within(&'a mut Records),
+    /// From one database to another one.
+    Across(&'a Records, &'a mut Records),
+}
+
+impl Copying<'_> {
+    pub fn to(&mut self) -> &mut Records {
+        match self {
+            Copying::Within(records) => records,
+            Copying::Across(_, to) => to,
+        }
+    }
+
+    /// Copies one record.
+    pub fn record(&mut self, record: Ref) -> Result<Ref, OutOfMemory> {
+        match self {
+            Copying::Within(records) => records.copy(record),
+            Copying::Across(from, to) => to.copy_from(from, record),
+        }
+    }
+}
+
+impl Table {
+    pub const fn new() -> Table {
+        Table { index: Index::new() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub fn find(&self, records: &Records, name: &[u8]) -> Option<Ref> {
+        self.index.find(records.hash(name), |record| records.key(record) == name)
+    }
+
+    /// Gives a member a value. Returns its record and whether it is new.
+    pub fn set(&mut self, records: &mut Records, name: &[u8], value: Owned) -> Result<(Ref, bool), OutOfMemory> {
+        let hash = records.hash(name);
+        let old = self.index.find(hash, |record| records.key(record) == name);
+        if let Some(old) = old
+            && records.overwrite(old, &value, None, 0)
+        {
+            return Ok((old, false));
+        }
+        let new = records.create(name, value, None, 0)?;
+        match old {
+            Some(old) => {
+                self.index.replace(hash, old, new);
+                records.free(old);
+            }
+            None => {
+                let inserted = self.index.insert(hash, new, |record| records.hash_of(record));
+                inserted.inspect_err(|_| records.free(new))?;
+            }
+        }
+        Ok((new, old.is_none()))
+    }
+
+    /// Takes a member out. Its record is the caller's to free.
+    pub fn take(&mut self, records: &Records, name: &[u8]) -> Option<Ref> {
+        let hash = records.hash(name);
+        let record = self.index.find(hash, |record| records.key(record) == name)?;
+        self.index.remove(hash, record, |record| records.hash_of(record));
+        Some(record)
+    }
+
+    /// Removes a member. Returns whether it was there.
+    pub fn remove(&mut self, records: &mut Records, name: &[u8]) -> bool {
+        let record = self.take(records, name);
+        if let Some(record) = record {
+            records.free(record);
+        }
+        record.is_some()
+    }
+
+    /// Visits one bucket at `cursor` and returns the cursor that continues, as [`Index::scan`] does.
+    pub fn scan(&self, cursor: u64, visit: impl FnMut(Ref)) -> u64 {
+        self.index.scan(cursor, visit)
+    }
+
+    /// A random member, each as likely as any other.
+    pub fn random(&self, rng: &mut fastrand::Rng) -> Option<Ref> {
+        self.index.random(rng)
+    }
+
+    /// All members, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = Ref> {
+        self.index.iter()
+    }
+
+    /// Bytes of the index and of all members.
+    pub fn bytes(&self, records: &Records) -> usize {
+        self.index.bytes() + self.iter().map(|record| records.bytes(record)).sum::<usize>()
+    }
+
+    /// A copy with copies of all members.
+    pub fn copy(&self, copying: &mut Copying<'_>) -> Result<Table, OutOfMemory> {
+        let mut copy = Table::new();
+        for record in self.iter() {
+            let copied = copying.record(record).and_then(|new| {
+                let records = copying.to();
+                let hash = records.hash_of(new);
+                copy.index.insert(hash, new, |record| records.hash_of(record)).inspect_err(|_| records.free(new))
+            });
+            if let Err(error) = copied {
+                copy.free(copying.to(), usize::MAX);
+                return Err(error);
+            }
+        }
+        Ok(copy)
+    }
+
+    /// Frees about `limit` members. Returns what is left of that number, if no member is left. A table of which some are
+    /// freed is good for nothing else.
+    pub fn free(&mut self, records: &mut Records, limit: usize) -> Option<usize> {
+        let mut budget = limit;
+        while budget > 0 {
+            let mut freed = 0;
+            let dropped = self.index.drop_bucket(|record| {
+                records.free(record);
+                freed += 1;
+            });
+            if !dropped {
+                return Some(budget);
+            }
+            budget = budget.saturating_sub(freed + 1);
+        }
+        None
+    }
+}
+
+/// A member's name and value.
+pub fn member(records: &Records, record: Ref) -> (&[u8], Value<'_>) {
+    (records.key(record), records.value(record))
+}
