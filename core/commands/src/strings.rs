@@ -214,6 +214,7 @@ pub static COMMANDS: &[Command] = &[
         keys: &keys(1, 1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE).union(KeyFlags::VARIABLE_FLAGS)),
         since: "1.0.0",
         summary: "Sets a string, whatever the key held before.",
+        find_keys: Some(values::set_keys),
         handler: Some(values::set),
         ..ROW
     },

@@ -4,7 +4,9 @@ use super::reply_with;
 use crate::{
     Context, Error, EventClass, Outcome, args,
     expiry::{Clock, ExpireTime, Unit},
+    table::{KeyAt, KeyFlags},
 };
+use alloc::vec::Vec;
 use kayvee_keyspace::{Expiry, Found, Kind, Owned};
 use kayvee_resp::Request;
 
@@ -117,6 +119,13 @@ impl<'a> SetOptions<'a> {
         }
         Ok(options)
     }
+}
+
+/// What `SET` does to its key depends on whether the old value is asked for.
+pub fn set_keys(request: Request<'_>) -> Option<Vec<KeyAt>> {
+    let reads = request.from(3).any(|arg| args::is(arg, "get"));
+    let flags = if reads { KeyFlags::RW | KeyFlags::ACCESS } else { KeyFlags::OW };
+    request.get(1).map(|_| Vec::from([(1, flags | KeyFlags::UPDATE)]))
 }
 
 pub fn set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
