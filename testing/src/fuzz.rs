@@ -109,8 +109,8 @@ pub fn options(data: &[u8]) {
 fn check_options(options: &Options) {
     for spec in OPTIONS {
         let mut copy = options.clone();
-        let shown = (spec.get)(options);
-        assert_eq!((spec.set)(&mut copy, &shown), Ok(()), "{}", spec.name);
+        let shown = spec.get(options);
+        assert_eq!(spec.set(&mut copy, &shown), Ok(()), "{}", spec.name);
         assert_eq!(&copy, options, "{}", spec.name);
     }
 }

@@ -4,7 +4,6 @@ use crate::{
     Context, Error, Outcome,
     args::{copied, integer, is, lower_case},
     error::c_text,
-    options::DebugCommand,
 };
 use alloc::{format, vec::Vec};
 use kayvee_keyspace::{Expiry, Kind, Owned, Value};
@@ -24,13 +23,8 @@ const HELP: &[(&str, &str)] = &[
 ];
 
 pub fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let remote = &context.session().remote;
-    let is_local = remote.starts_with("127.") || remote.starts_with("[::1]");
-    let allowed = match context.store.options.enable_debug_command {
-        DebugCommand::Yes => true,
-        DebugCommand::Local => is_local,
-        DebugCommand::No => false,
-    };
+    let is_local = context.session().is_local();
+    let allowed = context.store.options.enable_debug_command.permits(is_local);
     if !allowed {
         return Err(Error::text(
             "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.",

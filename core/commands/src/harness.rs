@@ -61,6 +61,7 @@ impl Harness {
             heap,
             system_memory_bytes: 1 << 30,
             processor_time: ProcessorTime::default,
+            host: &crate::NoHost,
             seed: [3; 32],
         };
         let mut store = Store::new(Options::default(), environment, Now::default());

@@ -22,7 +22,7 @@ pub use context::Context;
 pub use error::{Error, Outcome};
 pub use events::EventClass;
 pub use session::{Close, Pending, ReplyMode, Session};
-pub use store::{Environment, Pause, Stats, Store};
+pub use store::{Environment, Host, NoHost, Pause, Stats, Store};
 
 mod client;
 mod command_command;

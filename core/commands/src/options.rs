@@ -1,7 +1,21 @@
-//! The store's options under redis.conf's names: one table for arguments, `CONFIG GET` and `CONFIG SET`.
+//! The store's options under redis.conf's names: one table for arguments, configuration files, `CONFIG GET` and
+//! `CONFIG SET`.
+//!
+//! An option has a field here if something depends on it. Names of redis.conf that govern what is not there, such as the
+//! parameters of replication, are [kept](Options::kept): checked, shown and written back, so that an existing
+//! configuration file can be used. What would promise something that is not kept, such as `appendonly yes`, is refused.
+
+mod rewrite;
+mod table;
+mod text;
+mod value;
+
+pub use rewrite::rewritten;
+pub use table::{OPTIONS, OptionSpec, Property};
+pub use text::{LoadError, arguments_text};
+pub use value::parse_memory;
 
 use alloc::{
-    format,
     string::{String, ToString},
     vec::Vec,
 };
@@ -9,14 +23,43 @@ use alloc::{
 /// The highest `maxclients` that can be asked for.
 pub const MAX_CLIENTS_LIMIT: u32 = 1_000_000;
 
-/// The longest password, as in Redis before it had users.
-const PASSWORD_LIMIT_BYTES: usize = 512;
-
 /// What happens when memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxmemoryPolicy {
+    /// Of the keys that expire, the one that was not used for longest makes way.
+    VolatileLru,
+    /// Of the keys that expire, the one that is used least often.
+    VolatileLfu,
+    /// Any key that expires.
+    VolatileRandom,
+    /// The key that expires first.
+    VolatileTtl,
+    /// The key that was not used for longest.
+    AllkeysLru,
+    /// The key that is used least often.
+    AllkeysLfu,
+    /// Any key.
+    AllkeysRandom,
     /// Commands that may use more memory are refused.
     NoEviction,
+}
+
+impl MaxmemoryPolicy {
+    /// Whether keys note how often they are used, instead of when.
+    pub fn is_lfu(self) -> bool {
+        matches!(self, MaxmemoryPolicy::AllkeysLfu | MaxmemoryPolicy::VolatileLfu)
+    }
+
+    /// Whether only keys that expire make way.
+    pub fn is_volatile(self) -> bool {
+        use MaxmemoryPolicy::*;
+        matches!(self, VolatileLru | VolatileLfu | VolatileRandom | VolatileTtl)
+    }
+
+    /// Its name in redis.conf.
+    pub fn name(self) -> &'static str {
+        table::POLICIES.iter().find(|(_, policy)| *policy == self).map_or("", |(name, _)| name)
+    }
 }
 
 /// Which severity a log line needs to be written, in Redis' four steps.
@@ -44,15 +87,26 @@ impl LogLevel {
     }
 }
 
-/// Who may use `DEBUG`.
+/// Who may do something that could harm: `DEBUG`, or changing protected options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DebugCommand {
+pub enum Allowed {
     /// Nobody.
     No,
     /// Everybody.
     Yes,
-    /// Clients on the loopback interface.
+    /// Clients on the loopback interface and on Unix sockets.
     Local,
+}
+
+impl Allowed {
+    /// Whether a client is allowed to.
+    pub fn permits(self, is_local: bool) -> bool {
+        match self {
+            Allowed::No => false,
+            Allowed::Yes => true,
+            Allowed::Local => is_local,
+        }
+    }
 }
 
 /// When a client whose replies pile up is disconnected. Zero means no limit.
@@ -77,13 +131,95 @@ pub enum ClientsMemory {
     Percent(u8),
 }
 
+/// Classes of keyspace events, by their letters in `notify-keyspace-events`. They combine with `|`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Events(pub u16);
+
+impl Events {
+    const LETTERS: &[u8; 14] = b"g$lshzxetdnKEm";
+    /// All classes of what happens to keys, but not [`NEW`](Self::NEW) and [`MISS`](Self::MISS): the letter `A`.
+    pub const ALL: Events = Events((1 << 10) - 1);
+    /// Commands for any type.
+    pub const GENERIC: Events = Events(1 << 0);
+    /// Strings.
+    pub const STRING: Events = Events(1 << 1);
+    /// Lists.
+    pub const LIST: Events = Events(1 << 2);
+    /// Sets.
+    pub const SET: Events = Events(1 << 3);
+    /// Hashes.
+    pub const HASH: Events = Events(1 << 4);
+    /// Sorted sets.
+    pub const SORTED_SET: Events = Events(1 << 5);
+    /// Keys that expired.
+    pub const EXPIRED: Events = Events(1 << 6);
+    /// Keys that made way.
+    pub const EVICTED: Events = Events(1 << 7);
+    /// Streams.
+    pub const STREAM: Events = Events(1 << 8);
+    /// Types of modules, which there are none of.
+    pub const MODULE: Events = Events(1 << 9);
+    /// New keys.
+    pub const NEW: Events = Events(1 << 10);
+    /// Messages on `__keyspace@DB__:KEY`.
+    pub const KEYSPACE: Events = Events(1 << 11);
+    /// Messages on `__keyevent@DB__:EVENT`.
+    pub const KEYEVENT: Events = Events(1 << 12);
+    /// Look-ups of keys that are not there.
+    pub const MISS: Events = Events(1 << 13);
+
+    /// Whether any of `other` is in it.
+    pub const fn intersects(self, other: Events) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether all of `other` is in it.
+    pub const fn contains(self, other: Events) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Reads the option's letters.
+    pub fn parse(letters: &[u8]) -> Option<Events> {
+        letters.iter().try_fold(Events::default(), |events, letter| match letter {
+            b'A' => Some(Events(events.0 | Events::ALL.0)),
+            _ => {
+                let bit = Events::LETTERS.iter().position(|known| known == letter)?;
+                Some(Events(events.0 | 1 << bit))
+            }
+        })
+    }
+}
+
+impl core::fmt::Display for Events {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let hidden = if self.contains(Events::ALL) { Events::ALL.0 } else { 0 };
+        f.write_str(if hidden != 0 { "A" } else { "" })?;
+        let shown = Events::LETTERS.iter().enumerate().filter(|(bit, _)| self.0 & !hidden & 1 << bit != 0);
+        shown.map(|(_, letter)| *letter as char).try_for_each(|letter| write!(f, "{letter}"))
+    }
+}
+
+/// What a signal asks of the store, besides to end: `shutdown-on-sigint` and `shutdown-on-sigterm`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct ShutdownOn {
+    pub save: bool,
+    pub nosave: bool,
+    pub now: bool,
+    pub force: bool,
+}
+
 /// All options, with redis.conf's meanings and units.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
 pub struct Options {
-    /// TCP port.
+    /// TCP port; 0 for none.
     pub port: u16,
     /// Addresses to listen on (Linux target only).
     pub bind: Vec<String>,
+    /// Path of a Unix socket to listen on and its permissions (Linux target only); empty and 0 for none.
+    pub unixsocket: String,
+    pub unixsocketperm: u32,
     /// Length of the queue of connections not yet accepted.
     pub tcp_backlog: u32,
     /// Seconds between keepalive probes; 0 for none.
@@ -92,16 +228,70 @@ pub struct Options {
     pub timeout: u32,
     /// Most clients at a time.
     pub maxclients: u32,
+    /// Whether clients from elsewhere are refused while the default user needs no password.
+    pub protected_mode: bool,
     /// Number of databases.
     pub databases: u16,
     /// Bytes of memory for the data set and all buffers; 0 for no limit but the platform's.
     pub maxmemory: u64,
     /// What happens at that limit.
     pub maxmemory_policy: MaxmemoryPolicy,
+    /// Keys that are looked at to find one to make way.
+    pub maxmemory_samples: u32,
+    /// How long a command may be kept waiting to make room, from 0 to 100.
+    pub maxmemory_eviction_tenacity: u8,
     /// Limit on all clients' buffers together.
     pub maxmemory_clients: ClientsMemory,
+    /// How fast counters of use grow, and how many minutes halve them.
+    pub lfu_log_factor: u32,
+    pub lfu_decay_time: u32,
+    /// Whether freeing large values happens bit by bit.
+    pub lazyfree_lazy_eviction: bool,
+    pub lazyfree_lazy_expire: bool,
+    pub lazyfree_lazy_server_del: bool,
+    pub lazyfree_lazy_user_del: bool,
+    pub lazyfree_lazy_user_flush: bool,
+    /// Up to which sizes values are kept in their compact encodings.
+    pub hash_max_listpack_entries: u64,
+    pub hash_max_listpack_value: u64,
+    pub list_max_listpack_size: i32,
+    pub list_compress_depth: u32,
+    pub set_max_intset_entries: u64,
+    pub set_max_listpack_entries: u64,
+    pub set_max_listpack_value: u64,
+    pub zset_max_listpack_entries: u64,
+    pub zset_max_listpack_value: u64,
+    pub stream_node_max_bytes: u64,
+    pub stream_node_max_entries: u64,
+    pub hll_sparse_max_bytes: u64,
+    /// Events that are published.
+    pub notify_keyspace_events: Events,
+    /// Microseconds above which a command is kept in the slow log (negative: never), and how many are kept.
+    pub slowlog_log_slower_than: i64,
+    pub slowlog_max_len: u64,
+    /// Milliseconds above which an event is kept by `LATENCY`; 0 for never.
+    pub latency_monitor_threshold: u64,
+    /// Whether the durations of all commands are kept, and which percentiles of them `INFO latencystats` shows.
+    pub latency_tracking: bool,
+    pub latency_tracking_info_percentiles: Vec<f64>,
+    /// Milliseconds after which a script may be ended by others.
+    pub busy_reply_threshold: u64,
+    /// Keys that are remembered for client-side caching; 0 for no limit.
+    pub tracking_table_max_keys: u64,
+    /// Entries of the log of refused commands.
+    pub acllog_max_len: u64,
+    /// Whether new users may use all channels.
+    pub acl_pubsub_default_all: bool,
+    /// The file with all users (where there are files), or empty.
+    pub aclfile: String,
+    /// Users' definitions by `user NAME RULE…`, in their order.
+    pub users: Vec<Vec<Vec<u8>>>,
+    /// `rename-command OLD NEW`, in their order; an empty new name takes the command away.
+    pub renamed_commands: Vec<(String, String)>,
     /// The default user's password; empty for none.
     pub requirepass: Vec<u8>,
+    /// Replicas without which writes are refused; 0 for none.
+    pub min_replicas_to_write: u32,
     /// Longest argument in bytes.
     pub proto_max_bulk_len: u64,
     /// Most bytes of one client's unparsed requests.
@@ -114,8 +304,22 @@ pub struct Options {
     pub active_expire_effort: u8,
     /// Log level.
     pub loglevel: LogLevel,
-    /// Who may use `DEBUG`.
-    pub enable_debug_command: DebugCommand,
+    /// The log's file (Linux target only); empty for the standard output.
+    pub logfile: String,
+    /// The file for the process' number (Linux target only); empty for none.
+    pub pidfile: String,
+    /// Whether the process goes into the background (Linux target only).
+    pub daemonize: bool,
+    /// The working folder (Linux target only); empty for where the process was started.
+    pub dir: String,
+    /// What signals ask for (Linux target only).
+    pub shutdown_on_sigint: ShutdownOn,
+    pub shutdown_on_sigterm: ShutdownOn,
+    /// Who may use `DEBUG`, and who may change protected options.
+    pub enable_debug_command: Allowed,
+    pub enable_protected_configs: Allowed,
+    /// Values of known names that nothing here depends on, where they are not the default, by name.
+    pub kept: Vec<(&'static str, Vec<u8>)>,
 }
 
 impl Default for Options {
@@ -123,15 +327,53 @@ impl Default for Options {
         Options {
             port: 6379,
             bind: Vec::from(["127.0.0.1".to_string(), "-::1".to_string()]),
+            unixsocket: String::new(),
+            unixsocketperm: 0,
             tcp_backlog: 511,
             tcp_keepalive: 300,
             timeout: 0,
             maxclients: 10_000,
+            protected_mode: true,
             databases: 16,
             maxmemory: 0,
             maxmemory_policy: MaxmemoryPolicy::NoEviction,
+            maxmemory_samples: 5,
+            maxmemory_eviction_tenacity: 10,
             maxmemory_clients: ClientsMemory::Unlimited,
+            lfu_log_factor: 10,
+            lfu_decay_time: 1,
+            lazyfree_lazy_eviction: false,
+            lazyfree_lazy_expire: false,
+            lazyfree_lazy_server_del: false,
+            lazyfree_lazy_user_del: false,
+            lazyfree_lazy_user_flush: false,
+            hash_max_listpack_entries: 512,
+            hash_max_listpack_value: 64,
+            list_max_listpack_size: -2,
+            list_compress_depth: 0,
+            set_max_intset_entries: 512,
+            set_max_listpack_entries: 128,
+            set_max_listpack_value: 64,
+            zset_max_listpack_entries: 128,
+            zset_max_listpack_value: 64,
+            stream_node_max_bytes: 4096,
+            stream_node_max_entries: 100,
+            hll_sparse_max_bytes: 3000,
+            notify_keyspace_events: Events::default(),
+            slowlog_log_slower_than: 10_000,
+            slowlog_max_len: 128,
+            latency_monitor_threshold: 0,
+            latency_tracking: true,
+            latency_tracking_info_percentiles: Vec::from([50.0, 99.0, 99.9]),
+            busy_reply_threshold: 5000,
+            tracking_table_max_keys: 1_000_000,
+            acllog_max_len: 128,
+            acl_pubsub_default_all: false,
+            aclfile: String::new(),
+            users: Vec::new(),
+            renamed_commands: Vec::new(),
             requirepass: Vec::new(),
+            min_replicas_to_write: 0,
             proto_max_bulk_len: 512 << 20,
             client_query_buffer_limit: 1 << 30,
             client_output_buffer_limit: [
@@ -142,7 +384,15 @@ impl Default for Options {
             hz: 10,
             active_expire_effort: 1,
             loglevel: LogLevel::Notice,
-            enable_debug_command: DebugCommand::No,
+            logfile: String::new(),
+            pidfile: String::new(),
+            daemonize: false,
+            dir: String::new(),
+            shutdown_on_sigint: ShutdownOn::default(),
+            shutdown_on_sigterm: ShutdownOn::default(),
+            enable_debug_command: Allowed::No,
+            enable_protected_configs: Allowed::No,
+            kept: Vec::new(),
         }
     }
 }
@@ -150,7 +400,7 @@ impl Default for Options {
 /// Why an option was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionError {
-    /// The option's name as given, or the stray word.
+    /// The option and its value as given, or the stray word.
     pub name: String,
     /// What is wrong with it, in words for the user.
     pub reason: String,
@@ -163,278 +413,6 @@ impl core::fmt::Display for OptionError {
 }
 
 impl core::error::Error for OptionError {}
-
-/// When an option may be given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mutability {
-    /// At start only.
-    AtStart,
-    /// By `CONFIG SET` as well.
-    Always,
-}
-
-/// One option.
-pub struct OptionSpec {
-    /// Its name in redis.conf.
-    pub name: &'static str,
-    /// When it may be given.
-    pub mutability: Mutability,
-    /// Its value as `CONFIG GET` shows it.
-    pub get: fn(&Options) -> Vec<u8>,
-    /// Takes a new value, or says what is wrong with it and changes nothing.
-    pub set: fn(&mut Options, &[u8]) -> Result<(), String>,
-}
-
-const NOT_YET: &str = "Kayvee does not persist data yet";
-
-macro_rules! number {
-    ($name:literal, $mutability:ident, $field:ident, $range:expr) => {
-        OptionSpec {
-            name: $name,
-            mutability: Mutability::$mutability,
-            get: |o| o.$field.to_string().into_bytes(),
-            set: |o, v| {
-                o.$field = integer_in(v, $range)? as _;
-                Ok(())
-            },
-        }
-    };
-}
-
-macro_rules! bytes {
-    ($name:literal, $field:ident, $range:expr) => {
-        OptionSpec {
-            name: $name,
-            mutability: Mutability::Always,
-            get: |o| o.$field.to_string().into_bytes(),
-            set: |o, v| {
-                let bytes = parse_memory(v).ok_or_else(|| "argument must be a memory value".to_string())?;
-                o.$field = in_range(bytes, $range)?;
-                Ok(())
-            },
-        }
-    };
-}
-
-macro_rules! choice {
-    ($name:literal, $mutability:ident, $field:ident, $($word:literal => $value:expr),+) => {
-        OptionSpec {
-            name: $name,
-            mutability: Mutability::$mutability,
-            get: |o| {
-                $(if o.$field == $value { return $word.as_bytes().to_vec(); })+
-                Vec::new()
-            },
-            set: |o, v| {
-                $(if v.eq_ignore_ascii_case($word.as_bytes()) { o.$field = $value; return Ok(()); })+
-                Err(format!("argument(s) must be one of the following: {}", [$($word),+].join(", ")))
-            },
-        }
-    };
-}
-
-/// An option that has one possible value for now, because the capability behind it is not there.
-macro_rules! fixed {
-    ($name:literal, $value:literal, $why:expr) => {
-        OptionSpec {
-            name: $name,
-            mutability: Mutability::Always,
-            get: |_| $value.as_bytes().to_vec(),
-            set: |_, v| if v.eq_ignore_ascii_case($value.as_bytes()) { Ok(()) } else { Err($why.to_string()) },
-        }
-    };
-}
-
-/// Every option that has a meaning here.
-pub static OPTIONS: &[OptionSpec] = &[
-    number!("active-expire-effort", Always, active_expire_effort, 1..=10),
-    fixed!("appendonly", "no", NOT_YET),
-    OptionSpec {
-        name: "bind",
-        mutability: Mutability::AtStart,
-        get: |o| o.bind.join(" ").into_bytes(),
-        set: |o, v| {
-            o.bind = text(v)?.split_ascii_whitespace().map(String::from).collect();
-            Ok(())
-        },
-    },
-    OptionSpec {
-        name: "client-output-buffer-limit",
-        mutability: Mutability::Always,
-        get: |o| {
-            let classes = ["normal", "slave", "pubsub"].iter().zip(&o.client_output_buffer_limit);
-            let words: Vec<String> = classes
-                .map(|(class, l)| format!("{class} {} {} {}", l.hard_bytes, l.soft_bytes, l.soft_seconds))
-                .collect();
-            words.join(" ").into_bytes()
-        },
-        set: set_output_limits,
-    },
-    bytes!("client-query-buffer-limit", client_query_buffer_limit, 1 << 20..=i64::MAX as u64),
-    number!("databases", AtStart, databases, 1..=1024),
-    choice!("enable-debug-command", AtStart, enable_debug_command,
-        "no" => DebugCommand::No, "yes" => DebugCommand::Yes, "local" => DebugCommand::Local),
-    number!("hz", Always, hz, 1..=500),
-    choice!("loglevel", Always, loglevel, "debug" => LogLevel::Debug, "verbose" => LogLevel::Verbose,
-        "notice" => LogLevel::Notice, "warning" => LogLevel::Warning),
-    number!("maxclients", Always, maxclients, 1..=MAX_CLIENTS_LIMIT as i64),
-    bytes!("maxmemory", maxmemory, 0..=u64::MAX),
-    OptionSpec {
-        name: "maxmemory-clients",
-        mutability: Mutability::Always,
-        get: |o| match o.maxmemory_clients {
-            ClientsMemory::Unlimited => b"0".to_vec(),
-            ClientsMemory::Bytes(bytes) => bytes.to_string().into_bytes(),
-            ClientsMemory::Percent(percent) => format!("{percent}%").into_bytes(),
-        },
-        set: set_clients_memory,
-    },
-    choice!("maxmemory-policy", Always, maxmemory_policy, "noeviction" => MaxmemoryPolicy::NoEviction),
-    number!("port", AtStart, port, 1..=65535),
-    bytes!("proto-max-bulk-len", proto_max_bulk_len, 1 << 20..=512 << 20),
-    OptionSpec {
-        name: "requirepass",
-        mutability: Mutability::Always,
-        get: |o| o.requirepass.clone(),
-        set: |o, v| {
-            if v.len() > PASSWORD_LIMIT_BYTES {
-                return Err(format!("a password has at most {PASSWORD_LIMIT_BYTES} bytes"));
-            }
-            o.requirepass = v.to_vec();
-            Ok(())
-        },
-    },
-    fixed!("save", "", NOT_YET),
-    number!("tcp-backlog", AtStart, tcp_backlog, 1..=65535),
-    number!("tcp-keepalive", Always, tcp_keepalive, 0..=i32::MAX as i64),
-    number!("timeout", Always, timeout, 0..=i32::MAX as i64),
-];
-
-impl OptionSpec {
-    /// Finds an option by name, in any case.
-    pub fn find(name: &[u8]) -> Option<&'static OptionSpec> {
-        OPTIONS.iter().find(|spec| spec.name.as_bytes().eq_ignore_ascii_case(name))
-    }
-}
-
-impl Options {
-    /// Reads `--name value …` words, the form that redis-server takes. Values run up to the next word that starts
-    /// with `--` and are joined by spaces.
-    pub fn from_args<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Result<Options, OptionError> {
-        let mut options = Options::default();
-        let mut words = words.into_iter().peekable();
-        while let Some(word) = words.next() {
-            let shown = String::from_utf8_lossy(word).into_owned();
-            let Some(name) = word.strip_prefix(b"--").filter(|name| !name.is_empty()) else {
-                return Err(OptionError {
-                    name: shown,
-                    reason: "expected --NAME VALUE, with redis.conf's names".into(),
-                });
-            };
-            let mut value = Vec::new();
-            let mut values = 0;
-            while let Some(next) = words.next_if(|next| !next.starts_with(b"--")) {
-                if values > 0 {
-                    value.push(b' ');
-                }
-                value.extend_from_slice(next);
-                values += 1;
-            }
-            let Some(spec) = OptionSpec::find(name) else {
-                return Err(OptionError { name: shown, reason: "unknown option".into() });
-            };
-            if values == 0 {
-                return Err(OptionError { name: shown, reason: "a value is missing".into() });
-            }
-            (spec.set)(&mut options, &value).map_err(|reason| OptionError { name: shown, reason })?;
-        }
-        Ok(options)
-    }
-}
-
-fn text(value: &[u8]) -> Result<&str, String> {
-    core::str::from_utf8(value).map_err(|_| "not valid UTF-8".to_string())
-}
-
-fn in_range<T: PartialOrd + core::fmt::Display + Copy>(
-    value: T,
-    range: core::ops::RangeInclusive<T>,
-) -> Result<T, String> {
-    if range.contains(&value) {
-        Ok(value)
-    } else {
-        Err(format!("argument must be between {} and {} inclusive", range.start(), range.end()))
-    }
-}
-
-fn integer_in(value: &[u8], range: core::ops::RangeInclusive<i64>) -> Result<i64, String> {
-    let number = text(value)?.parse().map_err(|_| "argument couldn't be parsed into an integer".to_string())?;
-    in_range(number, range)
-}
-
-/// Reads `100`, `100mb`, `1G` …; an empty value is zero: `k m g` are powers of 1,000 and `kb mb gb` powers of 1,024, in any case.
-pub fn parse_memory(value: &[u8]) -> Option<u64> {
-    if value.is_empty() {
-        return Some(0);
-    }
-    let digits = value.iter().take_while(|b| b.is_ascii_digit()).count();
-    let (number, unit) = value.split_at(digits);
-    const FACTORS: [(&str, u64); 8] = [
-        ("", 1),
-        ("b", 1),
-        ("k", 1000),
-        ("kb", 1 << 10),
-        ("m", 1000 * 1000),
-        ("mb", 1 << 20),
-        ("g", 1000 * 1000 * 1000),
-        ("gb", 1 << 30),
-    ];
-    let (_, factor) = FACTORS.into_iter().find(|(name, _)| unit.eq_ignore_ascii_case(name.as_bytes()))?;
-    core::str::from_utf8(number).ok()?.parse::<u64>().ok()?.checked_mul(factor)
-}
-
-fn set_clients_memory(options: &mut Options, value: &[u8]) -> Result<(), String> {
-    options.maxmemory_clients = match value.strip_suffix(b"%") {
-        Some(percent) => {
-            let percent = integer_in(percent, 0..=i64::MAX)?;
-            if percent > 100 {
-                return Err("percentage argument must be less or equal to 100".to_string());
-            }
-            if percent == 0 { ClientsMemory::Unlimited } else { ClientsMemory::Percent(percent as u8) }
-        }
-        None => match parse_memory(value) {
-            Some(0) => ClientsMemory::Unlimited,
-            Some(bytes) => ClientsMemory::Bytes(bytes),
-            None => return Err("argument must be a memory or percent value".to_string()),
-        },
-    };
-    Ok(())
-}
-
-fn set_output_limits(options: &mut Options, value: &[u8]) -> Result<(), String> {
-    const CLASSES: [(&str, usize); 4] = [("normal", 0), ("slave", 1), ("replica", 1), ("pubsub", 2)];
-    let value = text(value)?;
-    if !value.split_ascii_whitespace().count().is_multiple_of(4) {
-        return Err("Wrong number of arguments in buffer limit configuration.".to_string());
-    }
-    let mut limits = options.client_output_buffer_limit;
-    let mut words = value.split_ascii_whitespace();
-    while let (Some(class), Some(hard), Some(soft), Some(seconds)) =
-        (words.next(), words.next(), words.next(), words.next())
-    {
-        let Some(&(_, class)) = CLASSES.iter().find(|(name, _)| class.eq_ignore_ascii_case(name)) else {
-            return Err("Invalid client class specified in buffer limit configuration.".to_string());
-        };
-        let wrong = || "Error in hard, soft or soft_seconds setting in buffer limit configuration.".to_string();
-        limits[class] = OutputLimit {
-            hard_bytes: parse_memory(hard.as_bytes()).ok_or_else(wrong)?,
-            soft_bytes: parse_memory(soft.as_bytes()).ok_or_else(wrong)?,
-            soft_seconds: seconds.parse().map_err(|_| wrong())?,
-        };
-    }
-    options.client_output_buffer_limit = limits;
-    Ok(())
-}
 
 #[cfg(test)]
 mod tests {
@@ -450,6 +428,13 @@ mod tests {
             parse(&["--maxmemory", "100mb", "--PORT", "7000", "--bind", "127.0.0.1", "::1", "--save", ""]).unwrap();
         assert_eq!((options.maxmemory, options.port), (100 << 20, 7000));
         assert_eq!(options.bind, ["127.0.0.1", "::1"]);
+        let options = parse(&["loglevel", "debug", "--maxmemory 1mb", "--save", "--logfile", "--x"]).unwrap();
+        assert_eq!((options.loglevel, options.maxmemory), (LogLevel::Debug, 1 << 20));
+        assert_eq!(options.logfile, "--x");
+        let options = parse(&["--hash-max-ziplist-entries", "7", "--user", "a", "on", "--rename-command", "get", ""]);
+        let options = options.unwrap();
+        assert_eq!(options.hash_max_listpack_entries, 7);
+        assert_eq!((options.users.len(), options.renamed_commands.len()), (1, 1));
     }
 
     #[test]
@@ -458,13 +443,14 @@ mod tests {
             &["--nonsense", "1"][..],
             &["--port"],
             &["--port", "99999"],
-            &["--port", "0"],
-            &["port", "1"],
+            &["--port", "1", "2"],
+            &["--port", "--loglevel", "verbose"],
             &["--maxmemory", "12x"],
             &["--maxmemory", "99999999999gb"],
             &["--appendonly", "yes"],
+            &["--replicaof", "127.0.0.1", "abc"],
             &["--client-output-buffer-limit", "normal", "1"],
-            &["--"],
+            &["--shutdown-on-sigint"],
         ] {
             assert!(parse(words).is_err(), "{words:?}");
         }
@@ -474,8 +460,8 @@ mod tests {
     fn every_default_reads_back() {
         for spec in OPTIONS {
             let mut options = Options::default();
-            let shown = (spec.get)(&options);
-            (spec.set)(&mut options, &shown).unwrap_or_else(|e| panic!("{}: {e}", spec.name));
+            let shown = spec.get(&options);
+            spec.set(&mut options, &shown).unwrap_or_else(|e| panic!("{}: {e}", spec.name));
             assert_eq!(options, Options::default(), "{}", spec.name);
         }
     }
@@ -483,5 +469,13 @@ mod tests {
     #[test]
     fn names_are_sorted() {
         assert!(OPTIONS.windows(2).all(|pair| pair[0].name < pair[1].name));
+    }
+
+    #[test]
+    fn events_have_letters() {
+        for (letters, shown) in [("KEA", "AKE"), ("g$lshzxetd", "A"), ("Kl", "lK"), ("mn", "nm"), ("", "")] {
+            assert_eq!(Events::parse(letters.as_bytes()).unwrap().to_string(), shown);
+        }
+        assert_eq!(Events::parse(b"y"), None);
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     Close, Context, Error, Outcome,
     args::{int, integer, is, lower_case},
     command_command, debug, info,
-    options::{Mutability, OPTIONS, OptionSpec},
+    options::{OPTIONS, OptionSpec, Property},
     store::Stats,
     table::{Categories, Command, Flags, KeyFlags, Keys},
 };
@@ -324,21 +324,32 @@ fn lolwut(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 }
 
 fn config_get(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let is_pattern = |name: &[u8]| name.iter().any(|b| b"*?[\\".contains(b));
+    let is_pattern = |name: &[u8]| name.iter().any(|b| b"*?[".contains(b));
     let mut found: Vec<(&[u8], &OptionSpec)> = Vec::new();
-    for spec in OPTIONS {
-        // A name that is no pattern comes back as it was written.
-        for asked in request.from(2) {
-            if crate::glob::matches(&lower_case(asked)?, spec.name.as_bytes()) {
-                found.push((if is_pattern(asked) { spec.name.as_bytes() } else { asked }, spec));
-                break;
+    // Names that are written in different ways count as different ones.
+    let most = (OPTIONS.len() * 2).saturating_add(request.len());
+    found.try_reserve_exact(most).map_err(|_| Error::OUT_OF_MEMORY)?;
+    for asked in request.from(2) {
+        if !is_pattern(asked) {
+            // A name that is no pattern comes back as it was written.
+            if let Some(spec) = OptionSpec::find(asked).filter(|_| found.iter().all(|(name, _)| *name != asked)) {
+                found.push((asked, spec));
+            }
+            continue;
+        }
+        let pattern = lower_case(asked)?;
+        for spec in OPTIONS.iter().filter(|spec| !spec.has(Property::Hidden)) {
+            for name in core::iter::once(spec.name).chain(spec.alias).map(str::as_bytes) {
+                if crate::glob::matches(&pattern, name) && found.iter().all(|(known, _)| *known != name) {
+                    found.push((name, spec));
+                }
             }
         }
     }
     context.reply.map(found.len());
     for (name, spec) in found {
         context.reply.bulk(name);
-        context.reply.bulk(&(spec.get)(&context.store.options));
+        context.reply.bulk(&spec.get(&context.store.options));
     }
     Ok(())
 }
@@ -347,32 +358,43 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if !request.len().is_multiple_of(2) {
         return Err(Error::SYNTAX);
     }
-    let mut options = context.store.options.clone();
-    let mut seen: Vec<&str> = Vec::new();
-    let mut words = request.from(2);
-    while let (Some(name), Some(value)) = (words.next(), words.next()) {
+    let is_local = context.session().is_local();
+    let store = &mut *context.store;
+    let pairs = || (2..request.len()).step_by(2).map(|at| (&request[at], &request[at + 1]));
+    let failed = |name: &[u8], reason: &str| -> Error {
+        let reason = format!("') - {reason}");
+        Error::showing("ERR CONFIG SET failed (possibly related to argument '", name, &reason)
+    };
+    let mut specs: Vec<&OptionSpec> = Vec::new();
+    for (name, _) in pairs() {
         let Some(spec) = OptionSpec::find(name) else {
             return Err(Error::showing("ERR Unknown option or number of arguments for CONFIG SET - '", name, "'"));
         };
-        let failed = |reason: &str| -> Outcome {
-            Err(format!("ERR CONFIG SET failed (possibly related to argument '{}') - {reason}", spec.name).into())
-        };
-        if spec.mutability == Mutability::AtStart {
-            return failed("can't set immutable config");
+        if spec.has(Property::AtStart) {
+            return Err(failed(name, "can't set immutable config"));
         }
-        if seen.contains(&spec.name) {
-            return failed("duplicate parameter");
+        if spec.has(Property::Protected) && !store.options.enable_protected_configs.permits(is_local) {
+            return Err(failed(name, "can't set protected config"));
         }
-        seen.push(spec.name);
-        if let Err(reason) = (spec.set)(&mut options, value) {
-            return failed(&reason);
+        if specs.iter().any(|known| core::ptr::eq(*known, spec)) {
+            return Err(failed(name, "duplicate parameter"));
         }
+        specs.push(spec);
     }
+    let mut options = store.options.clone();
+    for (spec, (_, value)) in specs.iter().zip(pairs()) {
+        spec.set(&mut options, value).map_err(|reason| failed(spec.name.as_bytes(), &reason))?;
+    }
+    store
+        .environment
+        .host
+        .apply(&store.options, &mut options)
+        .map_err(|error| failed(error.name.as_bytes(), &error.reason))?;
     log::set_max_level(options.loglevel.filter());
     if options.requirepass.is_empty() {
-        context.store.sessions.iter_mut().flatten().for_each(|session| session.authenticated = true);
+        store.sessions.iter_mut().flatten().for_each(|session| session.authenticated = true);
     }
-    context.store.options = options;
+    store.options = options;
     context.reply.ok();
     Ok(())
 }

@@ -79,6 +79,11 @@ pub struct Session {
 }
 
 impl Session {
+    /// Whether the client is on this machine: on the loopback interface or a Unix socket.
+    pub fn is_local(&self) -> bool {
+        self.remote.starts_with("127.") || self.remote.starts_with("[::1]") || self.remote.starts_with('/')
+    }
+
     /// Bytes of memory that the client takes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Session>()

@@ -1,6 +1,6 @@
 use crate::{
     Session,
-    options::{ClientsMemory, Options},
+    options::{ClientsMemory, OptionError, Options},
     table::{ByName, Command},
 };
 use alloc::{boxed::Box, collections::VecDeque, string::String, vec::Vec};
@@ -25,8 +25,56 @@ pub struct Environment {
     pub system_memory_bytes: u64,
     /// Processor time used so far.
     pub processor_time: fn() -> ProcessorTime,
+    /// Files and sockets, where there are some.
+    pub host: &'static dyn Host,
     /// A secret seed from the platform's entropy: it keys the hash table and the random generator.
     pub seed: [u8; 32],
+}
+
+/// What surrounds the store where there is an operating system: files, and sockets that can be opened anew.
+pub trait Host {
+    /// Puts new options into force as far as the platform has to, such as another port. It may complete them.
+    fn apply(&self, old: &Options, new: &mut Options) -> Result<(), OptionError>;
+
+    /// The configuration file, if there is one.
+    fn config_file(&self) -> Option<&str>;
+
+    /// All bytes of a file, or what went wrong.
+    fn read_file(&self, path: &str) -> Result<Vec<u8>, String>;
+
+    /// Replaces a file as a whole.
+    fn write_file(&self, path: &str, bytes: &[u8]) -> Result<(), String>;
+}
+
+/// A machine with nothing but the store.
+pub struct NoHost;
+
+impl Host for NoHost {
+    fn apply(&self, old: &Options, new: &mut Options) -> Result<(), OptionError> {
+        let refused = |name: &str, reason: &str| Err(OptionError { name: name.into(), reason: reason.into() });
+        if old.port != new.port {
+            return refused("port", "Unable to listen on this port: it is fixed at the machine's start.");
+        }
+        if old.bind != new.bind {
+            return refused("bind", "Failed to bind to specified addresses: the machine has one, fixed at its start.");
+        }
+        if old.dir != new.dir {
+            return refused("dir", "there are no files here");
+        }
+        Ok(())
+    }
+
+    fn config_file(&self) -> Option<&str> {
+        None
+    }
+
+    fn read_file(&self, _: &str) -> Result<Vec<u8>, String> {
+        Err("there are no files here".into())
+    }
+
+    fn write_file(&self, _: &str, _: &[u8]) -> Result<(), String> {
+        Err("there are no files here".into())
+    }
 }
 
 /// Counters for `INFO stats`, since start or `CONFIG RESETSTAT`.
@@ -132,6 +180,11 @@ impl Store {
         let mut rng = fastrand::Rng::with_seed(word(16));
         let run_id = (0..40).map(|_| char::from(b"0123456789abcdef"[rng.usize(..16)])).collect();
         let dbs = (0..options.databases).map(|_| Db::new(hash_key)).collect();
+        let mut commands = ByName::default();
+        for (old, new) in &options.renamed_commands {
+            // The options were checked by trying this out.
+            let _ = commands.rename(old, new);
+        }
         let startup_bytes = environment.heap.used_bytes();
         Store {
             dbs,
@@ -144,7 +197,7 @@ impl Store {
             started: now,
             rng,
             environment,
-            commands: ByName::default(),
+            commands,
             run_id,
             pause: None,
             touched: Vec::new(),

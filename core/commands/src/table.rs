@@ -1,7 +1,7 @@
 //! The table of commands: name, arity, flags, keys, categories, documentation and function of each.
 
 use crate::{Context, Outcome};
-use alloc::vec::Vec;
+use alloc::{string::String, vec::Vec};
 use kayvee_keyspace::parse_integer;
 use kayvee_resp::Request;
 
@@ -373,6 +373,8 @@ const NAME_LIMIT: usize = 32;
 /// Finds commands by name, in any case.
 pub struct ByName {
     buckets: Vec<Option<&'static Command>>,
+    /// Names given and taken by `rename-command`. There are hardly ever any.
+    renamed: Vec<(String, Option<&'static Command>)>,
 }
 
 impl Default for ByName {
@@ -386,7 +388,7 @@ impl Default for ByName {
             }
             buckets[at] = Some(command);
         }
-        ByName { buckets }
+        ByName { buckets, renamed: Vec::new() }
     }
 }
 
@@ -394,6 +396,12 @@ impl ByName {
     /// The command of this name.
     #[inline]
     pub fn find(&self, name: &[u8]) -> Option<&'static Command> {
+        if !self.renamed.is_empty()
+            && let Some((_, command)) =
+                self.renamed.iter().find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
+        {
+            return *command;
+        }
         if name.len() > NAME_LIMIT {
             return None;
         }
@@ -405,6 +413,21 @@ impl ByName {
             at = (at + 1) % BUCKETS;
         }
         None
+    }
+
+    /// Gives a command another name, or takes it away if that is empty.
+    pub fn rename(&mut self, old: &str, new: &str) -> Result<(), &'static str> {
+        let command = self.find(old.as_bytes()).ok_or("No such command in rename-command")?;
+        if old != new && self.find(new.as_bytes()).is_some() {
+            return Err("Target command name already exists");
+        }
+        self.renamed.retain(|(name, _)| name != old && name != new);
+        self.renamed.push((old.into(), None));
+        if !new.is_empty() {
+            self.renamed.retain(|(name, _)| name != new);
+            self.renamed.push((new.into(), Some(command)));
+        }
+        Ok(())
     }
 
     fn bucket_of(name: &[u8]) -> usize {
@@ -431,6 +454,18 @@ mod tests {
             }
         }
         assert!(by_name.find(b"nonsense").is_none());
+    }
+
+    #[test]
+    fn commands_are_renamed_and_taken_away() {
+        let mut by_name = ByName::default();
+        by_name.rename("get", "fetch").unwrap();
+        by_name.rename("set", "").unwrap();
+        assert_eq!(by_name.find(b"FETCH").unwrap().name, "get");
+        assert!(by_name.find(b"get").is_none() && by_name.find(b"set").is_none());
+        assert!(by_name.rename("get", "x").is_err() && by_name.rename("ping", "fetch").is_err());
+        by_name.rename("fetch", "get").unwrap();
+        assert_eq!(by_name.find(b"get").unwrap().name, "get");
     }
 
     #[test]

@@ -11,5 +11,5 @@ mod words;
 mod writer;
 
 pub use parser::{ARGUMENTS_LIMIT, INLINE_LIMIT_BYTES, Limits, Parser, Progress, ProtocolError, Request};
-pub use words::{UnbalancedQuotes, split_words};
+pub use words::{UnbalancedQuotes, quoted, split_words};
 pub use writer::{Protocol, Writer};

@@ -105,6 +105,31 @@ fn hex_byte(line: &[u8], at: usize) -> Option<u8> {
     Some((digit(at)? * 16 + digit(at + 1)?) as u8)
 }
 
+/// Writes bytes in double quotes as Redis shows them in `MONITOR` and in configuration files: [`split_words`] reads them
+/// back.
+pub fn quoted(bytes: &[u8]) -> impl core::fmt::Display + '_ {
+    struct Quoted<'a>(&'a [u8]);
+    impl core::fmt::Display for Quoted<'_> {
+        fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+            f.write_str("\"")?;
+            for &byte in self.0 {
+                match byte {
+                    b'\\' | b'"' => write!(f, "\\{}", byte as char)?,
+                    b'\n' => f.write_str("\\n")?,
+                    b'\r' => f.write_str("\\r")?,
+                    b'\t' => f.write_str("\\t")?,
+                    7 => f.write_str("\\a")?,
+                    8 => f.write_str("\\b")?,
+                    b' '..=b'~' => write!(f, "{}", byte as char)?,
+                    _ => write!(f, "\\x{byte:02x}")?,
+                }
+            }
+            f.write_str("\"")
+        }
+    }
+    Quoted(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,6 +145,14 @@ mod tests {
         assert_eq!(words("\x0b\x0cping\x0bx \x0c").unwrap(), [b"ping\x0bx".to_vec()]);
         assert_eq!(words("''").unwrap(), [b"".to_vec()]);
         assert_eq!(words("").unwrap(), Vec::<Vec<u8>>::new());
+    }
+
+    #[test]
+    fn what_is_quoted_reads_back() {
+        let all: Vec<u8> = (0..=255).collect();
+        for bytes in [&all[..], b"", b"a b", b"\"\\"] {
+            assert_eq!(words(&alloc::format!("{}", quoted(bytes))).unwrap(), [bytes.to_vec()]);
+        }
     }
 
     #[test]

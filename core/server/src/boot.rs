@@ -131,6 +131,10 @@ impl BootArgs {
             store.iter().partition(|w| w.starts_with("virtio_mmio.device="));
         virtio_mmio.extend(appended.iter().filter_map(|w| w.split_once('=')).map(|(_, value)| String::from(value)));
         let options = Options::from_args(store.iter().map(|w| w.as_bytes())).map_err(BootArgsError::Option)?;
+        if options.port == 0 {
+            let (name, reason) = ("port".into(), "a machine that serves nobody is of no use".into());
+            return Err(BootArgsError::Option(OptionError { name, reason }));
+        }
         let addressing = match static_address {
             Some((address, prefix_bits)) => Addressing::Static { address, prefix_bits, gateway },
             None => Addressing::Dhcp,
@@ -197,6 +201,7 @@ mod tests {
             "-- --bogus 1",
             "\"",
             "-- --port x",
+            "-- --port 0",
         ] {
             assert!(BootArgs::parse(line.as_bytes()).is_err(), "{line}");
         }

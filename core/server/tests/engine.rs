@@ -58,6 +58,7 @@ impl Bench {
             heap,
             system_memory_bytes: 1 << 30,
             processor_time: ProcessorTime::default,
+            host: &kayvee_commands::NoHost,
             seed: [7; 32],
         };
         let options = Options::from_args(options.iter().map(|word| word.as_bytes())).unwrap();

@@ -57,9 +57,9 @@ fn help_is_everywhere() {
 fn wrong_arguments_are_refused_before_anything_boots() {
     let state = StateFolder::new("wrong_arguments");
     for (args, words) in [
-        (&["run", "--", "--nonsense", "1"][..], "option '--nonsense': unknown option"),
-        (&["run", "--", "--maxmemory", "lots"], "option '--maxmemory'"),
-        (&["run", "--", "--port"], "a value is missing"),
+        (&["run", "--", "--nonsense", "1"][..], "option 'nonsense \"1\"': Bad directive"),
+        (&["run", "--", "--maxmemory", "lots"], "option 'maxmemory \"lots\"': argument must be a memory value"),
+        (&["run", "--", "--port"], "option 'port': wrong number of arguments"),
         (&["run", "--port", "7000", "--", "--port", "7001"], "--port is given twice"),
         (&["run", "--port", "65536"], "65536"),
         (&["run", "--memory", "8"], "8 is not in"),
@@ -67,7 +67,7 @@ fn wrong_arguments_are_refused_before_anything_boots() {
         (&["run", "--target", "linux", "--net", "tap"], "leave them out with --target linux"),
         (&["run", "--name", "a"], "--detach"),
         (&["run", "--detach", "--name", "../a"], "a name has"),
-        (&["run", "--detach", "--", "--nonsense", "1"], "unknown option"),
+        (&["run", "--detach", "--", "--nonsense", "1"], "Bad directive"),
         (&["run", "--target", "linux", "--", "--bind", "nowhere"], "'nowhere' is not an address"),
     ] {
         assert_refused(&state.kayvee(args), 2, words);

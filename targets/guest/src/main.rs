@@ -57,6 +57,7 @@ fn run(mut setup: Setup) -> ! {
         heap: &sys::HEAP,
         system_memory_bytes: sys::HEAP.total_bytes(),
         processor_time: || ProcessorTime { user_us: CLOCK.busy_ns() / 1000, system_us: 0 },
+        host: &kayvee_server::NoHost,
         seed: engine_seed[..32].try_into().expect("32 bytes"),
     };
     let engine = Engine::new(args.options, environment, now);

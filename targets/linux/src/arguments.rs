@@ -32,7 +32,7 @@ fn help() -> String {
     );
     let defaults = Options::default();
     for option in OPTIONS {
-        let value = String::from_utf8_lossy(&(option.get)(&defaults)).into_owned();
+        let value = String::from_utf8_lossy(&option.get(&defaults)).into_owned();
         let value = if value.is_empty() { "\"\"" } else { &value };
         // Writing to a string does not fail.
         let _ = writeln!(text, "  --{} {value}", option.name);

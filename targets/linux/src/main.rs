@@ -61,6 +61,7 @@ fn run(mut options: Options) -> io::Result<u8> {
         heap: sys::heap(),
         system_memory_bytes: sysinfo()?.ram_total(),
         processor_time,
+        host: &kayvee_commands::NoHost,
         seed: random_seed()?,
     };
     let engine = Engine::new(options, environment, clock.now());
