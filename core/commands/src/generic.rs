@@ -5,7 +5,7 @@ use crate::table::{Categories, Command, Flags, KeyFlags, Keys};
 mod expire;
 mod keys;
 mod object;
-mod scan;
+pub mod scan;
 
 #[cfg(test)]
 mod tests;

@@ -32,7 +32,9 @@ mod generic;
 mod glob;
 #[cfg(test)]
 mod harness;
+mod hashes;
 mod info;
+mod random;
 mod server;
 mod strings;
 mod text;

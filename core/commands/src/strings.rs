@@ -6,7 +6,7 @@ use crate::{
 };
 use kayvee_keyspace::{Decimal, Found, Value};
 
-mod counters;
+pub mod counters;
 mod lcs;
 mod long_double;
 mod ranges;
@@ -276,7 +276,7 @@ pub static COMMANDS: &[Command] = &[
 ];
 
 /// Lends a string's bytes, whatever form it is stored in.
-fn with_text<R>(value: Value<'_>, use_it: impl FnOnce(&[u8]) -> R) -> R {
+pub fn with_text<R>(value: Value<'_>, use_it: impl FnOnce(&[u8]) -> R) -> R {
     match value {
         Value::Bytes(bytes) => use_it(bytes),
         Value::Integer(number) => use_it(Decimal::new(number).as_bytes()),

@@ -357,8 +357,13 @@ impl Command {
 }
 
 /// Every command, in alphabetical order within its family.
-pub static FAMILIES: &[&[Command]] =
-    &[crate::strings::COMMANDS, crate::generic::COMMANDS, crate::connection::COMMANDS, crate::server::COMMANDS];
+pub static FAMILIES: &[&[Command]] = &[
+    crate::strings::COMMANDS,
+    crate::hashes::COMMANDS,
+    crate::generic::COMMANDS,
+    crate::connection::COMMANDS,
+    crate::server::COMMANDS,
+];
 
 /// All commands.
 pub fn all() -> impl Iterator<Item = &'static Command> {

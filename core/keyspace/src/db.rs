@@ -453,10 +453,10 @@ impl Db {
 
     /// Visits one bucket of keys at `cursor` (0 to begin) and returns the cursor that continues; 0 is the end. A key
     /// that is there from the beginning to the end is visited at least once.
-    pub fn scan(&self, cursor: u64, now_ms: u64, mut visit: impl FnMut(&[u8])) -> u64 {
+    pub fn scan(&self, cursor: u64, now_ms: u64, mut visit: impl FnMut(&[u8], Kind)) -> u64 {
         self.index.scan(cursor, |record| {
             if !self.is_expired(record, now_ms) {
-                visit(self.records.key(record));
+                visit(self.records.key(record), self.records.kind(record));
             }
         })
     }
@@ -619,7 +619,7 @@ mod tests {
             let mut keys = Vec::new();
             let mut cursor = 0;
             loop {
-                cursor = db.scan(cursor, now, |key| keys.push(key.to_vec()));
+                cursor = db.scan(cursor, now, |key, _| keys.push(key.to_vec()));
                 if cursor == 0 {
                     break;
                 }

@@ -80,7 +80,8 @@ impl Hash {
         if let Hash::Packed(packed) = self {
             let at = packed.as_ref().find(field, 2);
             let is_small = field.len().max(value.len()) <= limits.entry_bytes;
-            if is_small && (at.is_some() || packed.len() / 2 < limits.entries) {
+            let len = packed.len() / 2 + usize::from(at.is_none());
+            if is_small && len <= limits.entries {
                 match at.and_then(|at| packed.as_ref().entry(at)) {
                     Some((_, at)) => packed.replace(at, value)?,
                     None => packed.splice(packed.as_ref().end(), 0, &[field, value])?,
@@ -147,6 +148,71 @@ impl<'a> HashView<'a> {
         }
     }
 
+    /// Whether there is such a field.
+    pub fn contains(self, field: &[u8]) -> bool {
+        match self {
+            HashView::Packed(packed) => packed.find(field, 2).is_some(),
+            HashView::Table(table, records) => table.find(records, field).is_some(),
+        }
+    }
+
+    /// A random field with its value, each as likely as any other.
+    pub fn random(self, rng: &mut fastrand::Rng) -> Option<(&'a [u8], Value<'a>)> {
+        match self {
+            HashView::Packed(packed) if packed.is_empty() => None,
+            HashView::Packed(packed) => {
+                let (field, at) = packed.entry(packed.offset_of(2 * rng.usize(..self.len()))?)?;
+                Some((field, Value::Bytes(packed.get(at)?)))
+            }
+            HashView::Table(table, records) => table.random(rng).map(|record| member(records, record)),
+        }
+    }
+
+    /// Calls `visit` with `count` different random fields, or with all if there are not so many; each such choice is as
+    /// likely as any other one.
+    pub fn sample(
+        self,
+        rng: &mut fastrand::Rng,
+        count: usize,
+        mut visit: impl FnMut(&'a [u8], Value<'a>),
+    ) -> Result<(), OutOfMemory> {
+        match self {
+            HashView::Packed(_) => {
+                let mut left = self.len();
+                let mut wanted = count.min(left);
+                self.for_each(|field, value| {
+                    if rng.usize(..left) < wanted {
+                        visit(field, value);
+                        wanted -= 1;
+                    }
+                    left -= 1;
+                });
+            }
+            HashView::Table(table, records) => {
+                for record in table.sample(rng, count)? {
+                    let (field, value) = member(records, record);
+                    visit(field, value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Visits some fields from `cursor` (0 to begin) on and returns the cursor that continues; 0 is the end. A field that is
+    /// there from the beginning to the end is visited at least once.
+    pub fn scan(self, cursor: u64, mut visit: impl FnMut(&'a [u8], Value<'a>)) -> u64 {
+        match self {
+            HashView::Packed(_) => {
+                self.for_each(visit);
+                0
+            }
+            HashView::Table(table, records) => table.scan(cursor, |record| {
+                let (field, value) = member(records, record);
+                visit(field, value);
+            }),
+        }
+    }
+
     /// Calls `visit` with each field and its value.
     pub fn for_each(self, mut visit: impl FnMut(&'a [u8], Value<'a>)) {
         match self {
@@ -182,6 +248,114 @@ impl Db {
             Stored::Bytes(bytes) => HashView::Packed(PackedRef::new(bytes)),
             Stored::Data(Data::Hash(table)) => HashView::Table(table, &self.records),
             _ => unreachable!("the record says that it is a hash"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Expiry, HashKey};
+    use alloc::{
+        collections::{BTreeMap, BTreeSet},
+        string::ToString,
+        vec::Vec,
+    };
+
+    fn shown(value: Value<'_>) -> Vec<u8> {
+        match value {
+            Value::Integer(number) => number.to_string().into_bytes(),
+            Value::Bytes(bytes) => bytes.to_vec(),
+        }
+    }
+
+    fn pairs(view: HashView<'_>) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let mut all = BTreeMap::new();
+        view.for_each(|field, value| assert!(all.insert(field.to_vec(), shown(value)).is_none()));
+        all
+    }
+
+    /// Every operation against an ordered map that does the same, with hashes that grow out of every form.
+    #[test]
+    fn behaves_like_a_map() {
+        for seed in 0..30 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let mut db = Db::new(HashKey(seed, 1));
+            let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+            let limits = PackedLimits { entries: rng.usize(..60), entry_bytes: 20 };
+            for step in 0..1500u32 {
+                let context = (seed, step);
+                let growth = 1 + (step / 300) % 2 * 3;
+                let field = rng.u32(..120).to_string().into_bytes();
+                let value = match rng.u8(..40) {
+                    0 => alloc::vec![b'x'; rng.usize(..3000)],
+                    1..20 => rng.i64(..).to_string().into_bytes(),
+                    _ => (0..rng.usize(..18)).map(|_| rng.u8(..)).collect(),
+                };
+                let found = db.find(b"h", 0);
+                if rng.u32(..5) < growth {
+                    let edit = db.edit(b"h", found, 0, |hash: &mut Hash, records| {
+                        hash.set(records, &field, &value, limits)
+                    });
+                    assert_eq!(edit.unwrap().result, model.insert(field.clone(), value).is_none(), "{context:?}");
+                } else if found.is_some() {
+                    let edit = db.edit(b"h", found, 0, |hash: &mut Hash, records| Ok(hash.remove(records, &field)));
+                    let edit = edit.unwrap();
+                    assert_eq!(edit.result, model.remove(&field).is_some(), "{context:?}");
+                    assert_eq!(edit.is_gone, model.is_empty(), "{context:?}");
+                }
+                let Some(found) = db.find(b"h", 0) else {
+                    assert!(model.is_empty(), "{context:?}");
+                    continue;
+                };
+                let view = db.hash(found);
+                assert_eq!(view.len(), model.len(), "{context:?}");
+                assert_eq!(view.get(&field).map(shown), model.get(&field).cloned(), "{context:?}");
+                assert_eq!(view.contains(&field), model.contains_key(&field), "{context:?}");
+                if step % 50 == 0 {
+                    assert_eq!(pairs(view), model, "{context:?}");
+                    let (mut scanned, mut cursor) = (BTreeSet::new(), 0);
+                    loop {
+                        cursor = view.scan(cursor, |field, _| _ = scanned.insert(field.to_vec()));
+                        if cursor == 0 {
+                            break;
+                        }
+                    }
+                    assert!(scanned.iter().eq(model.keys()), "{context:?}");
+                    let (count, mut sampled) = (rng.usize(1..100), BTreeSet::new());
+                    view.sample(&mut rng, count, |field, value| {
+                        assert_eq!(model[field], shown(value));
+                        assert!(sampled.insert(field.to_vec()));
+                    })
+                    .unwrap();
+                    assert_eq!(sampled.len(), count.min(model.len()), "{context:?}");
+                    db.copy(found, b"copy", 0).unwrap();
+                    let copy = db.find(b"copy", 0).unwrap();
+                    assert_eq!(pairs(db.hash(copy)), model, "{context:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_field_is_drawn_about_as_often() {
+        for fields in [7, 100] {
+            let mut db = Db::new(HashKey(5, 5));
+            let limits = PackedLimits { entries: 10, entry_bytes: 10 };
+            for number in 0..fields {
+                let found = db.find(b"h", 0);
+                let name = number.to_string();
+                db.edit(b"h", found, 0, |hash: &mut Hash, records| hash.set(records, name.as_bytes(), b"", limits))
+                    .unwrap();
+            }
+            let found = db.find(b"h", 0).unwrap();
+            let mut rng = fastrand::Rng::with_seed(1);
+            let mut drawn: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
+            for _ in 0..fields * 1000 {
+                *drawn.entry(db.hash(found).random(&mut rng).unwrap().0.to_vec()).or_default() += 1;
+            }
+            assert!(drawn.len() == fields && drawn.values().all(|times| (800..1200).contains(times)), "{drawn:?}");
+            db.set(b"h", Owned::Text(b""), Expiry::Never, 0).unwrap();
         }
     }
 }

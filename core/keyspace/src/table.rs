@@ -9,6 +9,7 @@ use crate::{
     slab::Ref,
     value::{Owned, Value},
 };
+use alloc::vec::Vec;
 
 /// Members, found by name.
 pub struct Table {
@@ -101,6 +102,34 @@ impl Table {
     /// A random member, each as likely as any other.
     pub fn random(&self, rng: &mut fastrand::Rng) -> Option<Ref> {
         self.index.random(rng)
+    }
+
+    /// So many different random members, or all if there are not so many; each such choice is as likely as any other one.
+    pub fn sample(&self, rng: &mut fastrand::Rng, count: usize) -> Result<Vec<Ref>, OutOfMemory> {
+        /// From such a part of all members on, taking some away from all is quicker than drawing until enough differ.
+        const PART: usize = 3;
+        let count = count.min(self.len());
+        let mut chosen = Vec::new();
+        if count * PART >= self.len() {
+            chosen.try_reserve_exact(self.len())?;
+            chosen.extend(self.iter());
+            for at in 0..count {
+                let other = rng.usize(at..chosen.len());
+                chosen.swap(at, other);
+            }
+            chosen.truncate(count);
+            return Ok(chosen);
+        }
+        chosen.try_reserve_exact(count)?;
+        while chosen.len() < count {
+            let missing = count - chosen.len();
+            chosen.extend((0..missing).filter_map(|_| self.random(rng)));
+            chosen.sort_unstable_by_key(|record| record.0);
+            chosen.dedup();
+        }
+        // The order of their places is no order to show.
+        rng.shuffle(&mut chosen);
+        Ok(chosen)
     }
 
     /// All members, in no order.

@@ -18,7 +18,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 6] = [Kind::String, Kind::List, Kind::Set, Kind::Hash, Kind::SortedSet, Kind::Stream];
+    /// All kinds.
+    pub const ALL: [Kind; 6] = [Kind::String, Kind::List, Kind::Set, Kind::Hash, Kind::SortedSet, Kind::Stream];
 
     /// The name in `TYPE`.
     pub fn name(self) -> &'static str {

@@ -4,6 +4,7 @@ use crate::{
     Context, Error, Outcome, args,
     glob::{Glob, TooComplex},
 };
+use kayvee_keyspace::{Db, Decimal, Found, Kind};
 use kayvee_resp::Request;
 
 /// Most keys that one call of `SCAN` looks at, and most steps that its pattern takes on them: nobody may wait long,
@@ -21,7 +22,7 @@ impl From<TooComplex> for Error {
     }
 }
 
-/// What a walk over keys has done so far.
+/// What a walk over keys or members has done so far.
 #[derive(Default)]
 struct Walk {
     examined: u64,
@@ -30,19 +31,34 @@ struct Walk {
     failure: Option<Error>,
 }
 
+impl Walk {
+    /// Notes that a name was looked at, and tells whether it matches.
+    fn matches(&mut self, name: &[u8], glob: Option<&Glob<'_>>) -> bool {
+        self.examined += 1;
+        match glob.map_or(Ok(true), |glob| glob.matches(name, &mut self.steps)) {
+            Ok(matches) => matches,
+            Err(error) => {
+                self.failure = Some(error.into());
+                false
+            }
+        }
+    }
+
+    /// Whether a call that asks for `count` names has done enough.
+    fn has_enough(&self, count: u64) -> bool {
+        let examined_limit = count.saturating_mul(SCAN_KEYS_PER_COUNT).min(SCAN_KEYS_LIMIT);
+        self.matched as u64 >= count || self.examined >= examined_limit || self.steps >= SCAN_STEPS_LIMIT
+    }
+}
+
 /// Writes the keys of one bucket that match, and returns the next cursor.
-fn walk_bucket(context: &mut Context<'_>, cursor: u64, glob: Option<&Glob<'_>>, walk: &mut Walk) -> u64 {
+fn walk_bucket(context: &mut Context<'_>, cursor: u64, options: &ScanOptions<'_>, walk: &mut Walk) -> u64 {
     let (now_ms, index) = (context.now_ms(), context.db_index());
     let Context { store, reply, .. } = context;
-    let next = store.dbs[index].scan(cursor, now_ms, |key| {
-        walk.examined += 1;
-        match glob.map_or(Ok(true), |glob| glob.matches(key, &mut walk.steps)) {
-            Ok(true) => {
-                walk.matched += 1;
-                reply.bulk(key);
-            }
-            Ok(false) => {}
-            Err(error) => walk.failure = Some(error.into()),
+    let next = store.dbs[index].scan(cursor, now_ms, |key, kind| {
+        if walk.matches(key, options.glob.as_ref()) && options.kind.is_none_or(|wanted| wanted == Some(kind)) {
+            walk.matched += 1;
+            reply.bulk(key);
         }
     });
     if reply.failed() {
@@ -52,12 +68,12 @@ fn walk_bucket(context: &mut Context<'_>, cursor: u64, glob: Option<&Glob<'_>>, 
 }
 
 pub fn keys(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let glob = Glob::of(&request[1]);
+    let options = ScanOptions { glob: Glob::of(&request[1]), ..ScanOptions::default() };
     let mut walk = Walk::default();
     let start = context.reply.len();
     let mut cursor = 0;
     loop {
-        cursor = walk_bucket(context, cursor, glob.as_ref(), &mut walk);
+        cursor = walk_bucket(context, cursor, &options, &mut walk);
         if let Some(error) = walk.failure {
             return Err(error);
         }
@@ -74,15 +90,22 @@ pub fn keys(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 struct ScanOptions<'a> {
     glob: Option<Glob<'a>>,
     count: u64,
-    /// Whether strings, which is all that there is yet, are asked for.
-    strings: bool,
+    /// What kind of value the keys have that are asked for; no key has one that does not exist.
+    kind: Option<Option<Kind>>,
+}
+
+impl Default for ScanOptions<'_> {
+    fn default() -> Self {
+        const DEFAULT_COUNT: u64 = 10;
+        ScanOptions { glob: None, count: DEFAULT_COUNT, kind: None }
+    }
 }
 
 impl<'a> ScanOptions<'a> {
-    fn parse(request: Request<'a>) -> Result<ScanOptions<'a>, Error> {
-        const DEFAULT_COUNT: u64 = 10;
-        let mut options = ScanOptions { glob: None, count: DEFAULT_COUNT, strings: true };
-        let mut words = request.from(2);
+    /// Reads the options from an argument on.
+    fn parse(request: Request<'a>, from: usize) -> Result<ScanOptions<'a>, Error> {
+        let mut options = ScanOptions::default();
+        let mut words = request.from(from);
         while let Some(word) = words.next() {
             let value = words.next().ok_or(Error::SYNTAX)?;
             match () {
@@ -93,13 +116,19 @@ impl<'a> ScanOptions<'a> {
                         return Err(Error::SYNTAX);
                     }
                 }
-                () if args::is(word, "type") => options.strings = args::is(value, "string"),
+                () if args::is(word, "type") && from == KEYS_FROM => {
+                    options.kind = Some(Kind::ALL.into_iter().find(|kind| args::is(value, kind.name())));
+                }
                 () => return Err(Error::SYNTAX),
             }
         }
         Ok(options)
     }
 }
+
+/// The first option of `SCAN`, and of those who go through one key's members.
+const KEYS_FROM: usize = 2;
+const MEMBERS_FROM: usize = 3;
 
 /// Reads a cursor as C's `strtoul` does, which Redis uses: up to a zero byte, with a sign, and wrapping if negative.
 fn parse_cursor(arg: &[u8]) -> Result<u64, Error> {
@@ -123,34 +152,73 @@ fn parse_cursor(arg: &[u8]) -> Result<u64, Error> {
 
 pub fn scan(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let mut cursor = parse_cursor(&request[1])?;
-    let options = ScanOptions::parse(request)?;
-    let examined_limit = options.count.saturating_mul(SCAN_KEYS_PER_COUNT).min(SCAN_KEYS_LIMIT);
+    let options = ScanOptions::parse(request, KEYS_FROM)?;
     let mut walk = Walk::default();
     let start = context.reply.len();
     loop {
         let now_ms = context.now_ms();
         context.db().expire_at_cursor(cursor, now_ms)?;
-        let before = context.reply.len();
-        cursor = walk_bucket(context, cursor, options.glob.as_ref(), &mut walk);
+        cursor = walk_bucket(context, cursor, &options, &mut walk);
         if let Some(error) = walk.failure {
             return Err(error);
         }
-        if !options.strings {
-            context.reply.truncate(before);
-            walk.matched = 0;
-        }
-        if cursor == 0
-            || walk.matched as u64 >= options.count
-            || walk.examined >= examined_limit
-            || walk.steps >= SCAN_STEPS_LIMIT
-        {
+        if cursor == 0 || walk.has_enough(options.count) {
             break;
         }
     }
+    write_head(context, start, cursor, walk.matched);
+    Ok(())
+}
+
+fn write_head(context: &mut Context<'_>, start: usize, cursor: u64, elements: usize) {
     let end = context.reply.len();
     context.reply.array(2);
-    context.reply.bulk(kayvee_keyspace::Decimal::unsigned(cursor).as_bytes());
-    context.reply.array(walk.matched);
+    context.reply.bulk(Decimal::unsigned(cursor).as_bytes());
+    context.reply.array(elements);
     context.reply.move_before(start, end);
+}
+
+/// Receives a member's name and what goes with it, if anything does.
+pub type VisitMember<'a> = &'a mut dyn FnMut(&[u8], Option<&[u8]>);
+
+/// Goes through the members of a key of this kind. `scan` visits some of them and returns the next cursor.
+pub fn scan_members(
+    context: &mut Context<'_>,
+    request: Request<'_>,
+    kind: Kind,
+    scan: fn(&Db, Found, u64, VisitMember<'_>) -> u64,
+) -> Outcome {
+    let mut cursor = parse_cursor(&request[2])?;
+    let start = context.reply.len();
+    let Some(found) = context.read(&request[1], kind)? else {
+        write_head(context, start, 0, 0);
+        return Ok(());
+    };
+    let options = ScanOptions::parse(request, MEMBERS_FROM)?;
+    let index = context.db_index();
+    let Context { store, reply, .. } = context;
+    let mut walk = Walk::default();
+    loop {
+        cursor = scan(&store.dbs[index], found, cursor, &mut |member, value| {
+            if walk.matches(member, options.glob.as_ref()) {
+                walk.matched += 1;
+                reply.bulk(member);
+                if let Some(value) = value {
+                    walk.matched += 1;
+                    reply.bulk(value);
+                }
+            }
+        });
+        if reply.failed() {
+            walk.failure = Some(Error::OUT_OF_MEMORY);
+        }
+        if let Some(error) = walk.failure {
+            return Err(error);
+        }
+        if cursor == 0 || walk.has_enough(options.count) {
+            break;
+        }
+    }
+    write_head(context, start, cursor, walk.matched);
     Ok(())
 }

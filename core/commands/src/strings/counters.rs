@@ -1,8 +1,9 @@
 //! Strings that are numbers.
 
-use super::long_double::LongDouble;
+pub use super::long_double::LongDouble;
 use super::with_text;
 use crate::{Context, Error, EventClass, Outcome, args};
+use alloc::vec::Vec;
 use kayvee_keyspace::{Expiry, Kind, Owned, Value, parse_integer};
 use kayvee_resp::Request;
 
@@ -11,7 +12,7 @@ const SHORT_TEXT_BYTES: usize = 256;
 /// What parsing the longest one takes at most.
 const LONG_TEXT_MEMORY_BYTES: u64 = 64 << 10;
 
-const OVERFLOW: Error = Error::text("ERR increment or decrement would overflow");
+pub const OVERFLOW: Error = Error::text("ERR increment or decrement would overflow");
 
 pub fn incr(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     add(context, &request[1], 1)
@@ -44,20 +45,39 @@ fn add(context: &mut Context<'_>, key: &[u8], increment: i64) -> Outcome {
     Ok(())
 }
 
+/// Reads floating-point numbers as far as there is memory for that.
+pub struct FloatParser {
+    has_room: bool,
+}
+
+impl FloatParser {
+    pub fn new(context: &Context<'_>) -> FloatParser {
+        FloatParser { has_room: context.store.has_room_for(LONG_TEXT_MEMORY_BYTES) }
+    }
+
+    pub fn parse(&self, text: &[u8]) -> Result<LongDouble, Error> {
+        if text.len() > SHORT_TEXT_BYTES && !self.has_room {
+            return Err(Error::OUT_OF_MEMORY);
+        }
+        LongDouble::parse(text).ok_or(Error::NOT_FLOAT)
+    }
+}
+
+/// The sum of two numbers as text.
+pub fn sum_text(old: LongDouble, increment: LongDouble) -> Result<Vec<u8>, Error> {
+    let sum = old.plus(increment).ok_or(Error::text("ERR increment would produce NaN or Infinity"))?;
+    Ok(sum.to_text()?)
+}
+
 pub fn incrbyfloat(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let key = &request[1];
-    let has_room = context.store.has_room_for(LONG_TEXT_MEMORY_BYTES);
-    let parse = |text: &[u8]| match LongDouble::parse {
-        _ if text.len() > SHORT_TEXT_BYTES && !has_room => Err(Error::OUT_OF_MEMORY),
-        parse => parse(text).ok_or(Error::NOT_FLOAT),
-    };
+    let parser = FloatParser::new(context);
     let old = match context.find_to_change(key, Kind::String)? {
-        Some(found) => with_text(context.db().value(found), parse)?,
+        Some(found) => with_text(context.db().value(found), |text| parser.parse(text))?,
         None => LongDouble::ZERO,
     };
-    let increment = parse(&request[2])?;
-    let sum = old.plus(increment).ok_or(Error::text("ERR increment would produce NaN or Infinity"))?;
-    let text = sum.to_text()?;
+    let increment = parser.parse(&request[2])?;
+    let text = sum_text(old, increment)?;
     context.reply.bulk(&text);
     let now_ms = context.now_ms();
     // Redis leaves even a whole number as text here.

@@ -38,6 +38,10 @@ impl LongDouble {
         Some(LongDouble(if is_negative { -magnitude } else { magnitude }))
     }
 
+    pub fn is_finite(self) -> bool {
+        self.0.is_finite()
+    }
+
     /// The sum, unless it is infinite or not a number.
     pub fn plus(self, other: LongDouble) -> Option<LongDouble> {
         let sum = self.0.add_r(other.0, Round::NearestTiesToEven).value;

@@ -1,0 +1,357 @@
+//! Hashes.
+
+use crate::{
+    Context, Error, EventClass, Outcome, args,
+    generic::scan::scan_members,
+    strings::with_text,
+    table::{Categories, Command, Flags, KeyFlags, Keys},
+};
+use kayvee_keyspace::{Hash, HashView, Kind, Value};
+use kayvee_resp::{Request, Writer};
+
+mod numbers;
+mod random;
+#[cfg(test)]
+mod tests;
+
+const READ_FAST: Flags = Flags::READONLY.union(Flags::FAST);
+const WRITE_FAST: Flags = Flags::WRITE.union(Flags::FAST);
+const GROW_FAST: Flags = WRITE_FAST.union(Flags::DENYOOM);
+
+const MEASURES: &[Keys] = &[Keys::one(1, KeyFlags::RO)];
+const READS: &[Keys] = &[Keys::one(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
+const UPDATES: &[Keys] = &[Keys::one(1, KeyFlags::RW.union(KeyFlags::UPDATE))];
+const INSERTS: &[Keys] = &[Keys::one(1, KeyFlags::RW.union(KeyFlags::INSERT))];
+const CHANGES: &[Keys] = &[Keys::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))];
+const DELETES: &[Keys] = &[Keys::one(1, KeyFlags::RW.union(KeyFlags::DELETE))];
+
+/// What all rows share.
+const ROW: Command = Command { categories: Categories::HASH, group: "hash", ..Command::ROW };
+
+pub static COMMANDS: &[Command] = &[
+    Command {
+        name: "hdel",
+        arity: -3,
+        flags: WRITE_FAST,
+        keys: DELETES,
+        since: "2.0.0",
+        complexity: "O(N) where N is the number of fields.",
+        summary: "Removes fields of a hash, and the hash with the last of them.",
+        handler: Some(hdel),
+        ..ROW
+    },
+    Command {
+        name: "hexists",
+        arity: 3,
+        flags: READ_FAST,
+        keys: MEASURES,
+        since: "2.0.0",
+        summary: "Tells whether a hash has a field.",
+        handler: Some(hexists),
+        ..ROW
+    },
+    Command {
+        name: "hget",
+        arity: 3,
+        flags: READ_FAST,
+        keys: READS,
+        since: "2.0.0",
+        summary: "Returns the value of a field of a hash.",
+        handler: Some(hget),
+        ..ROW
+    },
+    Command {
+        name: "hgetall",
+        arity: 2,
+        flags: Flags::READONLY,
+        keys: READS,
+        since: "2.0.0",
+        complexity: "O(N) where N is the size of the hash.",
+        summary: "Returns all fields of a hash with their values.",
+        tips: &["nondeterministic_output_order"],
+        handler: Some(hgetall),
+        ..ROW
+    },
+    Command {
+        name: "hincrby",
+        arity: 4,
+        flags: GROW_FAST,
+        keys: CHANGES,
+        since: "2.0.0",
+        summary: "Adds a number to the integer in a field of a hash; a missing field counts as 0.",
+        handler: Some(numbers::hincrby),
+        ..ROW
+    },
+    Command {
+        name: "hincrbyfloat",
+        arity: 4,
+        flags: GROW_FAST,
+        keys: CHANGES,
+        since: "2.6.0",
+        summary: "Adds a floating-point number to the number in a field of a hash; a missing field counts as 0.",
+        handler: Some(numbers::hincrbyfloat),
+        ..ROW
+    },
+    Command {
+        name: "hkeys",
+        arity: 2,
+        flags: Flags::READONLY,
+        keys: READS,
+        since: "2.0.0",
+        complexity: "O(N) where N is the size of the hash.",
+        summary: "Returns the names of all fields of a hash.",
+        tips: &["nondeterministic_output_order"],
+        handler: Some(hkeys),
+        ..ROW
+    },
+    Command {
+        name: "hlen",
+        arity: 2,
+        flags: READ_FAST,
+        keys: MEASURES,
+        since: "2.0.0",
+        summary: "Returns the number of fields of a hash.",
+        handler: Some(hlen),
+        ..ROW
+    },
+    Command {
+        name: "hmget",
+        arity: -3,
+        flags: READ_FAST,
+        keys: READS,
+        since: "2.0.0",
+        complexity: "O(N) where N is the number of fields.",
+        summary: "Returns the values of several fields of a hash.",
+        handler: Some(hmget),
+        ..ROW
+    },
+    Command {
+        name: "hmset",
+        arity: -4,
+        flags: GROW_FAST,
+        keys: UPDATES,
+        since: "2.0.0",
+        complexity: "O(N) where N is the number of fields.",
+        summary: "Sets several fields of a hash.",
+        deprecated: Some(("4.0.0", "HSET with several pairs")),
+        handler: Some(hmset),
+        ..ROW
+    },
+    Command {
+        name: "hrandfield",
+        arity: -2,
+        flags: Flags::READONLY,
+        keys: READS,
+        since: "6.2.0",
+        complexity: "O(N) where N is the number of returned fields, or the size of the hash if most of it is returned.",
+        summary: "Returns random fields of a hash.",
+        tips: &["nondeterministic_output"],
+        handler: Some(random::hrandfield),
+        ..ROW
+    },
+    Command {
+        name: "hscan",
+        arity: -3,
+        flags: Flags::READONLY,
+        keys: READS,
+        since: "2.8.0",
+        complexity: "O(1) for every call, O(N) for all of N fields.",
+        summary: "Goes through the fields of a hash bit by bit.",
+        tips: &["nondeterministic_output"],
+        handler: Some(hscan),
+        ..ROW
+    },
+    Command {
+        name: "hset",
+        arity: -4,
+        flags: GROW_FAST,
+        keys: UPDATES,
+        since: "2.0.0",
+        complexity: "O(1) for each field.",
+        summary: "Sets fields of a hash, and creates the hash where there is none.",
+        handler: Some(hset),
+        ..ROW
+    },
+    Command {
+        name: "hsetnx",
+        arity: 4,
+        flags: GROW_FAST,
+        keys: INSERTS,
+        since: "2.0.0",
+        summary: "Sets a field of a hash, if it does not exist.",
+        handler: Some(hsetnx),
+        ..ROW
+    },
+    Command {
+        name: "hstrlen",
+        arity: 3,
+        flags: READ_FAST,
+        keys: MEASURES,
+        since: "3.2.0",
+        summary: "Returns the length of a field's value.",
+        handler: Some(hstrlen),
+        ..ROW
+    },
+    Command {
+        name: "hvals",
+        arity: 2,
+        flags: Flags::READONLY,
+        keys: READS,
+        since: "2.0.0",
+        complexity: "O(N) where N is the size of the hash.",
+        summary: "Returns the values of all fields of a hash.",
+        tips: &["nondeterministic_output_order"],
+        handler: Some(hvals),
+        ..ROW
+    },
+];
+
+/// Writes a value as a string, whatever form it is stored in.
+fn bulk(reply: &mut Writer<'_>, value: Value<'_>) {
+    with_text(value, |text| reply.bulk(text));
+}
+
+/// Replies from the hash at a key, which is `None` where there is no key.
+fn reply_from(
+    context: &mut Context<'_>,
+    key: &[u8],
+    write: impl FnOnce(&mut Writer<'_>, Option<HashView<'_>>),
+) -> Outcome {
+    let found = context.read(key, Kind::Hash)?;
+    let index = context.db_index();
+    let Context { store, reply, .. } = context;
+    write(reply, found.map(|found| store.dbs[index].hash(found)));
+    Ok(())
+}
+
+/// Sets the fields that follow the key. Returns how many are new.
+fn set_all(context: &mut Context<'_>, request: Request<'_>, command: &str) -> Result<i64, Error> {
+    if !request.len().is_multiple_of(2) {
+        return Err(args::wrong_arity(command));
+    }
+    let key = &request[1];
+    let found = context.find_to_change(key, Kind::Hash)?;
+    let limits = context.store.options.hash_limits();
+    let edit = context.edit(key, found, |hash: &mut Hash, records| {
+        let mut words = request.from(2);
+        let mut added = 0;
+        while let (Some(field), Some(value)) = (words.next(), words.next()) {
+            added += i64::from(hash.set(records, field, value, limits)?);
+        }
+        Ok(added)
+    })?;
+    context.changed(EventClass::HASH, "hset", key);
+    Ok(edit.result)
+}
+
+fn hset(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let added = set_all(context, request, "hset")?;
+    context.reply.integer(added);
+    Ok(())
+}
+
+fn hmset(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    set_all(context, request, "hmset")?;
+    context.reply.ok();
+    Ok(())
+}
+
+fn hsetnx(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let key = &request[1];
+    let found = context.find_to_change(key, Kind::Hash)?;
+    let is_there = found.is_some_and(|found| context.db().hash(found).contains(&request[2]));
+    if !is_there {
+        let limits = context.store.options.hash_limits();
+        context.edit(key, found, |hash: &mut Hash, records| hash.set(records, &request[2], &request[3], limits))?;
+        context.changed(EventClass::HASH, "hset", key);
+    }
+    context.reply.integer((!is_there).into());
+    Ok(())
+}
+
+fn hget(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    reply_from(context, &request[1], |reply, hash| match hash.and_then(|hash| hash.get(&request[2])) {
+        Some(value) => bulk(reply, value),
+        None => reply.null(),
+    })
+}
+
+fn hmget(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    reply_from(context, &request[1], |reply, hash| {
+        reply.array(request.len() - 2);
+        for field in request.from(2) {
+            match hash.and_then(|hash| hash.get(field)) {
+                Some(value) => bulk(reply, value),
+                None => reply.null(),
+            }
+        }
+    })
+}
+
+fn hgetall(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    reply_from(context, &request[1], |reply, hash| {
+        reply.map(hash.map_or(0, HashView::len));
+        hash.into_iter().for_each(|hash| {
+            hash.for_each(|field, value| {
+                reply.bulk(field);
+                bulk(reply, value);
+            });
+        });
+    })
+}
+
+fn hkeys(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    reply_from(context, &request[1], |reply, hash| {
+        reply.array(hash.map_or(0, HashView::len));
+        hash.into_iter().for_each(|hash| hash.for_each(|field, _| reply.bulk(field)));
+    })
+}
+
+fn hvals(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    reply_from(context, &request[1], |reply, hash| {
+        reply.array(hash.map_or(0, HashView::len));
+        hash.into_iter().for_each(|hash| hash.for_each(|_, value| bulk(reply, value)));
+    })
+}
+
+fn hlen(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    reply_from(context, &request[1], |reply, hash| reply.integer(hash.map_or(0, HashView::len) as i64))
+}
+
+fn hexists(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    reply_from(context, &request[1], |reply, hash| {
+        reply.integer(hash.is_some_and(|hash| hash.contains(&request[2])).into());
+    })
+}
+
+fn hstrlen(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    reply_from(context, &request[1], |reply, hash| {
+        let value = hash.and_then(|hash| hash.get(&request[2]));
+        reply.integer(value.map_or(0, |value| with_text(value, <[u8]>::len)) as i64);
+    })
+}
+
+fn hdel(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let key = &request[1];
+    let mut removed = 0;
+    if let Some(found) = context.find_to_change(key, Kind::Hash)? {
+        let edit = context.edit(key, Some(found), |hash: &mut Hash, records| {
+            Ok(request.from(2).filter(|field| hash.remove(records, field)).count())
+        })?;
+        removed = edit.result;
+        if removed > 0 {
+            context.changed(EventClass::HASH, "hdel", key);
+        }
+        if edit.is_gone {
+            context.changed(EventClass::GENERIC, "del", key);
+        }
+    }
+    context.reply.integer(removed as i64);
+    Ok(())
+}
+
+fn hscan(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    scan_members(context, request, Kind::Hash, |db, found, cursor, visit| {
+        db.hash(found).scan(cursor, |field, value| with_text(value, |text| visit(field, Some(text))))
+    })
+}
