@@ -107,7 +107,8 @@ impl Session {
             let left = self.left.read_reply()?;
             let right = self.right.read_reply().map_err(|e| lost(step, &e))?;
             let both_arrays = matches!((&left, &right), (Reply::Array(_), Reply::Array(_)));
-            if step.comparison == Comparison::Scan && both_arrays && step.words[1] == b"0" {
+            let starts = step.words.get(cursor_at(step)).is_some_and(|cursor| cursor == b"0");
+            if step.comparison == Comparison::Scan && both_arrays && starts {
                 scans.push((at, left, right));
             } else if first.is_none() && !equal(step.comparison, &left, &right) {
                 first = Some((at, mismatch(step, &left, &right)));
@@ -143,9 +144,11 @@ impl Session {
             }
             for key in &found {
                 let key = key.text().unwrap_or_default().to_vec();
+                let type_of = vec![b"TYPE".to_vec(), key.clone()];
+                let kind = left.call(&type_of)?;
                 let about_key = [
-                    (vec![b"TYPE".to_vec(), key.clone()], Comparison::Exact),
-                    (vec![b"GET".to_vec(), key.clone()], Comparison::Exact),
+                    (type_of, Comparison::Exact),
+                    content(&kind, &key),
                     (vec![b"OBJECT".to_vec(), b"ENCODING".to_vec(), key.clone()], Comparison::Exact),
                     (vec![b"PEXPIRETIME".to_vec(), key.clone()], Comparison::Near(CLOCK_SLACK_MS)),
                 ];
@@ -176,6 +179,24 @@ fn mismatch(step: &Step, left: &Reply, right: &Reply) -> Mismatch {
     Mismatch { what: show_words(&step.words), left: left.to_string(), right: right.to_string() }
 }
 
+/// Where the cursor stands: behind the key, where there is one.
+fn cursor_at(step: &Step) -> usize {
+    if step.words[0].eq_ignore_ascii_case(b"SCAN") { 1 } else { 2 }
+}
+
+/// What shows all that a value of this kind holds.
+fn content(kind: &Reply, key: &[u8]) -> (Vec<Vec<u8>>, Comparison) {
+    let (head, rest, comparison): (&str, &[&str], _) = match kind.text().unwrap_or_default() {
+        b"hash" => ("HGETALL", &[], Comparison::Unordered),
+        b"set" => ("SMEMBERS", &[], Comparison::Unordered),
+        b"list" => ("LRANGE", &["0", "-1"], Comparison::Exact),
+        b"zset" => ("ZRANGE", &["0", "-1", "WITHSCORES"], Comparison::Exact),
+        b"stream" => ("XRANGE", &["-", "+"], Comparison::Exact),
+        _ => ("GET", &[], Comparison::Exact),
+    };
+    ([words(&[head]), vec![key.to_vec()], words(rest)].concat(), comparison)
+}
+
 /// Follows a SCAN from its first reply to its end.
 fn follow(client: &mut Client, step: &Step, first: Reply) -> io::Result<BTreeSet<Vec<u8>>> {
     let mut keys = BTreeSet::new();
@@ -190,7 +211,7 @@ fn follow(client: &mut Client, step: &Step, first: Reply) -> io::Result<BTreeSet
             return Ok(keys);
         }
         let mut next = step.words.clone();
-        next[1] = cursor;
+        next[cursor_at(step)] = cursor;
         reply = client.call(&next)?;
     }
     Err(io::Error::other("SCAN does not end"))
@@ -216,8 +237,10 @@ fn equal(comparison: Comparison, left: &Reply, right: &Reply) -> bool {
 }
 
 fn sorted(reply: &Reply) -> Vec<String> {
-    let mut items: Vec<String> =
-        reply.items().unwrap_or(std::slice::from_ref(reply)).iter().map(Reply::to_string).collect();
+    let mut items: Vec<String> = match reply {
+        Reply::Map(pairs) => pairs.iter().map(|(name, value)| format!("{name} {value}")).collect(),
+        _ => reply.items().unwrap_or(std::slice::from_ref(reply)).iter().map(Reply::to_string).collect(),
+    };
     items.sort();
     items
 }

@@ -19,6 +19,7 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
+use kayvee_keyspace::PackedLimits;
 
 /// The highest `maxclients` that can be asked for.
 pub const MAX_CLIENTS_LIMIT: u32 = 1_000_000;
@@ -320,6 +321,17 @@ pub struct Options {
     pub enable_protected_configs: Allowed,
     /// Values of known names that nothing here depends on, where they are not the default, by name.
     pub kept: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl Options {
+    /// Up to which size hashes are packed.
+    pub(crate) fn hash_limits(&self) -> PackedLimits {
+        packed_limits(self.hash_max_listpack_entries, self.hash_max_listpack_value)
+    }
+}
+
+fn packed_limits(entries: u64, entry_bytes: u64) -> PackedLimits {
+    PackedLimits { entries: entries as usize, entry_bytes: entry_bytes as usize }
 }
 
 impl Default for Options {

@@ -294,9 +294,8 @@ mod tests {
                 };
                 let found = db.find(b"h", 0);
                 if rng.u32(..5) < growth {
-                    let edit = db.edit(b"h", found, 0, |hash: &mut Hash, records| {
-                        hash.set(records, &field, &value, limits)
-                    });
+                    let edit =
+                        db.edit(b"h", found, 0, |hash: &mut Hash, records| hash.set(records, &field, &value, limits));
                     assert_eq!(edit.unwrap().result, model.insert(field.clone(), value).is_none(), "{context:?}");
                 } else if found.is_some() {
                     let edit = db.edit(b"h", found, 0, |hash: &mut Hash, records| Ok(hash.remove(records, &field)));

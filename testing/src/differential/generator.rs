@@ -191,6 +191,7 @@ fn argument(word: &str, random: &mut Random) -> Vec<u8> {
     match word {
         "key" => key(random),
         "value" => value(random),
+        "field" => field(random),
         "integer" => match random.below(4) {
             0 => edge(random),
             1 => value(random),
@@ -243,6 +244,15 @@ fn key(random: &mut Random) -> Vec<u8> {
         1 => b"a key\r\n\0\xff".to_vec(),
         2 => vec![b'k'; 300],
         _ => format!("key:{}", random.below(KEYS)).into(),
+    }
+}
+
+/// A member of a collection: one of few, so that commands meet, but of more than a small collection has.
+fn field(random: &mut Random) -> Vec<u8> {
+    match random.below(12) {
+        0 => value(random),
+        1..=6 => random.below(40).to_string().into(),
+        _ => format!("field:{}", random.below(30)).into(),
     }
 }
 

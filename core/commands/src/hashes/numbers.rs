@@ -48,7 +48,8 @@ pub fn hincrbyfloat(context: &mut Context<'_>, request: Request<'_>) -> Outcome 
         return Err(Error::text("ERR value is NaN or Infinity"));
     }
     let found = context.find_to_change(&request[1], Kind::Hash)?;
-    let not_float = |error| if error == Error::NOT_FLOAT { Error::text("ERR hash value is not a float") } else { error };
+    let not_float =
+        |error| if error == Error::NOT_FLOAT { Error::text("ERR hash value is not a float") } else { error };
     let old = value_of(context, found, &request[2]);
     let old = old.map_or(Ok(counters::LongDouble::ZERO), |value| with_text(value, |text| parser.parse(text)));
     let text = counters::sum_text(old.map_err(not_float)?, increment)?;

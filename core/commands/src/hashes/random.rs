@@ -68,12 +68,7 @@ impl Fields<'_, '_> {
         }
     }
 
-    fn write_sample(
-        &mut self,
-        hash: HashView<'_>,
-        rng: &mut fastrand::Rng,
-        count: usize,
-    ) -> Result<(), OutOfMemory> {
+    fn write_sample(&mut self, hash: HashView<'_>, rng: &mut fastrand::Rng, count: usize) -> Result<(), OutOfMemory> {
         self.head(count.min(hash.len()));
         hash.sample(rng, count, |field, value| self.write(field, value))
     }
