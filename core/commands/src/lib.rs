@@ -34,6 +34,7 @@ mod glob;
 mod harness;
 mod hashes;
 mod info;
+mod lists;
 mod random;
 mod server;
 mod strings;

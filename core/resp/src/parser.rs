@@ -102,6 +102,11 @@ impl<'a> Request<'a> {
         Request { bytes: self.bytes, spans: self.spans.get(at..).unwrap_or_default() }
     }
 
+    /// The request that the first `len` arguments make.
+    pub fn first(self, len: usize) -> Request<'a> {
+        Request { bytes: self.bytes, spans: self.spans.get(..len).unwrap_or(self.spans) }
+    }
+
     /// Whether there is no argument at all: an empty line, which is ignored.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
@@ -114,7 +119,7 @@ impl<'a> Request<'a> {
     }
 
     /// All arguments from `at` on.
-    pub fn from(&self, at: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + use<'a> {
+    pub fn from(&self, at: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + Clone + use<'a> {
         let bytes = self.bytes;
         self.spans.get(at..).unwrap_or_default().iter().map(move |span| &bytes[span.start..span.end])
     }
