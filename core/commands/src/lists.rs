@@ -77,7 +77,7 @@ pub static COMMANDS: &[Command] = &[
     Command {
         name: "lmpop",
         arity: -4,
-        flags: Flags::WRITE,
+        flags: Flags::WRITE.union(Flags::MOVABLEKEYS),
         keys: &[Keys::counted(1, TAKEN)],
         since: "7.0.0",
         complexity: "O(N+M) where N is the number of keys and M the number of elements returned.",

@@ -165,7 +165,8 @@ impl List {
         limit: PartLimit,
     ) -> Result<(), OutOfMemory> {
         if let List::Packed(_) = self {
-            let (bytes, entries) = texts.clone().fold((0, 0), |(bytes, entries), text| (bytes + text.len(), entries + 1));
+            let (bytes, entries) =
+                texts.clone().fold((0, 0), |(bytes, entries), text| (bytes + text.len(), entries + 1));
             self.make_room(bytes, entries, limit)?;
         }
         for text in texts {
@@ -271,7 +272,9 @@ fn remove_equal(packed: &mut Packed, text: &[u8], from: ListEnd, count: usize) -
             ListEnd::Front => Some(at),
             ListEnd::Back => packed.as_ref().before(at),
         };
-        let Some((here, (entry, next))) = here.and_then(|here| Some((here, packed.as_ref().entry(here)?))) else { break };
+        let Some((here, (entry, next))) = here.and_then(|here| Some((here, packed.as_ref().entry(here)?))) else {
+            break;
+        };
         if entry == text {
             packed.remove(here, 1);
             removed += 1;
