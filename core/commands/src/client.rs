@@ -3,11 +3,13 @@
 use crate::{
     Close, Context, Error, Outcome, Pause, ReplyMode, Session,
     args::{copied, integer, is},
+    pubsub::Scope,
     server::help,
     table::{Categories, Command, Flags},
     text::Text,
+    tracking,
 };
-use alloc::{collections::BTreeMap, format};
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 use core::fmt::Write;
 use kayvee_resp::{Protocol, Request};
 
@@ -19,6 +21,14 @@ const PER_CLIENT: &str = "O(N) where N is the number of clients";
 
 pub static SUBCOMMANDS: &[Command] = &[
     Command {
+        name: "caching",
+        arity: 3,
+        since: "6.0.0",
+        summary: "Says whether the connection keeps a copy of what the next command reads.",
+        handler: Some(tracking::caching),
+        ..ROW
+    },
+    Command {
         name: "getname",
         since: "2.6.9",
         summary: "Returns the connection's name.",
@@ -29,7 +39,7 @@ pub static SUBCOMMANDS: &[Command] = &[
         name: "getredir",
         since: "6.0.0",
         summary: "Returns the client that invalidation messages are redirected to.",
-        handler: Some(getredir),
+        handler: Some(tracking::getredir),
         ..ROW
     },
     Command {
@@ -127,10 +137,19 @@ pub static SUBCOMMANDS: &[Command] = &[
         ..ROW
     },
     Command {
+        name: "tracking",
+        arity: -3,
+        since: "6.0.0",
+        complexity: "O(1); some options take O(N) where N is the number of prefixes",
+        summary: "Tells the connection when what it has read changes.",
+        handler: Some(tracking::tracking),
+        ..ROW
+    },
+    Command {
         name: "trackinginfo",
         since: "6.2.0",
         summary: "Tells whether the connection's reads are tracked.",
-        handler: Some(trackinginfo),
+        handler: Some(tracking::trackinginfo),
         ..ROW
     },
     Command {
@@ -173,7 +192,7 @@ fn id(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 }
 
 fn getname(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    let Context { store, reply, slot } = context;
+    let Context { store, reply, slot, .. } = context;
     match store.sessions[*slot as usize].as_ref().map(|session| session.name.as_slice()) {
         None | Some([]) => reply.null(),
         Some(name) => reply.bulk(name),
@@ -205,22 +224,24 @@ fn setinfo(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     Ok(())
 }
 
-fn getredir(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    context.reply.integer(-1);
-    Ok(())
-}
-
-fn trackinginfo(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    let reply = &mut context.reply;
-    reply.map(3);
-    reply.bulk(b"flags");
-    reply.set(1);
-    reply.bulk(b"off");
-    reply.bulk(b"redirect");
-    reply.integer(-1);
-    reply.bulk(b"prefixes");
-    reply.array(0);
-    Ok(())
+/// The letters for what a client is and does.
+fn flags_of(session: &Session) -> String {
+    let tracking = session.tracking.as_deref();
+    let letters = [
+        (session.subscriptions.count() > 0, 'P'),
+        (session.transaction.is_some(), 'x'),
+        (session.waits.is_some(), 'b'),
+        (tracking.is_some(), 't'),
+        (tracking.is_some_and(tracking::Tracking::is_redirect_broken), 'R'),
+        (tracking.is_some_and(tracking::Tracking::is_broadcast), 'B'),
+        (session.watch_broken, 'd'),
+        (session.close == Some(Close::AfterOutput), 'c'),
+        (session.close == Some(Close::Now), 'A'),
+        (session.no_evict, 'e'),
+        (session.no_touch, 'T'),
+    ];
+    let set: String = letters.iter().filter(|(is_set, _)| *is_set).map(|(_, letter)| *letter).collect();
+    if set.is_empty() { "N".into() } else { set }
 }
 
 /// One line of `CLIENT LIST`.
@@ -233,22 +254,15 @@ fn describe(text: &mut Text, session: &Session, now_ns: u64) {
         Some((command, None)) => (command.name, "", ""),
         Some((command, Some(sub))) => (command.name, "|", sub.name),
     };
-    let flags = match (session.close, session.no_evict, session.no_touch) {
-        (Some(Close::AfterOutput), ..) => "c",
-        (Some(Close::Now), ..) => "A",
-        (None, true, true) => "eT",
-        (None, true, false) => "e",
-        (None, false, true) => "T",
-        (None, false, false) => "N",
-    };
+    let flags = flags_of(session);
     let (query, capacity) = (session.pending.query_bytes, session.pending.query_capacity);
     let output = session.output.len();
     // What finds no memory fails the whole text.
     let _ = writeln!(
         text,
-        "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db={} sub=0 psub=0 ssub=0 multi=-1 \
-         qbuf={query} qbuf-free={} argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl={output} oll=0 omem={} tot-mem={} events=r \
-         cmd={command}{bar}{sub} user=default redir=-1 resp={} lib-name={} lib-ver={}",
+        "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db={} sub={} psub={} ssub={} multi={} watch={} \
+         qbuf={query} qbuf-free={} argv-mem=0 multi-mem={} rbs=0 rbp=0 obl={output} oll=0 omem={} tot-mem={} events=r \
+         cmd={command}{bar}{sub} user=default redir={} resp={} lib-name={} lib-ver={}",
         session.id,
         session.remote,
         session.local,
@@ -256,9 +270,16 @@ fn describe(text: &mut Text, session: &Session, now_ns: u64) {
         now_ns.saturating_sub(session.connected_ns) / SECOND_NS,
         now_ns.saturating_sub(session.last_request_ns) / SECOND_NS,
         session.db,
+        session.subscriptions.count_of(Scope::Channel),
+        session.subscriptions.count_of(Scope::Pattern),
+        session.subscriptions.count_of(Scope::Shard),
+        session.transaction.as_ref().map_or(-1, |transaction| transaction.len as i64),
+        session.watched.len(),
         capacity - query,
+        session.transaction.as_ref().map_or(0, |transaction| transaction.requests.capacity()),
         session.output.capacity(),
         session.memory_bytes(),
+        tracking::redirect_of(session),
         if session.protocol == Protocol::Resp3 { 3 } else { 2 },
         shown(&session.lib_name),
         shown(&session.lib_ver),
@@ -367,15 +388,16 @@ fn kill(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let filter =
         if by_address { Filter { remote: Some(&request[2]), ..Filter::default() } } else { parse_filter(request)? };
     let own_id = context.session().id;
-    let mut killed = 0;
-    for (slot, session) in context.store.sessions.iter_mut().enumerate() {
+    let mut ended = Vec::new();
+    for (slot, session) in (0..).zip(&mut context.store.sessions) {
         let lives = |session: &&mut Session| session.close != Some(Close::Now) && filter.matches(session, own_id);
         let Some(session) = session.as_deref_mut().filter(lives) else { continue };
         // Its own reply shall still arrive.
         session.close = Some(if session.id == own_id { Close::AfterOutput } else { Close::Now });
-        context.store.touched.push(slot as u32);
-        killed += 1;
+        ended.push(slot);
     }
+    let killed = ended.len() as i64;
+    ended.into_iter().for_each(|slot| context.store.touch(slot));
     match (by_address, killed) {
         (true, 0) => return Err(Error::text("ERR No such client")),
         (true, _) => context.reply.ok(),
@@ -456,9 +478,11 @@ fn unblock(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         Some(how) if request.len() == 4 && (is(how, "timeout") || is(how, "error")) => {}
         Some(_) => return Err(Error::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
     }
-    integer(&request[2])?;
-    // No command here blocks its client.
-    context.reply.integer(0);
+    let is_error = request.get(3).is_some_and(|how| is(how, "error"));
+    const UNBLOCKED: Error = Error::text("UNBLOCKED client unblocked via CLIENT UNBLOCK");
+    let slot = context.store.slot_of(integer(&request[2])? as u64);
+    let waited = slot.is_some_and(|slot| context.store.give_up_waiting(slot, is_error.then_some(&UNBLOCKED)));
+    context.reply.integer(waited.into());
     Ok(())
 }
 

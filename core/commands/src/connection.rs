@@ -3,10 +3,11 @@
 use crate::{
     Close, Context, Error, Outcome, ReplyMode,
     args::{copied, int, integer, is},
-    client,
+    client, pubsub,
     server::REDIS_VERSION,
     store::Store,
     table::{Categories, Command, Flags},
+    transactions,
 };
 use alloc::vec::Vec;
 use kayvee_resp::{Protocol, Request};
@@ -97,6 +98,9 @@ pub static COMMANDS: &[Command] = &[
 ];
 
 fn ping(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    if request.len() <= 2 && pubsub::pong(context, request.get(1).unwrap_or_default()) {
+        return Ok(());
+    }
     match (request.len(), request.get(1)) {
         (1, _) => context.reply.simple("PONG"),
         (2, Some(message)) => context.reply.bulk(message),
@@ -126,6 +130,9 @@ fn quit(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 
 fn reset(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     let authenticated = context.store.options.requirepass.is_empty();
+    transactions::end(context);
+    context.store.stop_listening_at_all(context.slot);
+    context.store.stop_tracking(context.slot);
     let session = context.session();
     session.db = 0;
     session.protocol = Protocol::Resp2;

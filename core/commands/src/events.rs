@@ -1,6 +1,7 @@
 //! Keyspace events: what happens to keys, told to those who subscribe to it, by `notify-keyspace-events`.
 
 use crate::{Store, table::bits};
+use alloc::{format, string::String};
 
 /// Kinds of keyspace events. They combine with `|`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,13 +54,114 @@ impl EventClass {
     );
 }
 
+impl EventClass {
+    /// Reads letters, as `notify-keyspace-events` takes them.
+    pub fn parse(letters: &[u8]) -> Option<EventClass> {
+        letters.iter().try_fold(EventClass::NONE, |classes, letter| {
+            let known = EventClass::NAMES.iter().find(|(_, name)| name.as_bytes() == [*letter]);
+            match letter {
+                b'A' => Some(classes | EventClass::ALL),
+                _ => known.map(|(class, _)| classes | *class),
+            }
+        })
+    }
+
+    /// The letters, as Redis orders them.
+    pub fn letters(self) -> String {
+        const ORDER: &str = "g$lshzxetdnKEm";
+        let all = self.contains(EventClass::ALL);
+        let is_shown = |letter: &char| {
+            let (class, _) =
+                EventClass::NAMES.iter().find(|(_, name)| name.starts_with(*letter)).expect("all have one");
+            self.contains(*class) && !(all && EventClass::ALL.contains(*class))
+        };
+        let start = if all { "A" } else { "" };
+        start.chars().chain(ORDER.chars().filter(is_shown)).collect()
+    }
+}
+
 impl Store {
     /// Notes that a key has changed.
-    pub fn changed(&mut self, _db: usize, _key: &[u8]) {
+    pub fn changed(&mut self, db: usize, key: &[u8]) {
         self.changes += 1;
+        if !self.watchers.is_empty() {
+            self.break_watches(db, key);
+        }
+        if !self.waiting.is_empty() {
+            self.wake_waiting(db, key);
+        }
+        if self.tracking.is_in_use() {
+            self.invalidate(key);
+        }
+    }
+
+    /// Notes that all keys of a database have changed: they are gone, or another database's keys take their place.
+    pub fn db_changed(&mut self, db: usize, replacement: Option<usize>) {
+        self.changes += 1;
+        if !self.watchers.is_empty() {
+            self.break_all_watches(db, replacement);
+        }
+    }
+
+    /// Tells which keys of a database were found expired, to those who want to know.
+    pub fn report_expired(&mut self, db: usize) {
+        let names = self.dbs[db].take_expired_names();
+        if self.wants_expired_names() {
+            self.dbs[db].note_expired_names();
+        }
+        for name in names {
+            self.changed(db, &name);
+            self.notify(EventClass::EXPIRED, "expired", db, &name);
+        }
+    }
+
+    /// Lets the databases note which keys expire, if anybody wants to know.
+    pub fn watch_expiry(&mut self) {
+        if self.wants_expired_names() {
+            self.dbs.iter_mut().for_each(kayvee_keyspace::Db::note_expired_names);
+        }
+    }
+
+    fn wants_expired_names(&self) -> bool {
+        self.options.notify_keyspace_events.contains(EventClass::EXPIRED)
+            || self.tracking.is_in_use()
+            || !self.watchers.is_empty()
     }
 
     /// Tells those who listen to keyspace events.
     #[inline]
-    pub fn notify(&mut self, _class: EventClass, _event: &'static str, _db: usize, _key: &[u8]) {}
+    pub fn notify(&mut self, class: EventClass, event: &str, db: usize, key: &[u8]) {
+        let wanted = self.options.notify_keyspace_events;
+        if wanted.contains(class) {
+            self.publish_event(wanted, event, db, key);
+        }
+    }
+
+    #[cold]
+    fn publish_event(&mut self, wanted: EventClass, event: &str, db: usize, key: &[u8]) {
+        if wanted.contains(EventClass::KEYSPACE) {
+            let mut channel = format!("__keyspace@{db}__:").into_bytes();
+            // Without memory for the name nobody can be told.
+            if channel.try_reserve(key.len()).is_ok() {
+                channel.extend_from_slice(key);
+                self.publish(&channel, event.as_bytes());
+            }
+        }
+        if wanted.contains(EventClass::KEYEVENT) {
+            self.publish(format!("__keyevent@{db}__:{event}").as_bytes(), key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_read_back() {
+        for (given, shown) in [("", ""), ("KEA", "AKE"), ("Ex", "xE"), ("g$lshzxetdKEnm", "AnKEm"), ("AKEm", "AKEm")] {
+            assert_eq!(EventClass::parse(given.as_bytes()).unwrap().letters(), shown);
+        }
+        assert_eq!(EventClass::parse(b"q"), None);
+    }
 }

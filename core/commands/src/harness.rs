@@ -1,6 +1,6 @@
 //! A store with one client, a clock that stands still and a heap that says what it is told, for tests.
 
-use crate::{Environment, Session, Store, options::Options, session::Pending};
+use crate::{Environment, Session, Store, options::Options};
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::cell::Cell;
 use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
@@ -65,7 +65,7 @@ impl Harness {
             seed: [3; 32],
         };
         let mut store = Store::new(Options::default(), environment, Now::default());
-        store.sessions.push(Some(Box::new(session())));
+        store.sessions.push(Some(Box::new(Session::new(1, String::new(), String::new(), true, 0))));
         let mut harness = Harness { store, heap };
         harness.at_ms(START_MS);
         harness
@@ -103,30 +103,5 @@ impl Harness {
         for (request, reply) in exchanges {
             assert_eq!(self.run(request), *reply, "{request}");
         }
-    }
-}
-
-fn session() -> Session {
-    Session {
-        id: 1,
-        remote: String::new(),
-        local: String::new(),
-        name: Vec::new(),
-        lib_name: Vec::new(),
-        lib_ver: Vec::new(),
-        db: 0,
-        protocol: Default::default(),
-        authenticated: true,
-        reply_mode: Default::default(),
-        no_evict: false,
-        no_touch: false,
-        connected_ns: 0,
-        last_request_ns: 0,
-        last_command: None,
-        requests: 0,
-        output: Vec::new(),
-        pending: Pending::default(),
-        close: None,
-        over_soft_limit_since_ns: None,
     }
 }

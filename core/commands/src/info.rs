@@ -2,6 +2,7 @@
 
 use crate::{
     Context, Outcome, Session, Store,
+    pubsub::Scope,
     server::REDIS_VERSION,
     table::{Command, FAMILIES},
     text::Text,
@@ -89,9 +90,13 @@ fn clients(store: &Store, out: &mut Text) {
     line(out, "maxclients", store.options.maxclients);
     line(out, "client_recent_max_input_buffer", most(|session| session.pending.query_capacity));
     line(out, "client_recent_max_output_buffer", most(|session| session.output.capacity()));
-    line(out, "blocked_clients", 0);
-    line(out, "tracking_clients", 0);
-    line(out, "clients_in_timeout_table", 0);
+    line(out, "blocked_clients", store.blocked_clients);
+    line(out, "tracking_clients", store.tracking.counts()[0]);
+    line(out, "clients_in_timeout_table", store.deadlines.len());
+    line(out, "pubsub_clients", store.all_sessions().filter(|session| session.subscriptions.count() > 0).count());
+    line(out, "watching_clients", store.all_sessions().filter(|session| !session.watched.is_empty()).count());
+    line(out, "total_watched_keys", store.watchers.len());
+    line(out, "total_blocking_keys", store.waiting.len());
 }
 
 /// A number of bytes as people read it.
@@ -141,6 +146,7 @@ fn persistence(_: &Store, out: &mut Text) {
 }
 
 fn stats(store: &Store, out: &mut Text) {
+    let [_, tracked_keys, tracked_items, tracked_prefixes] = store.tracking.counts();
     let stats = &store.stats;
     let rates = store.rates();
     line(out, "instantaneous_ops_per_sec", format!("{:.0}", rates.commands));
@@ -154,11 +160,14 @@ fn stats(store: &Store, out: &mut Text) {
         ("expired_time_cap_reached_count", stats.expiry_rounds_cut),
         ("total_reads_processed", stats.reads),
         ("total_writes_processed", stats.writes),
-        ("pubsub_channels", 0),
-        ("pubsub_patterns", 0),
+        ("pubsub_channels", store.listeners.count(Scope::Channel) as u64),
+        ("pubsub_patterns", store.listeners.count(Scope::Pattern) as u64),
+        ("pubsubshard_channels", store.listeners.count(Scope::Shard) as u64),
         ("latest_fork_usec", 0),
         ("total_forks", 0),
-        ("tracking_total_keys", 0),
+        ("tracking_total_keys", tracked_keys as u64),
+        ("tracking_total_items", tracked_items as u64),
+        ("tracking_total_prefixes", tracked_prefixes as u64),
         ("unexpected_error_replies", 0),
         ("total_net_input_bytes", stats.net_input_bytes),
         ("total_net_output_bytes", stats.net_output_bytes),

@@ -9,16 +9,20 @@
 extern crate alloc;
 
 mod args;
+mod blocking;
 mod context;
 mod error;
 mod events;
+mod execute;
 mod expiry;
 pub mod options;
+mod per_key;
 mod session;
 mod store;
 pub mod table;
 
-pub use context::Context;
+pub use blocking::{OnTimeout, Patience, timeout_ms, timeout_ns};
+pub use context::{Context, Origin};
 pub use error::{Error, Outcome};
 pub use events::EventClass;
 pub use session::{Close, Pending, ReplyMode, Session};
@@ -34,8 +38,10 @@ mod glob;
 mod harness;
 mod hashes;
 mod info;
-mod lists;
+mod pubsub;
 mod random;
 mod server;
 mod strings;
 mod text;
+mod tracking;
+mod transactions;

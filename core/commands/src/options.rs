@@ -15,6 +15,7 @@ pub use table::{OPTIONS, OptionSpec, Property};
 pub use text::{LoadError, arguments_text};
 pub use value::parse_memory;
 
+use crate::EventClass;
 use alloc::{
     string::{String, ToString},
     vec::Vec,
@@ -132,74 +133,6 @@ pub enum ClientsMemory {
     Percent(u8),
 }
 
-/// Classes of keyspace events, by their letters in `notify-keyspace-events`. They combine with `|`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Events(pub u16);
-
-impl Events {
-    const LETTERS: &[u8; 14] = b"g$lshzxetdnKEm";
-    /// All classes of what happens to keys, but not [`NEW`](Self::NEW) and [`MISS`](Self::MISS): the letter `A`.
-    pub const ALL: Events = Events((1 << 10) - 1);
-    /// Commands for any type.
-    pub const GENERIC: Events = Events(1 << 0);
-    /// Strings.
-    pub const STRING: Events = Events(1 << 1);
-    /// Lists.
-    pub const LIST: Events = Events(1 << 2);
-    /// Sets.
-    pub const SET: Events = Events(1 << 3);
-    /// Hashes.
-    pub const HASH: Events = Events(1 << 4);
-    /// Sorted sets.
-    pub const SORTED_SET: Events = Events(1 << 5);
-    /// Keys that expired.
-    pub const EXPIRED: Events = Events(1 << 6);
-    /// Keys that made way.
-    pub const EVICTED: Events = Events(1 << 7);
-    /// Streams.
-    pub const STREAM: Events = Events(1 << 8);
-    /// Types of modules, which there are none of.
-    pub const MODULE: Events = Events(1 << 9);
-    /// New keys.
-    pub const NEW: Events = Events(1 << 10);
-    /// Messages on `__keyspace@DB__:KEY`.
-    pub const KEYSPACE: Events = Events(1 << 11);
-    /// Messages on `__keyevent@DB__:EVENT`.
-    pub const KEYEVENT: Events = Events(1 << 12);
-    /// Look-ups of keys that are not there.
-    pub const MISS: Events = Events(1 << 13);
-
-    /// Whether any of `other` is in it.
-    pub const fn intersects(self, other: Events) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    /// Whether all of `other` is in it.
-    pub const fn contains(self, other: Events) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Reads the option's letters.
-    pub fn parse(letters: &[u8]) -> Option<Events> {
-        letters.iter().try_fold(Events::default(), |events, letter| match letter {
-            b'A' => Some(Events(events.0 | Events::ALL.0)),
-            _ => {
-                let bit = Events::LETTERS.iter().position(|known| known == letter)?;
-                Some(Events(events.0 | 1 << bit))
-            }
-        })
-    }
-}
-
-impl core::fmt::Display for Events {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let hidden = if self.contains(Events::ALL) { Events::ALL.0 } else { 0 };
-        f.write_str(if hidden != 0 { "A" } else { "" })?;
-        let shown = Events::LETTERS.iter().enumerate().filter(|(bit, _)| self.0 & !hidden & 1 << bit != 0);
-        shown.map(|(_, letter)| *letter as char).try_for_each(|letter| write!(f, "{letter}"))
-    }
-}
-
 /// What a signal asks of the store, besides to end: `shutdown-on-sigint` and `shutdown-on-sigterm`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -266,7 +199,7 @@ pub struct Options {
     pub stream_node_max_entries: u64,
     pub hll_sparse_max_bytes: u64,
     /// Events that are published.
-    pub notify_keyspace_events: Events,
+    pub notify_keyspace_events: EventClass,
     /// Microseconds above which a command is kept in the slow log (negative: never), and how many are kept.
     pub slowlog_log_slower_than: i64,
     pub slowlog_max_len: u64,
@@ -371,7 +304,7 @@ impl Default for Options {
             stream_node_max_bytes: 4096,
             stream_node_max_entries: 100,
             hll_sparse_max_bytes: 3000,
-            notify_keyspace_events: Events::default(),
+            notify_keyspace_events: EventClass::NONE,
             slowlog_log_slower_than: 10_000,
             slowlog_max_len: 128,
             latency_monitor_threshold: 0,
@@ -481,13 +414,5 @@ mod tests {
     #[test]
     fn names_are_sorted() {
         assert!(OPTIONS.windows(2).all(|pair| pair[0].name < pair[1].name));
-    }
-
-    #[test]
-    fn events_have_letters() {
-        for (letters, shown) in [("KEA", "AKE"), ("g$lshzxetd", "A"), ("Kl", "lK"), ("mn", "nm"), ("", "")] {
-            assert_eq!(Events::parse(letters.as_bytes()).unwrap().to_string(), shown);
-        }
-        assert_eq!(Events::parse(b"y"), None);
     }
 }

@@ -235,6 +235,12 @@ fn dbsize(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     Ok(())
 }
 
+/// The error for a known subcommand that is used in a wrong way.
+pub fn unknown_use(request: Request<'_>, container: &str) -> Error {
+    let after = format!("'. Try {container} HELP.");
+    Error::showing("ERR unknown subcommand or wrong number of arguments for '", &request[1], &after)
+}
+
 /// Checks the one option of the flushing commands. Freeing is quick enough here to be the same in both ways.
 fn check_flush_option(request: Request<'_>) -> Outcome {
     match (request.len(), request.get(1)) {
@@ -246,7 +252,9 @@ fn check_flush_option(request: Request<'_>) -> Outcome {
 
 fn flushdb(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     check_flush_option(request)?;
-    *context.db() = context.store.empty_db();
+    let db = context.db_index();
+    context.store.flush(db);
+    context.store.invalidate_all();
     context.reply.ok();
     Ok(())
 }
@@ -254,8 +262,9 @@ fn flushdb(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 fn flushall(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     check_flush_option(request)?;
     for index in 0..context.store.dbs.len() {
-        context.store.dbs[index] = context.store.empty_db();
+        context.store.flush(index);
     }
+    context.store.invalidate_all();
     context.reply.ok();
     Ok(())
 }
@@ -266,7 +275,7 @@ fn swapdb(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let index =
         |number: i32| usize::try_from(number).ok().filter(|&n| n < context.store.dbs.len()).ok_or(Error::DB_INDEX);
     let (first, second) = (index(first)?, index(second)?);
-    context.store.dbs.swap(first, second);
+    context.store.swap(first, second);
     context.reply.ok();
     Ok(())
 }

@@ -1,5 +1,5 @@
-use crate::table::Command;
-use alloc::{string::String, vec::Vec};
+use crate::{blocking::Wait, pubsub::Subscriptions, table::Command, tracking::Tracking, transactions::Transaction};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use kayvee_resp::Protocol;
 
 /// Whether a client wants replies, as `CLIENT REPLY` sets it.
@@ -72,6 +72,20 @@ pub struct Session {
     pub output: Vec<u8>,
     /// Its unexecuted requests.
     pub pending: Pending,
+    /// Whether it is in the list of clients that the engine has to look at.
+    pub(crate) is_touched: bool,
+    /// The commands since `MULTI`.
+    pub transaction: Option<Box<Transaction>>,
+    /// The keys that it watches, each with its database, and whether one of them has changed.
+    pub watched: Vec<(usize, Vec<u8>)>,
+    #[allow(missing_docs)]
+    pub watch_broken: bool,
+    /// The channels that it listens to.
+    pub subscriptions: Subscriptions,
+    /// How it keeps copies of what it reads.
+    pub tracking: Option<Box<Tracking>>,
+    /// What it waits for, while it is blocked.
+    pub waits: Option<Box<Wait>>,
     /// Set when the connection is to end.
     pub close: Option<Close>,
     /// Since when its output has been above the soft limit, in monotonic nanoseconds.
@@ -84,11 +98,48 @@ impl Session {
         self.remote.starts_with("127.") || self.remote.starts_with("[::1]") || self.remote.starts_with('/')
     }
 
+    /// A client that has just connected.
+    pub fn new(id: u64, remote: String, local: String, authenticated: bool, now_ns: u64) -> Session {
+        Session {
+            id,
+            remote,
+            local,
+            name: Vec::new(),
+            lib_name: Vec::new(),
+            lib_ver: Vec::new(),
+            db: 0,
+            protocol: Protocol::default(),
+            authenticated,
+            reply_mode: ReplyMode::default(),
+            no_evict: false,
+            no_touch: false,
+            connected_ns: now_ns,
+            last_request_ns: now_ns,
+            last_command: None,
+            requests: 0,
+            output: Vec::new(),
+            pending: Pending::default(),
+            is_touched: false,
+            transaction: None,
+            watched: Vec::new(),
+            watch_broken: false,
+            subscriptions: Subscriptions::default(),
+            tracking: None,
+            waits: None,
+            close: None,
+            over_soft_limit_since_ns: None,
+        }
+    }
+
     /// Bytes of memory that the client takes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Session>()
             + self.output.capacity()
             + self.pending.query_capacity
+            + self.transaction.as_ref().map_or(0, |transaction| transaction.requests.capacity())
+            + self.waits.as_ref().map_or(0, |waits| waits.memory_bytes())
+            + self.subscriptions.memory_bytes()
+            + self.watched.iter().map(|(_, key)| size_of::<(usize, Vec<u8>)>() + key.capacity()).sum::<usize>()
             + self.name.capacity()
             + self.remote.capacity()
             + self.local.capacity()

@@ -1,9 +1,18 @@
 use crate::{
     Session,
+    blocking::Waiting,
     options::{ClientsMemory, OptionError, Options},
+    per_key::PerKey,
+    pubsub::Listeners,
     table::{ByName, Command},
+    tracking::Trackers,
 };
-use alloc::{boxed::Box, collections::VecDeque, string::String, vec::Vec};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeSet, VecDeque},
+    string::String,
+    vec::Vec,
+};
 use kayvee_keyspace::{Db, HashKey};
 use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
 
@@ -145,7 +154,23 @@ pub struct Store {
     /// A pause that is in force.
     pub pause: Option<Pause>,
     /// Slots of clients that a command of another client has given output or ended.
-    pub touched: Vec<u32>,
+    pub(crate) touched: Vec<u32>,
+    /// The slot of the client whose command runs, and messages to it, which follow the reply.
+    pub(crate) running: Option<u32>,
+    pub(crate) messages_to_running: Vec<u8>,
+    /// The slots of the clients that watch a key.
+    pub(crate) watchers: PerKey<Vec<u32>>,
+    /// The clients that wait for a key, and keys that somebody waits for and that have changed.
+    pub(crate) waiting: PerKey<Waiting>,
+    pub(crate) changed_keys: VecDeque<(usize, Vec<u8>)>,
+    /// When waits end, in monotonic nanoseconds, and whose.
+    pub(crate) deadlines: BTreeSet<(u64, u32)>,
+    /// Number of clients that wait.
+    pub blocked_clients: usize,
+    /// Who listens to which channels.
+    pub listeners: Listeners,
+    /// Which clients keep copies of which keys.
+    pub(crate) tracking: Trackers,
     /// Set when the store is to end, with the exit status.
     pub shutdown: Option<u8>,
     /// How often each command was called, by the address of its row.
@@ -201,6 +226,15 @@ impl Store {
             run_id,
             pause: None,
             touched: Vec::new(),
+            running: None,
+            messages_to_running: Vec::new(),
+            watchers: PerKey::default(),
+            waiting: PerKey::default(),
+            changed_keys: VecDeque::new(),
+            deadlines: BTreeSet::new(),
+            blocked_clients: 0,
+            listeners: Listeners::default(),
+            tracking: Trackers::default(),
             shutdown: None,
             calls: Vec::new(),
             timed: None,
@@ -209,6 +243,39 @@ impl Store {
             active_expiry: true,
             hash_key,
         }
+    }
+
+    /// Makes sure that so many clients can be touched at a time.
+    pub fn reserve_touched(&mut self, clients: usize) -> Result<(), alloc::collections::TryReserveError> {
+        self.touched.try_reserve(clients.saturating_sub(self.touched.len()))
+    }
+
+    /// Empties a database.
+    pub fn flush(&mut self, db: usize) {
+        self.db_changed(db, None);
+        self.dbs[db] = self.empty_db();
+        // Whoever waits for a stream's group has to learn that it is gone.
+        self.wake_all_waiting(db);
+    }
+
+    /// Lets two databases change places.
+    pub fn swap(&mut self, first: usize, second: usize) {
+        if first == second {
+            return;
+        }
+        self.db_changed(first, Some(second));
+        self.db_changed(second, Some(first));
+        self.dbs.swap(first, second);
+        self.wake_all_waiting(first);
+        self.wake_all_waiting(second);
+    }
+
+    /// Forgets a client: nobody waits, watches or listens in its name any more.
+    pub fn forget(&mut self, slot: u32) {
+        self.unblock(slot);
+        self.unwatch(slot);
+        self.stop_listening_at_all(slot);
+        self.stop_tracking(slot);
     }
 
     /// An empty database, to put in another one's place.

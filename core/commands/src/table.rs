@@ -359,11 +359,13 @@ impl Command {
 /// Every command, in alphabetical order within its family.
 pub static FAMILIES: &[&[Command]] = &[
     crate::strings::COMMANDS,
-    crate::lists::COMMANDS,
     crate::hashes::COMMANDS,
     crate::generic::COMMANDS,
     crate::connection::COMMANDS,
     crate::server::COMMANDS,
+    crate::transactions::COMMANDS,
+    crate::pubsub::COMMANDS,
+    crate::blocking::COMMANDS,
 ];
 
 /// All commands.

@@ -60,6 +60,8 @@ pub struct Db {
     expire_cursor: u64,
     /// Keys that were found expired when they were looked up, since [`Db::take_lazily_expired`].
     lazily_expired: u64,
+    /// The names of keys that were found expired, while somebody wants to know them.
+    expired_names: Option<Vec<Vec<u8>>>,
     /// What is left of large values that were removed. It is freed in slices.
     garbage: Vec<Data>,
 }
@@ -77,6 +79,7 @@ impl Db {
             volatile: Index::new(),
             expire_cursor: 0,
             lazily_expired: 0,
+            expired_names: None,
             garbage: Vec::new(),
         }
     }
@@ -118,11 +121,43 @@ impl Db {
         let (hash, record) = self.lookup(key);
         let found = Found { record: record?, hash };
         if self.is_expired(found.record, now_ms) {
-            self.remove(found);
+            self.remove_expired(found);
             self.lazily_expired += 1;
             return None;
         }
         Some(found)
+    }
+
+    /// Removes a key whose time has come.
+    fn remove_expired(&mut self, found: Found) {
+        if let Some(names) = &mut self.expired_names
+            && let Ok(name) = crate::record::copied(self.records.key(found.record))
+            && names.try_reserve(1).is_ok()
+        {
+            names.push(name);
+        }
+        self.remove(found);
+    }
+
+    /// Whether there are names for [`take_expired_names`](Self::take_expired_names).
+    #[inline]
+    pub fn has_expired_names(&self) -> bool {
+        self.expired_names.as_ref().is_some_and(|names| !names.is_empty())
+    }
+
+    /// Notes the names of keys that expire from now on, for [`take_expired_names`](Self::take_expired_names).
+    pub fn note_expired_names(&mut self) {
+        self.expired_names.get_or_insert_default();
+    }
+
+    /// The names of keys that were found expired since the last call. They are noted no more if nobody wants to know.
+    pub fn take_expired_names(&mut self) -> Vec<Vec<u8>> {
+        self.expired_names.take().unwrap_or_default()
+    }
+
+    /// Whether a key is there whose time has come.
+    pub fn is_expired_key(&self, key: &[u8], now_ms: u64) -> bool {
+        self.lookup(key).1.is_some_and(|record| self.is_expired(record, now_ms))
     }
 
     #[inline]
@@ -157,7 +192,6 @@ impl Db {
         match self.kind(found) {
             Kind::String => self.records.string_encoding(found.record),
             Kind::Hash => self.hash(found).encoding(),
-            Kind::List => self.list(found).encoding(),
             kind => unreachable!("there is no {} yet", kind.name()),
         }
     }
@@ -480,7 +514,7 @@ impl Db {
         self.lazily_expired += due.len() as u64;
         for record in due {
             let hash = self.records.hash_of(record);
-            self.remove(Found { record, hash });
+            self.remove_expired(Found { record, hash });
         }
         result
     }
@@ -494,7 +528,7 @@ impl Db {
             if !self.is_expired(record, now_ms) {
                 return Some(found);
             }
-            self.remove(found);
+            self.remove_expired(found);
             self.lazily_expired += 1;
         }
         None
@@ -514,7 +548,7 @@ impl Db {
             slice.expired += due.len();
             for record in due.drain(..) {
                 let hash = self.records.hash_of(record);
-                self.remove(Found { record, hash });
+                self.remove_expired(Found { record, hash });
             }
             if self.expire_cursor == 0 {
                 break;

@@ -1,4 +1,4 @@
-use alloc::vec::Vec;
+use alloc::{collections::TryReserveError, vec::Vec};
 
 /// The protocol version that a client speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -231,6 +231,21 @@ impl<'a> Writer<'a> {
     pub fn set(&mut self, len: usize) {
         self.header(if self.protocol == Protocol::Resp3 { b'~' } else { b'*' }, len as i64);
     }
+}
+
+/// Writes a request of these words, as clients send them, behind what `out` holds. Nothing is written where there is no
+/// memory for it.
+pub fn encode<'w>(words: impl ExactSizeIterator<Item = &'w [u8]>, out: &mut Vec<u8>) -> Result<(), TryReserveError> {
+    let start = out.len();
+    let mut writer = Writer::new(out, Protocol::Resp2);
+    writer.array(words.len());
+    words.for_each(|word| writer.bulk(word));
+    if writer.failed() {
+        writer.truncate(start);
+        // The error that there was, or one for what it takes in all.
+        out.try_reserve(usize::MAX)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ struct Connection {
     sent: usize,
     /// Whether it is in the ready queue.
     is_ready: bool,
-    /// Whether its next request waits for the end of a `CLIENT PAUSE`.
+    /// Whether its next request waits for the end of a `CLIENT PAUSE` or of a command that blocks.
     is_held: bool,
 }
 
@@ -84,7 +84,7 @@ enum Stop {
         /// Bytes that the next request has at least, as far as it can be told.
         at_least: usize,
     },
-    /// A pause is in force.
+    /// A pause is in force, or the client waits for something.
     Held,
     /// The connection ends.
     Closing,
@@ -132,6 +132,7 @@ impl Engine {
     /// Starts a turn: all that happens until the next one happens at `now`.
     pub fn begin_turn(&mut self, now: Now) {
         self.store.now = now;
+        self.store.watch_expiry();
     }
 
     /// Admits a new connection.
@@ -154,28 +155,8 @@ impl Engine {
             self.connections.len() as u32 - 1
         });
         let now_ns = self.store.now.monotonic_ns;
-        let session = Session {
-            id: self.next_client_id,
-            remote: peer.remote,
-            local: peer.local,
-            name: Vec::new(),
-            lib_name: Vec::new(),
-            lib_ver: Vec::new(),
-            db: 0,
-            protocol: Default::default(),
-            authenticated: self.store.options.requirepass.is_empty(),
-            reply_mode: Default::default(),
-            no_evict: false,
-            no_touch: false,
-            connected_ns: now_ns,
-            last_request_ns: now_ns,
-            last_command: None,
-            requests: 0,
-            output: Vec::new(),
-            pending: Pending::default(),
-            close: None,
-            over_soft_limit_since_ns: None,
-        };
+        let authenticated = self.store.options.requirepass.is_empty();
+        let session = Session::new(self.next_client_id, peer.remote, peer.local, authenticated, now_ns);
         let connection = Connection {
             parser: Parser::new(),
             query: Vec::new(),
@@ -198,7 +179,7 @@ impl Engine {
         self.connections.try_reserve(1)?;
         self.store.sessions.try_reserve(1)?;
         self.free_slots.try_reserve(slots - self.free_slots.len())?;
-        self.store.touched.try_reserve(slots.saturating_sub(self.store.touched.len()))?;
+        self.store.reserve_touched(slots)?;
         self.ready.try_reserve(slots.saturating_sub(self.ready.len()))
     }
 
@@ -242,6 +223,9 @@ impl Engine {
             };
             if session.close.is_some() {
                 return (bytes.len(), Stop::Closing);
+            }
+            if session.waits.is_some() {
+                return (used, Stop::Held);
             }
             let limits =
                 Limits { bulk_bytes: self.store.options.proto_max_bulk_len, authenticated: session.authenticated };
@@ -331,7 +315,8 @@ impl Engine {
 
     /// Ends a connection whose unsent replies exceed their limits.
     fn check_output(&mut self, slot: u32) {
-        let limit = self.store.options.client_output_buffer_limit[0];
+        const CLASSES: [usize; 2] = [0, 2];
+        let limits = CLASSES.map(|class| self.store.options.client_output_buffer_limit[class]);
         let now_ns = self.store.now.monotonic_ns;
         let (Some(session), Some(connection)) =
             (self.store.sessions[slot as usize].as_deref_mut(), self.connections[slot as usize].as_deref())
@@ -339,6 +324,7 @@ impl Engine {
             return;
         };
         let bytes = (session.output.len() - connection.sent) as u64;
+        let limit = limits[usize::from(session.subscriptions.count() > 0)];
         let over_hard = limit.hard_bytes > 0 && bytes > limit.hard_bytes;
         let since = match session.over_soft_limit_since_ns {
             _ if limit.soft_bytes == 0 || bytes <= limit.soft_bytes => None,
@@ -361,7 +347,9 @@ impl Engine {
     /// Forgets a client whose connection is gone. Its id may be given out again from now on.
     pub fn disconnect(&mut self, client: ClientId) {
         let slot = client.0 as usize;
-        if self.store.sessions.get_mut(slot).and_then(Option::take).is_some() {
+        if self.store.sessions.get(slot).is_some_and(Option::is_some) {
+            self.store.forget(client.0);
+            self.store.sessions[slot] = None;
             self.connections[slot] = None;
             self.free_slots.push(client.0);
             self.store.clients -= 1;
@@ -388,19 +376,37 @@ impl Engine {
             self.next_sweep_ns = now_ns + SECOND_NS;
         }
         self.relieve_memory();
-        while let Some(slot) = self.store.touched.pop() {
+        self.store.end_waits();
+        self.serve_touched();
+        // What clients had sent while they waited may have changed more.
+        self.store.broadcast_invalidations();
+        self.serve_touched();
+    }
+
+    /// Goes on with clients that a command of another one has unblocked or written to.
+    fn serve_touched(&mut self) {
+        while let Some(slot) = self.store.next_touched() {
+            self.resume_held(slot);
+            self.check_output(slot);
             self.mark_ready(ClientId(slot));
         }
+    }
+
+    /// Executes what a client had sent while it could not be served. Returns whether it had.
+    fn resume_held(&mut self, slot: u32) -> bool {
+        let waits = self.store.sessions[slot as usize].as_ref().is_some_and(|session| session.waits.is_some());
+        let held = self.connections[slot as usize].take_if(|connection| connection.is_held && !waits);
+        let Some(mut connection) = held else { return false };
+        self.resume(slot, &mut connection);
+        self.connections[slot as usize] = Some(connection);
+        self.store.end_timing();
+        true
     }
 
     /// Executes what waited for the end of a pause.
     fn release_held(&mut self) {
         for slot in 0..self.connections.len() as u32 {
-            let held = self.connections[slot as usize].take_if(|connection| connection.is_held);
-            if let Some(mut connection) = held {
-                self.resume(slot, &mut connection);
-                self.connections[slot as usize] = Some(connection);
-                self.store.end_timing();
+            if self.resume_held(slot) {
                 self.check_output(slot);
                 self.mark_ready(ClientId(slot));
             }
@@ -418,6 +424,9 @@ impl Engine {
             let db = &mut self.store.dbs[self.expire_db];
             let slice = db.expire_slice(self.store.now.unix_ms(), limit);
             self.store.stats.expired_keys += slice.expired as u64 + db.take_lazily_expired();
+            if db.has_expired_names() {
+                self.store.report_expired(self.expire_db);
+            }
             let stats = &mut self.store.stats;
             stats.expiry_examined = stats.expiry_examined * EXPIRY_STATS_KEPT + slice.examined as f64;
             stats.expiry_found = stats.expiry_found * EXPIRY_STATS_KEPT + slice.expired as f64;
@@ -438,7 +447,9 @@ impl Engine {
         let now_ns = self.store.now.monotonic_ns;
         for slot in 0..self.connections.len() as u32 {
             let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else { continue };
-            if timeout_ns > 0 && now_ns - session.last_request_ns > timeout_ns && session.close.is_none() {
+            let may_idle = session.waits.is_some() || session.subscriptions.count() > 0;
+            let is_idle = timeout_ns > 0 && now_ns - session.last_request_ns > timeout_ns && !may_idle;
+            if is_idle && session.close.is_none() {
                 log::debug!("closing idle client {} at {}", session.id, session.remote);
                 session.close = Some(Close::Now);
                 self.mark_ready(ClientId(slot));
@@ -580,7 +591,8 @@ impl Engine {
             (Some(Some(session)), Some(Some(connection))) => match session.close {
                 Some(Close::Now) => Fate::CloseNow,
                 Some(Close::AfterOutput) => Fate::CloseAfterOutput,
-                None if connection.is_held => Fate::Paused,
+                // One that waits is read on, or its end would not be seen.
+                None if connection.is_held && session.waits.is_none() => Fate::Paused,
                 None => Fate::Open,
             },
             _ => Fate::CloseNow,
@@ -594,10 +606,13 @@ impl Engine {
         let has_expiry = store.dbs.iter().any(|db| db.volatile_len() > 0);
         let cron = (has_expiry || bounds_clients).then_some(self.next_cron_ns);
         // To look at each client for one that is over its soft limit would cost every turn.
-        let watches_clients = store.options.timeout > 0 || store.options.client_output_buffer_limit[0].soft_bytes > 0;
+        let [normal, _, listeners] = store.options.client_output_buffer_limit;
+        let has_soft_limit = normal.soft_bytes > 0 || (store.has_listeners() && listeners.soft_bytes > 0);
+        let watches_clients = store.options.timeout > 0 || has_soft_limit;
         let sweep = (store.clients > 0 && watches_clients).then_some(self.next_sweep_ns);
         let pause = store.pause.map(|pause| pause.until_ns);
-        [cron, sweep, pause].into_iter().flatten().min()
+        let wait = store.next_wait_ends_ns();
+        [cron, sweep, pause, wait].into_iter().flatten().min()
     }
 
     /// A shutdown that a client has asked for. The target sends the output that is left, then ends.

@@ -1,12 +1,13 @@
 //! The table of options.
 
 use super::{
-    Allowed, ClientsMemory, Events, LogLevel, MAX_CLIENTS_LIMIT, MaxmemoryPolicy, Options,
+    Allowed, ClientsMemory, LogLevel, MAX_CLIENTS_LIMIT, MaxmemoryPolicy, Options,
     value::{
         self, clients_memory, integer_in, memory_in, octal_in, one_of, percentiles, shutdown_on, shutdown_on_text,
         text, yes_no, yes_or_no,
     },
 };
+use crate::EventClass;
 use alloc::{
     format,
     string::{String, ToString},
@@ -231,9 +232,9 @@ const CLIENTS_MEMORY: Access = field!(
     }
 );
 
-const EVENTS: Access = field!(|o| o.notify_keyspace_events.to_string().into_bytes(), |o, v| {
+const EVENTS: Access = field!(|o| o.notify_keyspace_events.letters().into_bytes(), |o, v| {
     o.notify_keyspace_events =
-        Events::parse(v).ok_or("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.".to_string())?;
+        EventClass::parse(v).ok_or("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.".to_string())?;
     Ok(())
 });
 

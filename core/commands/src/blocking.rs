@@ -1,0 +1,321 @@
+//! Clients that wait: for a key to have something for them, or for time to pass.
+//!
+//! A command that finds nothing to return calls [`Context::block`]. Whenever a key that somebody waits for has changed,
+//! the command that changed it is followed by running the waiting commands again, in the order in which they came. One
+//! that still finds nothing keeps its place.
+
+use crate::{
+    Context, Error, Origin, Outcome, Store, args,
+    table::{Categories, Command, Flags},
+    transactions::for_each_request,
+};
+use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
+use kayvee_keyspace::Kind;
+use kayvee_resp::{Request, Writer};
+
+pub static COMMANDS: &[Command] = &[
+    Command {
+        name: "wait",
+        arity: 3,
+        since: "3.0.0",
+        summary: "Waits until so many replicas have what the client wrote.",
+        ..WAIT_ROW
+    },
+    Command {
+        name: "waitaof",
+        arity: 4,
+        since: "7.2.0",
+        summary: "Waits until what the client wrote is on stable storage, here and on so many replicas.",
+        handler: Some(waitaof),
+        ..WAIT_ROW
+    },
+];
+
+const WAIT_ROW: Command = Command {
+    flags: Flags::NOSCRIPT,
+    categories: Categories::CONNECTION,
+    group: "generic",
+    tips: &["request_policy:all_shards", "response_policy:agg_min"],
+    handler: Some(wait),
+    ..Command::ROW
+};
+
+/// There are no replicas, so whoever wants more than none waits in vain.
+fn wait(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let replicas = args::integer(&request[1])?;
+    let patience = Patience { kind: None, timeout_ns: timeout_ms(&request[2])?, on_timeout: OnTimeout::Integer(0) };
+    if replicas > 0 {
+        return context.block(request.from(0), core::iter::empty(), patience);
+    }
+    context.reply.integer(0);
+    Ok(())
+}
+
+fn waitaof(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let local = args::integer(&request[1])?;
+    if !(0..=1).contains(&local) {
+        return Err(Error::text("ERR value is out of range, must be between 0 and 1"));
+    }
+    let replicas = args::integer(&request[2])?;
+    if replicas < 0 {
+        return Err(Error::text("ERR value is out of range, must be positive"));
+    }
+    let on_timeout = OnTimeout::Integers([0, 0]);
+    let patience = Patience { kind: None, timeout_ns: timeout_ms(&request[3])?, on_timeout };
+    if local > 0 {
+        return Err(Error::text("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."));
+    }
+    if replicas > 0 {
+        return context.block(request.from(0), core::iter::empty(), patience);
+    }
+    on_timeout.write(&mut context.reply);
+    Ok(())
+}
+
+/// What a client waits for.
+pub struct Wait {
+    /// Its request, to run again.
+    request: Vec<u8>,
+    /// The keys, in the client's database.
+    keys: Vec<Vec<u8>>,
+    kind: Option<Kind>,
+    until_ns: Option<u64>,
+    on_timeout: OnTimeout,
+}
+
+impl Wait {
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<Wait>() + self.request.capacity() + self.keys.iter().map(Vec::capacity).sum::<usize>()
+    }
+}
+
+/// What a command says when it has waited for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnTimeout {
+    /// Nothing, where a single value would stand.
+    Null,
+    /// Nothing, where an array would stand.
+    NullArray,
+    /// This number.
+    Integer(i64),
+    /// These two numbers.
+    Integers([i64; 2]),
+}
+
+impl OnTimeout {
+    /// Writes it as a reply.
+    pub fn write(self, reply: &mut Writer<'_>) {
+        match self {
+            OnTimeout::Null => reply.null(),
+            OnTimeout::NullArray => reply.null_array(),
+            OnTimeout::Integer(number) => reply.integer(number),
+            OnTimeout::Integers(numbers) => {
+                reply.array(numbers.len());
+                numbers.into_iter().for_each(|number| reply.integer(number));
+            }
+        }
+    }
+}
+
+/// How a command waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Of what kind the keys have to be before it pays to try again; any change will do, if `None`.
+    pub kind: Option<Kind>,
+    /// For how long, in nanoseconds; `None` for ever.
+    pub timeout_ns: Option<u64>,
+    /// What the command says after that time.
+    pub on_timeout: OnTimeout,
+}
+
+/// Clients that wait for one key.
+#[derive(Default)]
+pub struct Waiting {
+    slots: VecDeque<u32>,
+    /// Whether the key is in the list of keys that have changed.
+    has_changed: bool,
+}
+
+/// Reads a timeout in seconds, with fractions, as blocking commands take it; 0 is for ever.
+pub fn timeout_ns(arg: &[u8]) -> Result<Option<u64>, Error> {
+    let not_float = Error::text("ERR timeout is not a float or out of range");
+    let text = core::str::from_utf8(arg).map_err(|_| not_float.clone())?;
+    if text.starts_with(|c: char| c.is_ascii_whitespace()) || text.is_empty() {
+        return Err(not_float);
+    }
+    let seconds: f64 = text.parse().map_err(|_| not_float.clone())?;
+    if seconds.is_nan() {
+        return Err(not_float);
+    }
+    in_ns(seconds * 1e3)
+}
+
+/// Reads a timeout in milliseconds, as `XREAD` and `WAIT` take it; 0 is for ever.
+pub fn timeout_ms(arg: &[u8]) -> Result<Option<u64>, Error> {
+    let ms = args::integer(arg).map_err(|_| Error::text("ERR timeout is not an integer or out of range"))?;
+    in_ns(ms as f64)
+}
+
+fn in_ns(ms: f64) -> Result<Option<u64>, Error> {
+    if ms < 0.0 {
+        return Err(Error::text("ERR timeout is negative"));
+    }
+    // More than a C `long long` of milliseconds cannot be added to a time.
+    if ms > i64::MAX as f64 / 2.0 {
+        return Err(Error::text("ERR timeout is out of range"));
+    }
+    // Parts of a millisecond count as a whole one: 0.0001 must not mean for ever.
+    let whole_ms = ms as u64 + u64::from(ms as u64 as f64 != ms);
+    Ok((whole_ms > 0).then(|| whole_ms.saturating_mul(1_000_000)))
+}
+
+impl Context<'_> {
+    /// Whether a command that finds nothing may wait. In a transaction or script, it must not.
+    pub fn may_block(&self) -> bool {
+        matches!(self.origin, Origin::Client | Origin::Retry)
+    }
+
+    /// Lets the client wait until one of `keys` changes, and then runs the command of these `words` again: the one that is
+    /// running, with what must not be read anew replaced. The handler writes no reply and returns. Where a client may
+    /// not wait, the reply is that of a wait that was in vain.
+    pub fn block<'w>(
+        &mut self,
+        words: impl ExactSizeIterator<Item = &'w [u8]>,
+        keys: impl Iterator<Item = &'w [u8]>,
+        patience: Patience,
+    ) -> Result<(), Error> {
+        match self.origin {
+            Origin::Transaction | Origin::Script => {
+                patience.on_timeout.write(&mut self.reply);
+                return Ok(());
+            }
+            // It keeps its place and its deadline.
+            Origin::Retry => {
+                self.is_blocked = true;
+                return Ok(());
+            }
+            Origin::Client => {}
+        }
+        let mut request = Vec::new();
+        kayvee_resp::encode(words, &mut request).map_err(|_| Error::OUT_OF_MEMORY)?;
+        let mut copies: Vec<Vec<u8>> = Vec::new();
+        for key in keys {
+            if !copies.iter().any(|copy| copy == key) {
+                copies.try_reserve(1).map_err(|_| Error::OUT_OF_MEMORY)?;
+                copies.push(args::copied(key)?);
+            }
+        }
+        let Patience { kind, timeout_ns, on_timeout } = patience;
+        let until_ns = timeout_ns.map(|timeout| self.store.now.monotonic_ns.saturating_add(timeout));
+        let (db, slot) = (self.db_index(), self.slot);
+        for key in &copies {
+            self.store.waiting.of(db, key)?.slots.push_back(slot);
+        }
+        if let Some(until_ns) = until_ns {
+            self.store.deadlines.insert((until_ns, slot));
+        }
+        self.store.blocked_clients += 1;
+        self.session().waits = Some(Box::new(Wait { request, keys: copies, kind, until_ns, on_timeout }));
+        self.is_blocked = true;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Notes that a key has changed, for those who wait for it.
+    pub(crate) fn wake_waiting(&mut self, db: usize, key: &[u8]) {
+        if let Some(waiting) = self.waiting.get_mut(db, key)
+            && !waiting.has_changed
+            && let Ok(copy) = args::copied(key)
+        {
+            waiting.has_changed = true;
+            self.changed_keys.push_back((db, copy));
+        }
+    }
+
+    /// The same for all keys of a database that somebody waits for.
+    pub(crate) fn wake_all_waiting(&mut self, db: usize) {
+        let keys: Vec<Vec<u8>> = self.waiting.in_db(db).map(|(key, _)| key.clone()).collect();
+        keys.iter().for_each(|key| self.wake_waiting(db, key));
+    }
+
+    /// Runs the commands again that wait for keys which have changed.
+    pub(crate) fn serve_waiting(&mut self) {
+        while let Some((db, key)) = self.changed_keys.pop_front() {
+            let Some(waiting) = self.waiting.get_mut(db, &key) else { continue };
+            waiting.has_changed = false;
+            let slots: Vec<u32> = waiting.slots.iter().copied().collect();
+            for slot in slots {
+                self.retry(slot, db, &key);
+            }
+        }
+    }
+
+    fn retry(&mut self, slot: u32, db: usize, key: &[u8]) {
+        let now_ms = self.now.unix_ms();
+        let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
+        let Some(wait) = session.waits.take() else { return };
+        let found = self.dbs[db].find(key, now_ms);
+        let is_worthwhile = match wait.kind {
+            Some(kind) => found.is_some_and(|found| self.dbs[db].kind(found) == kind),
+            None => true,
+        };
+        let mut still_waits = !is_worthwhile;
+        if is_worthwhile {
+            for_each_request(&wait.request, |request| {
+                still_waits = self.run_as(slot, Origin::Retry, |context| context.process(request));
+            });
+        }
+        let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
+        session.waits = Some(wait);
+        if !still_waits {
+            self.unblock(slot);
+        }
+    }
+
+    /// Ends a client's wait without a reply: that was written, or the client goes.
+    pub(crate) fn unblock(&mut self, slot: u32) {
+        let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
+        let db = session.db;
+        let Some(wait) = session.waits.take() else { return };
+        for key in &wait.keys {
+            if let Some(waiting) = self.waiting.get_mut(db, key) {
+                waiting.slots.retain(|&other| other != slot);
+                if waiting.slots.is_empty() {
+                    self.waiting.remove(db, key);
+                }
+            }
+        }
+        if let Some(until_ns) = wait.until_ns {
+            self.deadlines.remove(&(until_ns, slot));
+        }
+        self.blocked_clients -= 1;
+        self.touch(slot);
+    }
+
+    /// Ends a client's wait with the reply of one that was in vain, or with an error. Returns whether it waited.
+    pub(crate) fn give_up_waiting(&mut self, slot: u32, error: Option<&Error>) -> bool {
+        let Some(session) = self.sessions[slot as usize].as_deref() else { return false };
+        let Some(on_timeout) = session.waits.as_ref().map(|wait| wait.on_timeout) else { return false };
+        self.run_as(slot, Origin::Retry, |context| match error {
+            Some(error) => context.reply.error(&error.0),
+            None => on_timeout.write(&mut context.reply),
+        });
+        self.unblock(slot);
+        true
+    }
+
+    /// Ends the waits whose time is over.
+    pub fn end_waits(&mut self) {
+        while let Some(&(until_ns, slot)) = self.deadlines.first()
+            && until_ns <= self.now.monotonic_ns
+        {
+            self.give_up_waiting(slot, None);
+        }
+    }
+
+    /// When the next wait ends, in monotonic nanoseconds.
+    pub fn next_wait_ends_ns(&self) -> Option<u64> {
+        self.deadlines.first().map(|&(until_ns, _)| until_ns)
+    }
+}

@@ -1,0 +1,258 @@
+//! From a request to a reply: which command it is, whether it may run now, and running it.
+
+use crate::{
+    Close, Context, Error, Origin, Outcome, ReplyMode, Store, args,
+    error::c_text,
+    store::Calls,
+    table::{Command, Flags},
+    transactions,
+};
+use alloc::{format, string::String, vec::Vec};
+use kayvee_resp::{Protocol, Request, Writer};
+
+impl Store {
+    /// Executes one request of the client in `slot` and appends the reply to its output.
+    pub fn execute(&mut self, slot: u32, request: Request<'_>) {
+        let now_ns = self.now.monotonic_ns;
+        let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
+        session.requests += 1;
+        session.last_request_ns = now_ns;
+        self.run_as(slot, Origin::Client, |context| context.process(request));
+        self.stats.commands_processed += 1;
+        self.serve_waiting();
+    }
+
+    /// Lets the client in `slot` run something, whose reply goes to its output. Returns whether the client is blocked by
+    /// it.
+    pub(crate) fn run_as(&mut self, slot: u32, origin: Origin, run: impl FnOnce(&mut Context<'_>)) -> bool {
+        let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return false };
+        let protocol = session.protocol;
+        let mut output = core::mem::take(&mut session.output);
+        let start = output.len();
+        let outer = self.running.replace(slot);
+        let mut context = Context::new(self, Writer::new(&mut output, protocol), slot, origin);
+        run(&mut context);
+        if context.reply.failed() {
+            // The reply found no memory. An error is short enough for what was there before, or else nothing is.
+            context.reply.truncate(start);
+            context.reply.error(&Error::OUT_OF_MEMORY.0);
+            if context.reply.failed() {
+                context.reply.truncate(start);
+                context.session().close = Some(Close::AfterOutput);
+            }
+        }
+        let is_blocked = context.is_blocked;
+        self.running = outer;
+        let messages = core::mem::take(&mut self.messages_to_running);
+        let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return false };
+        match session.reply_mode {
+            ReplyMode::On => {}
+            ReplyMode::Off => output.truncate(start),
+            ReplyMode::SkipNext => {
+                output.truncate(start);
+                session.reply_mode = ReplyMode::Skip;
+            }
+            ReplyMode::Skip => {
+                output.truncate(start);
+                session.reply_mode = ReplyMode::On;
+            }
+        }
+        if !messages.is_empty() && output.try_reserve(messages.len()).is_ok() {
+            output.extend_from_slice(&messages);
+        }
+        session.output = output;
+        is_blocked
+    }
+
+    /// The command that a request names, if it may be called at all: `None` for one that is unknown.
+    pub fn command_of(&self, request: Request<'_>) -> Option<&'static Command> {
+        let command = self.commands.find(request.get(0)?)?;
+        match request.get(1) {
+            Some(name) if !command.subcommands.is_empty() => {
+                command.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
+            }
+            _ => Some(command),
+        }
+    }
+
+    fn count_error(&mut self, error: &Error) {
+        const KINDS_LIMIT: usize = 128;
+        const CODE_LIMIT_BYTES: usize = 32;
+        self.stats.error_replies += 1;
+        let code = error.0.split(|&b| b == b' ').next().and_then(|code| core::str::from_utf8(code).ok());
+        // Only DEBUG ERROR can make one that is no code of ours.
+        let code = code.filter(|code| code.len() <= CODE_LIMIT_BYTES).unwrap_or("ERR");
+        let errors = &mut self.stats.errors;
+        match errors.iter().position(|(name, _)| name == code) {
+            Some(at) => errors[at].1 += 1,
+            None if errors.len() < KINDS_LIMIT => errors.push((code.into(), 1)),
+            None => {}
+        }
+    }
+
+    fn calls_of(&mut self, command: &'static Command) -> usize {
+        // Pipelines mostly repeat one command: the one that is being timed.
+        if let Some((at, _)) = self.timed
+            && core::ptr::eq(self.calls[at].0, command)
+        {
+            return at;
+        }
+        match self.calls.iter().position(|(counted, _)| core::ptr::eq(*counted, command)) {
+            Some(at) => at,
+            None => {
+                self.calls.push((command, Calls::default()));
+                self.calls.len() - 1
+            }
+        }
+    }
+
+    fn reject(&mut self, command: &'static Command, error: Error) -> Outcome {
+        let at = self.calls_of(command);
+        self.calls[at].1.rejected += 1;
+        Err(error)
+    }
+
+    /// Starts the timing of a command's call, unless the last call was of the same one and is timed still: reading the
+    /// clock for each of many pipelined requests would cost as much as they do.
+    fn begin_timing(&mut self, at: usize) {
+        if self.timed.is_none_or(|(timed, _)| timed != at) {
+            self.end_timing();
+            self.timed = Some((at, self.environment.clock.monotonic_ns()));
+        }
+    }
+}
+
+impl Context<'_> {
+    /// Runs a request, if it may run now, and writes its reply.
+    pub fn process(&mut self, request: Request<'_>) {
+        let start = self.reply.len();
+        let command = match self.admit(request) {
+            Ok(Some(command)) => command,
+            Ok(None) => return,
+            Err(error) => return self.refuse(request, start, error),
+        };
+        if transactions::queues(self, command) {
+            if let Err(error) = transactions::queue(self, request) {
+                self.refuse(request, start, error);
+            }
+            return;
+        }
+        self.call(command, request);
+    }
+
+    /// Replies with the error for a request that may not run, which fails a transaction that it belongs to.
+    fn refuse(&mut self, request: Request<'_>, start: usize, error: Error) {
+        let error = match self.origin {
+            Origin::Client => transactions::refuse(self, request, error),
+            _ => error,
+        };
+        self.fail(start, &error);
+    }
+
+    /// Writes an error as the reply, in place of what was written since `start`.
+    fn fail(&mut self, start: usize, error: &Error) {
+        self.reply.truncate(start);
+        self.reply.error(&error.0);
+        self.store.count_error(error);
+    }
+
+    /// Finds a request's command and checks that it may run. `None` means that there is nothing to run or to say.
+    fn admit(&mut self, request: Request<'_>) -> Result<Option<&'static Command>, Error> {
+        let name = request.get(0).unwrap_or_default();
+        let Some(container) = self.store.commands.find(name) else {
+            // A browser that was tricked into posting requests to us must not get one executed.
+            if args::is(name, "post") || args::is(name, "host:") {
+                log::debug!("closing a connection that sends HTTP, from {}", self.session().remote);
+                self.session().close = Some(Close::Now);
+                return Ok(None);
+            }
+            return Err(unknown_command(request));
+        };
+        let (command, sub) = match (container.subcommands, request.get(1)) {
+            ([], _) => (container, None),
+            (subs, Some(name)) => {
+                let sub = subs.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name));
+                let Some(sub) = sub else { return Err(unknown_subcommand(container, name)) };
+                (sub, Some(sub))
+            }
+            (_, None) if container.handler.is_some() => (container, None),
+            (_, None) => return Err(wrong_arity(container, None)),
+        };
+        if !command.accepts(request.len()) {
+            return self.store.reject(command, wrong_arity(container, sub)).map(|()| None);
+        }
+        let session = self.session();
+        session.last_command = Some((container, sub));
+        let in_transaction = session.transaction.is_some();
+        let listens = session.subscriptions.count() > 0 && session.protocol == Protocol::Resp2;
+        if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) {
+            return self.store.reject(command, Error::NO_AUTH).map(|()| None);
+        }
+        if in_transaction && command.flags.contains(Flags::NO_MULTI) {
+            const NOT_IN_TRANSACTION: Error = Error::text("ERR Command not allowed inside a transaction");
+            return self.store.reject(command, NOT_IN_TRANSACTION).map(|()| None);
+        }
+        let is_too_much = |store: &Store| store.is_full() || request.bytes_len() as u64 > store.data_room_bytes();
+        if command.flags.contains(Flags::DENYOOM) && is_too_much(self.store) {
+            return self.store.reject(command, Error::OUT_OF_MEMORY).map(|()| None);
+        }
+        if listens && self.origin == Origin::Client && !crate::pubsub::is_allowed_while_listening(container) {
+            let name = full_name(container, sub);
+            let text = format!(
+                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
+            );
+            return self.store.reject(command, text.into()).map(|()| None);
+        }
+        Ok(Some(command))
+    }
+
+    /// Runs a command that was admitted, and writes its reply.
+    pub fn call(&mut self, command: &'static Command, request: Request<'_>) {
+        let start = self.reply.len();
+        let handler = command.handler.expect("only containers lack one, and they were not admitted");
+        let at = self.store.calls_of(command);
+        self.store.begin_timing(at);
+        let outcome = handler(self, request);
+        // CONFIG RESETSTAT has emptied the list.
+        let at = if at < self.store.calls.len() { at } else { self.store.calls_of(command) };
+        let calls = &mut self.store.calls[at].1;
+        calls.calls += 1;
+        calls.failed += u64::from(outcome.is_err());
+        if let Err(error) = outcome {
+            self.fail(start, &error);
+        }
+        if self.store.tracking.is_in_use() {
+            self.remember_reads(command, request);
+        }
+    }
+}
+
+/// Most bytes that an error shows of a command's name, and of its arguments.
+const SHOWN_LIMIT: usize = 128;
+
+fn unknown_command(request: Request<'_>) -> Error {
+    let mut args = Vec::new();
+    for arg in request.from(1) {
+        if args.len() >= SHOWN_LIMIT {
+            break;
+        }
+        args.extend([b"'", c_text(arg, SHOWN_LIMIT - args.len()), b"' "].concat());
+    }
+    let name = c_text(request.get(0).unwrap_or_default(), SHOWN_LIMIT);
+    [b"ERR unknown command '", name, b"', with args beginning with: ", &args].concat().into()
+}
+
+fn unknown_subcommand(container: &Command, name: &[u8]) -> Error {
+    let upper = container.name.to_ascii_uppercase();
+    Error::showing("ERR unknown subcommand '", c_text(name, SHOWN_LIMIT), &format!("'. Try {upper} HELP."))
+}
+
+fn wrong_arity(container: &Command, sub: Option<&Command>) -> Error {
+    args::wrong_arity(&full_name(container, sub))
+}
+
+/// A command's name as errors show it: `container|subcommand`.
+fn full_name(container: &Command, sub: Option<&Command>) -> String {
+    let name: Vec<&str> = core::iter::once(container.name).chain(sub.map(|sub| sub.name)).collect();
+    name.join("|")
+}

@@ -1,0 +1,237 @@
+//! Transactions: commands that run together, if no key that was watched has changed.
+
+use crate::{
+    Context, Error, Origin, Outcome, Store, args,
+    table::{Categories, Command, Flags, KeyFlags, Keys},
+};
+use alloc::vec::Vec;
+use kayvee_resp::{Limits, Parser, Progress, Request};
+
+const ANY_TIME: Flags =
+    Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::FAST).union(Flags::ALLOW_BUSY);
+const ROW: Command =
+    Command { arity: 1, flags: ANY_TIME, categories: Categories::TRANSACTION, group: "transactions", ..Command::ROW };
+
+pub static COMMANDS: &[Command] = &[
+    Command {
+        name: "discard",
+        since: "2.0.0",
+        complexity: "O(N) where N is the number of queued commands",
+        summary: "Forgets the commands of a transaction, and what was watched.",
+        handler: Some(discard),
+        ..ROW
+    },
+    Command {
+        name: "exec",
+        flags: Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::SKIP_SLOWLOG),
+        since: "1.2.0",
+        complexity: "That of the queued commands",
+        summary: "Runs the commands of a transaction.",
+        handler: Some(exec),
+        ..ROW
+    },
+    Command {
+        name: "multi",
+        since: "1.2.0",
+        summary: "Begins a transaction: the commands that follow are queued.",
+        handler: Some(multi),
+        ..ROW
+    },
+    Command { name: "unwatch", since: "2.2.0", summary: "Forgets what was watched.", handler: Some(unwatch), ..ROW },
+    Command {
+        name: "watch",
+        arity: -2,
+        keys: &[Keys::range(1, -1, 1, KeyFlags::RO)],
+        since: "2.2.0",
+        complexity: "O(1) for each key",
+        summary: "Lets the next transaction run only if these keys have not changed until then.",
+        handler: Some(watch),
+        ..ROW
+    },
+];
+
+/// The commands since `MULTI`.
+#[derive(Default)]
+pub struct Transaction {
+    /// The queued requests, one behind the other as clients send them.
+    pub requests: Vec<u8>,
+    /// How many there are.
+    pub len: usize,
+    /// Whether a command could not be queued, so that `EXEC` will run none.
+    is_aborted: bool,
+}
+
+/// Whether a command is queued rather than run.
+pub fn queues(context: &mut Context<'_>, command: &Command) -> bool {
+    const NEVER: [&str; 6] = ["exec", "discard", "multi", "watch", "quit", "reset"];
+    context.origin == Origin::Client && context.session().transaction.is_some() && !NEVER.contains(&command.name)
+}
+
+/// Queues a request.
+pub fn queue(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    if let Some(transaction) = context.session().transaction.as_deref_mut() {
+        request.encode(&mut transaction.requests).map_err(|_| Error::OUT_OF_MEMORY)?;
+        transaction.len += 1;
+    }
+    context.reply.simple("QUEUED");
+    Ok(())
+}
+
+/// Fails the transaction that a request belongs to which may not run. Returns the error to reply with.
+pub fn refuse(context: &mut Context<'_>, request: Request<'_>, error: Error) -> Error {
+    let is_exec = request.get(0).is_some_and(|name| args::is(name, "exec"));
+    let Some(transaction) = context.session().transaction.as_deref_mut() else { return error };
+    if !is_exec {
+        transaction.is_aborted = true;
+        return error;
+    }
+    end(context);
+    let reason = error.0.strip_prefix(b"ERR ").unwrap_or(&error.0);
+    [b"EXECABORT Transaction discarded because of: ", reason].concat().into()
+}
+
+/// Ends a transaction and what was watched for it.
+pub fn end(context: &mut Context<'_>) -> Option<Transaction> {
+    let slot = context.slot;
+    context.store.unwatch(slot);
+    context.session().transaction.take().map(|transaction| *transaction)
+}
+
+fn multi(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    let session = context.session();
+    if session.transaction.is_some() {
+        return Err(Error::text("ERR MULTI calls can not be nested"));
+    }
+    session.transaction = Some(Default::default());
+    context.reply.ok();
+    Ok(())
+}
+
+fn discard(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    if context.session().transaction.is_none() {
+        return Err(Error::text("ERR DISCARD without MULTI"));
+    }
+    end(context);
+    context.reply.ok();
+    Ok(())
+}
+
+fn exec(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    if context.session().transaction.is_none() {
+        return Err(Error::text("ERR EXEC without MULTI"));
+    }
+    let slot = context.slot;
+    let is_broken = context.session().watch_broken || context.store.watches_expired(slot);
+    let Some(transaction) = end(context) else { return Ok(()) };
+    if transaction.is_aborted {
+        return Err(Error::text("EXECABORT Transaction discarded because of previous errors."));
+    }
+    if is_broken {
+        context.reply.null_array();
+        return Ok(());
+    }
+    context.reply.array(transaction.len);
+    let outer = core::mem::replace(&mut context.origin, Origin::Transaction);
+    for_each_request(&transaction.requests, |request| context.process(request));
+    context.origin = outer;
+    Ok(())
+}
+
+/// Calls `run` with each of the requests that lie one behind the other in `bytes`.
+pub fn for_each_request(bytes: &[u8], mut run: impl FnMut(Request<'_>)) {
+    let limits = Limits { bulk_bytes: u64::MAX >> 1, authenticated: true };
+    let mut parser = Parser::new();
+    let mut used = 0;
+    while let Ok(Progress::Complete(len)) = parser.parse(&bytes[used..], limits) {
+        run(parser.request(&bytes[used..]));
+        parser.reset();
+        used += len;
+    }
+}
+
+fn watch(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let db = context.db_index();
+    if context.session().transaction.is_some() {
+        return Err(Error::text("ERR WATCH inside MULTI is not allowed"));
+    }
+    let slot = context.slot;
+    // Once it has failed, what else is watched makes no difference.
+    if !context.session().watch_broken {
+        for key in request.from(1) {
+            // A key whose time has come already is gone for good, so its going is no change.
+            context.find(key);
+            context.store.watch(slot, db, key)?;
+        }
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+fn unwatch(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    let slot = context.slot;
+    context.store.unwatch(slot);
+    context.reply.ok();
+    Ok(())
+}
+
+impl Store {
+    fn watch(&mut self, slot: u32, db: usize, key: &[u8]) -> Outcome {
+        let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return Ok(()) };
+        if session.watched.iter().any(|(watched_db, watched)| *watched_db == db && watched == key) {
+            return Ok(());
+        }
+        let copy = args::copied(key)?;
+        session.watched.try_reserve(1).map_err(|_| Error::OUT_OF_MEMORY)?;
+        session.watched.push((db, copy));
+        self.watchers.of(db, key)?.push(slot);
+        Ok(())
+    }
+
+    /// Forgets what a client watches.
+    pub(crate) fn unwatch(&mut self, slot: u32) {
+        let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
+        session.watch_broken = false;
+        for (db, key) in core::mem::take(&mut session.watched) {
+            if let Some(slots) = self.watchers.get_mut(db, &key) {
+                slots.retain(|&watcher| watcher != slot);
+                if slots.is_empty() {
+                    self.watchers.remove(db, &key);
+                }
+            }
+        }
+    }
+
+    /// Whether a key that a client watches has expired and nobody has looked for it since.
+    fn watches_expired(&mut self, slot: u32) -> bool {
+        let now_ms = self.now.unix_ms();
+        let Store { sessions, dbs, .. } = self;
+        let Some(session) = sessions[slot as usize].as_deref() else { return false };
+        session.watched.iter().any(|(db, key)| dbs[*db].is_expired_key(key, now_ms))
+    }
+
+    /// Fails the transactions of those who watch a key.
+    pub(crate) fn break_watches(&mut self, db: usize, key: &[u8]) {
+        let Store { watchers, sessions, .. } = self;
+        for slot in watchers.get(db, key).into_iter().flatten() {
+            if let Some(session) = sessions[*slot as usize].as_deref_mut() {
+                session.watch_broken = true;
+            }
+        }
+    }
+
+    /// Fails the transactions of those who watch a key of a database that is there, or is there in the database that takes
+    /// its place.
+    pub(crate) fn break_all_watches(&mut self, db: usize, replacement: Option<usize>) {
+        let now_ms = self.now.unix_ms();
+        let Store { watchers, sessions, dbs, .. } = self;
+        for (key, slots) in watchers.in_db(db) {
+            let is_there = dbs[db].find(key, now_ms).is_some()
+                || replacement.is_some_and(|other| dbs[other].find(key, now_ms).is_some());
+            for slot in slots.iter().filter(|_| is_there) {
+                if let Some(session) = sessions[*slot as usize].as_deref_mut() {
+                    session.watch_broken = true;
+                }
+            }
+        }
+    }
+}
