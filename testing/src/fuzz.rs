@@ -130,7 +130,7 @@ impl Driven {
 
     fn connect(&mut self) -> Option<ClientId> {
         self.engine.begin_turn(self.now);
-        self.engine.connect(Peer { remote: "192.0.2.1:1".into(), local: "192.0.2.2:6379".into() }).ok()
+        self.engine.connect(Peer { remote: "192.0.2.1:1".into(), local: "192.0.2.2:6379".into(), is_local: true }).ok()
     }
 
     /// One turn in which some bytes arrive. Gives what is sent back and what becomes of the connection.

@@ -185,13 +185,14 @@ impl Turns {
             return;
         };
         let _ = stream.set_nodelay(true);
-        let client = match self.engine.connect(Peer { remote: remote.to_string(), local: local.to_string() }) {
-            Ok(client) => client,
-            Err(refusal) => {
-                let _ = stream.write_all(refusal.0);
-                return;
-            }
-        };
+        let client =
+            match self.engine.connect(Peer { remote: remote.to_string(), local: local.to_string(), is_local: true }) {
+                Ok(client) => client,
+                Err(refusal) => {
+                    let _ = stream.write_all(refusal.0);
+                    return;
+                }
+            };
         let serial = self.next_serial;
         self.next_serial += 1;
         self.clients.insert(serial, client);

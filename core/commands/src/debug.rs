@@ -4,12 +4,14 @@ use crate::{
     Context, Error, Outcome,
     args::{copied, integer, is, lower_case},
     error::c_text,
+    server::rewrite_config,
 };
 use alloc::{format, vec::Vec};
 use kayvee_keyspace::{Expiry, Kind, Owned, Value};
 use kayvee_resp::Request;
 
 const HELP: &[(&str, &str)] = &[
+    ("CONFIG-REWRITE-FORCE-ALL", "Writes all options to the configuration file, even those at their defaults."),
     ("ERROR <message>", "Replies with this error."),
     ("LOG <message>", "Writes a line to the log."),
     ("OBJECT <key>", "Shows how a value is stored."),
@@ -31,6 +33,7 @@ pub fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         ));
     }
     match (&request[1], request.len()) {
+        (sub, 2) if is(sub, "config-rewrite-force-all") => return rewrite_config(context, true),
         (sub, 3) if is(sub, "error") => return Err(Error::showing("", &request[2], "")),
         (sub, 3) if is(sub, "log") => {
             log::warn!("DEBUG LOG: {}", request[2].escape_ascii());

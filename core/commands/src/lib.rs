@@ -25,6 +25,7 @@ pub use blocking::{OnTimeout, Patience, timeout_ms, timeout_ns};
 pub use context::{Context, Origin};
 pub use error::{Error, Outcome};
 pub use events::EventClass;
+pub use glob::matches as glob_matches;
 pub use session::{Close, Pending, ReplyMode, Session};
 pub use store::{Environment, Host, NoHost, Pause, Stats, Store};
 

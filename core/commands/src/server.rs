@@ -4,7 +4,7 @@ use crate::{
     Close, Context, Error, Outcome,
     args::{int, integer, is, lower_case},
     command_command, debug, info,
-    options::{OPTIONS, OptionSpec, Property},
+    options::{self, OPTIONS, OptionSpec, Property},
     store::Stats,
     table::{Categories, Command, Flags, KeyFlags, Keys},
 };
@@ -416,8 +416,26 @@ fn config_resetstat(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     Ok(())
 }
 
-fn config_rewrite(_: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    Err(Error::text("ERR The server is running without a config file"))
+fn config_rewrite(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    rewrite_config(context, false)
+}
+
+/// Writes the options in force to the configuration file; with `everything`, those at their defaults as well.
+pub fn rewrite_config(context: &mut Context<'_>, everything: bool) -> Outcome {
+    let host = context.store.environment.host;
+    let Some(path) = host.config_file() else {
+        return Err(Error::text("ERR The server is running without a config file"));
+    };
+    // Who has removed the file wants a new one.
+    let old = host.read_file(path).unwrap_or_default();
+    let new = options::rewritten(&old, &context.store.options, everything);
+    if let Err(why) = host.write_file(path, &new) {
+        log::warn!("CONFIG REWRITE failed: {why}");
+        return Err(format!("ERR Rewriting config file: {why}").into());
+    }
+    log::warn!("CONFIG REWRITE executed with success.");
+    context.reply.ok();
+    Ok(())
 }
 
 fn config_help(context: &mut Context<'_>, _: Request<'_>) -> Outcome {

@@ -34,6 +34,8 @@ pub struct Peer {
     pub remote: String,
     /// The `address:port` that it connected to.
     pub local: String,
+    /// Whether it comes from this machine, or from where protected mode lets everybody in.
+    pub is_local: bool,
 }
 
 /// Why a connection was not accepted: bytes to send before closing it.
@@ -41,6 +43,13 @@ pub struct Peer {
 pub struct Refusal(pub &'static [u8]);
 
 const NO_MEMORY: Refusal = Refusal(b"-ERR out of memory for another client\r\n");
+
+const PROTECTED: Refusal = Refusal(
+    b"-DENIED Kayvee is running in protected mode, and the default user has no password: only clients on the machine \
+      itself are let in. To let others in, either set a password (requirepass, or ACL SETUSER default), or switch \
+      protected mode off with 'CONFIG SET protected-mode no' from the machine itself or '--protected-mode no' at start, \
+      if nobody but you can reach it.\r\n",
+);
 
 /// What a target does with a connection after it has sent what it could of the client's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +149,10 @@ impl Engine {
         if self.store.clients >= self.store.options.maxclients as usize {
             self.store.stats.connections_rejected += 1;
             return Err(Refusal(b"-ERR max number of clients reached\r\n"));
+        }
+        if self.store.options.protected_mode && !peer.is_local && self.store.options.requirepass.is_empty() {
+            self.store.stats.connections_rejected += 1;
+            return Err(PROTECTED);
         }
         if self.is_short_of_memory() {
             self.store.stats.connections_rejected += 1;

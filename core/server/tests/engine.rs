@@ -75,7 +75,9 @@ impl Bench {
     }
 
     fn connect(&mut self) -> ClientId {
-        self.engine.connect(Peer { remote: "10.0.0.9:5000".into(), local: "10.0.0.1:6379".into() }).unwrap()
+        self.engine
+            .connect(Peer { remote: "10.0.0.9:5000".into(), local: "10.0.0.1:6379".into(), is_local: true })
+            .unwrap()
     }
 
     /// Ends the turn and takes all output of one client.

@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::{fmt, path::PathBuf};
+use std::{ffi::OsString, fmt, path::PathBuf};
 
 const AFTER_HELP: &str = "\
 `./kayvee test` runs everything that CI runs.
@@ -26,6 +26,8 @@ pub struct Cli {
 pub enum Command {
     /// Boot the store and say when it answers
     Run(RunArgs),
+    /// Be the store, as redis-server is: takes its arguments and a redis.conf
+    Server(ServerArgs),
     /// List the detached instances
     Ps,
     /// Show what a detached instance has written
@@ -74,6 +76,14 @@ pub struct RunArgs {
     /// The store's options under redis.conf's names, such as --maxmemory 100mb
     #[arg(last = true, value_name = "REDIS-OPTIONS")]
     pub redis_options: Vec<String>,
+}
+
+#[derive(Args)]
+#[command(disable_help_flag = true)]
+pub struct ServerArgs {
+    /// A redis.conf, then `-` for one on the standard input, then --OPTION VALUE...; --help lists the options
+    #[arg(value_name = "FILE|OPTIONS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<OsString>,
 }
 
 /// The name of a detached instance that was given none.
@@ -191,6 +201,17 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_server_gets_its_arguments_as_they_are() {
+        for words in [&["x.conf", "--port", "1", "-"][..], &["--help"], &["-v"], &["--", "x"], &[]] {
+            let line = ["kayvee", "server"].iter().chain(words);
+            let Command::Server(server) = Cli::try_parse_from(line).unwrap().command else { panic!("not server") };
+            assert!(
+                server.arguments.iter().filter(|word| *word != "--").eq(words.iter().filter(|word| **word != "--"))
+            );
+        }
     }
 
     #[test]

@@ -49,6 +49,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Server(args) => run::become_server(&args.arguments),
         Command::Ps => instances::ps(),
         Command::Logs(args) => instances::logs(&args.name, args.follow),
         Command::Stop(args) if args.all => instances::stop_all(),

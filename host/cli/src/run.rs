@@ -17,8 +17,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signal_hook::iterator::Signals;
 use std::{
+    ffi::OsString,
     io::{self, Write},
     net::{SocketAddr, TcpStream},
+    os::unix::process::CommandExt,
     process::Command,
     rc::Rc,
     sync::Arc,
@@ -60,6 +62,12 @@ pub fn run(args: &RunArgs) -> Result<()> {
         claim.end(u8::from(result.is_err()))?;
     }
     result
+}
+
+/// Becomes the Linux process, with these arguments. Only an error comes back.
+pub fn become_server(arguments: &[OsString]) -> Result<()> {
+    let error = Command::new(image::built("kayvee-linux")?).args(arguments).exec();
+    Err(error).context("starting kayvee-linux")
 }
 
 /// Where a run's words go: to the terminal, or to the log and record of a detached instance.

@@ -102,7 +102,9 @@ impl<'a> Server<'a> {
             Event::AddressAcquired(lease) => self.announce(lease),
             Event::AddressLost => log::warn!("net: the address is lost"),
             Event::Accepted { connection, remote, local } => {
-                match self.engine.connect(Peer { remote: remote.to_string(), local: local.to_string() }) {
+                // Who reaches a machine whose only network this is was meant to.
+                let peer = Peer { remote: remote.to_string(), local: local.to_string(), is_local: true };
+                match self.engine.connect(peer) {
                     Ok(id) => self.admit(id, connection),
                     Err(refusal) => {
                         self.stack.send(connection, refusal.0);

@@ -1,34 +1,96 @@
-//! The process' arguments: redis.conf's names, as redis-server takes them.
+//! The process' arguments and its configuration file: redis.conf's names, as redis-server takes them.
 
-use kayvee_commands::options::{OPTIONS, OptionError};
+use crate::host::plain;
+use kayvee_commands::options::{OPTIONS, arguments_text};
 use kayvee_server::Options;
-use std::{ffi::OsString, fmt::Write, os::unix::ffi::OsStrExt};
+use std::{
+    ffi::OsString,
+    fmt::Write,
+    fs,
+    io::{self, Read},
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
 
 /// What the arguments ask for.
 pub enum Invocation {
-    /// To serve.
-    Run(Box<Options>),
+    /// To serve, with the options and the file that they came from.
+    Run(Box<Options>, Option<String>),
     /// To print a text and end.
     Print(String),
 }
 
-/// Reads the arguments behind the program's name.
-pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Invocation, OptionError> {
+/// Reads the arguments behind the program's name: a configuration file, then `-` for one on the standard input, then
+/// options. What comes later counts. The error is for the user, in redis-server's form.
+pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Invocation, String> {
     let words: Vec<OsString> = words.collect();
     match words.first().and_then(|word| word.to_str()) {
         Some("--help" | "-h") => return Ok(Invocation::Print(help())),
         Some("--version" | "-v") => return Ok(Invocation::Print(format!("Kayvee {}\n", env!("CARGO_PKG_VERSION")))),
         _ => {}
     }
-    let options = Options::from_args(words.iter().map(|word| word.as_bytes()))?;
-    Ok(Invocation::Run(Box::new(options)))
+    let mut rest = words.as_slice();
+    let mut text = Vec::new();
+    let mut config_file = None;
+    if let Some((file, others)) = words.split_first().filter(|(word, _)| !word.as_bytes().starts_with(b"-")) {
+        text = read(Path::new(file)).map_err(|why| format!("Fatal error, can't open config file {why}"))?;
+        let path = std::path::absolute(file).unwrap_or_else(|_| PathBuf::from(file));
+        (config_file, rest) = (Some(path.display().to_string()), others);
+    }
+    let (inputs, options): (Vec<_>, Vec<_>) = rest.iter().map(|word| word.as_bytes()).partition(|word| word == b"-");
+    if !inputs.is_empty() {
+        text.push(b'\n');
+        let read = io::stdin().lock().read_to_end(&mut text);
+        read.map_err(|error| format!("reading the configuration from the standard input: {error}"))?;
+    }
+    text.push(b'\n');
+    text.extend(arguments_text(options));
+    let mut options = Options::default();
+    options.load(&text, &|path| include(path)).map_err(|error| {
+        let head = format!("*** FATAL CONFIG FILE ERROR (Kayvee {}) ***", env!("CARGO_PKG_VERSION"));
+        let line = format!("Reading the configuration file, at line {}\n>>> '{}'", error.line, error.text);
+        format!("\n{head}\n{line}\n{}", error.reason)
+    })?;
+    Ok(Invocation::Run(Box::new(options), config_file))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| format!("'{}': {}", path.display(), plain(&error)))
+}
+
+/// Reads an included file, or all that a pattern in the name's last part stands for, in the order of their names. A
+/// pattern may stand for none.
+fn include(path: &str) -> Result<Vec<u8>, String> {
+    let path = Path::new(path);
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    if !name.iter().any(|b| b"*?[".contains(b)) {
+        return read(path);
+    }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let entries = fs::read_dir(dir).map_err(|error| format!("'{}': {}", dir.display(), plain(&error)))?;
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|file| {
+            let candidate = file.file_name().unwrap_or_default().as_bytes();
+            // As in a shell: a name that starts with a dot is meant only where the pattern says so.
+            candidate.starts_with(b".") == name.starts_with(b".") && kayvee_commands::glob_matches(name, candidate)
+        })
+        .collect();
+    files.sort();
+    let mut text = Vec::new();
+    for file in files {
+        text.extend(read(&file)?);
+        text.push(b'\n');
+    }
+    Ok(text)
 }
 
 fn help() -> String {
     let mut text = String::from(
         "Kayvee, a Redis-compatible store, as a Linux process.\n\n\
-         Usage: kayvee-linux [--OPTION VALUE]...\n\n\
-         The options have redis.conf's names and meanings; these are their defaults:\n",
+         Usage: kayvee-linux [FILE] [-] [--OPTION VALUE...]...\n\n\
+         FILE is a redis.conf, - reads one from the standard input. The options have redis.conf's names and meanings;\n\
+         these are their defaults:\n",
     );
     let defaults = Options::default();
     for option in OPTIONS {

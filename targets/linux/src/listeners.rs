@@ -1,63 +1,89 @@
 //! Sockets that wait for clients.
 
+use crate::sockets::Listening;
 use kayvee_server::Options;
-use mio::net::TcpListener;
+use mio::net::{TcpListener, UnixListener};
 use nix::libc;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::{
+    fs::{self, Permissions},
     io,
     net::{SocketAddr, ToSocketAddrs},
+    os::unix::fs::{FileTypeExt, PermissionsExt},
     time::Duration,
 };
 
-/// Listens on every address of `bind`.
+/// What a TCP listener is for: a word of `bind`, and a port.
+pub type Place = (String, u16);
+
+/// The places of these options; none without a port.
+pub fn places(options: &Options) -> Vec<Place> {
+    if options.port == 0 { Vec::new() } else { options.bind.iter().map(|word| (word.clone(), options.port)).collect() }
+}
+
+/// Listens in these places.
 ///
 /// An address with a `-` before it may be one that this machine does not have, and `*` means every one, as in
 /// redis.conf. What is set on these sockets holds for those that they accept, so that accepting takes no further calls.
-pub fn bind(options: &Options) -> io::Result<Vec<TcpListener>> {
+pub fn bind(places: &[Place], options: &Options) -> io::Result<Vec<(Place, TcpListener)>> {
     let mut listeners = Vec::new();
-    for word in &options.bind {
+    for (word, port) in places {
         let (optional, name) = match word.strip_prefix('-') {
             Some(name) => (true, name),
             None => (false, word.as_str()),
         };
         let name = if name == "*" { "0.0.0.0" } else { name.trim_start_matches("::*") };
         let name = if name.is_empty() { "::" } else { name };
-        let result = resolve(name, options.port).and_then(|address| listen(address, options));
+        let result = resolve(name, *port).and_then(|address| listen(address, options));
         match result {
-            Ok(listener) => listeners.push(listener),
+            Ok(listener) => listeners.push(((word.clone(), *port), listener)),
             Err(error) if is_unsupported(&error) || (optional && is_unavailable(&error)) => {
                 log::debug!("not listening on {name}: {error}");
             }
             Err(error) => {
-                let text = format!("cannot listen on {name} port {}: {error}", options.port);
+                let text = format!("cannot listen on {name} port {port}: {error}");
                 return Err(io::Error::new(error.kind(), text));
             }
         }
     }
-    if listeners.is_empty() {
+    if listeners.is_empty() && !places.is_empty() {
         return Err(io::Error::other("there is no address to listen on; check --bind"));
     }
-    set_keepalive(&listeners, options.tcp_keepalive);
+    listeners.iter().for_each(|(_, listener)| set_keepalive(listener, options.tcp_keepalive));
     Ok(listeners)
 }
 
+/// Listens on the Unix socket of `unixsocket`, if there is one. A socket that an earlier process left there makes way.
+pub fn bind_unix(options: &Options) -> io::Result<Option<Listening>> {
+    let path = &options.unixsocket;
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {path}: {error}"));
+    if fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
+        fs::remove_file(path).map_err(named)?;
+    }
+    let listener = UnixListener::bind(path).map_err(named)?;
+    if options.unixsocketperm != 0 {
+        fs::set_permissions(path, Permissions::from_mode(options.unixsocketperm)).map_err(named)?;
+    }
+    Ok(Some(Listening::Unix(listener, path.clone())))
+}
+
 /// Sets the time after which the kernel probes silent clients that come from now on; 0 for never.
-pub fn set_keepalive(listeners: &[TcpListener], idle_s: u32) {
-    for listener in listeners {
-        let socket = socket2::SockRef::from(listener);
-        // As Redis does: three probes a third of that time apart.
-        let keepalive = TcpKeepalive::new()
-            .with_time(Duration::from_secs(idle_s.into()))
-            .with_interval(Duration::from_secs(u64::from(idle_s / 3).max(1)))
-            .with_retries(3);
-        let result = match idle_s {
-            0 => socket.set_keepalive(false),
-            _ => socket.set_tcp_keepalive(&keepalive),
-        };
-        if let Err(error) = result {
-            log::warn!("tcp-keepalive {idle_s} could not be set: {error}");
-        }
+pub fn set_keepalive(listener: &TcpListener, idle_s: u32) {
+    let socket = socket2::SockRef::from(listener);
+    // As Redis does: three probes a third of that time apart.
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(idle_s.into()))
+        .with_interval(Duration::from_secs(u64::from(idle_s / 3).max(1)))
+        .with_retries(3);
+    let result = match idle_s {
+        0 => socket.set_keepalive(false),
+        _ => socket.set_tcp_keepalive(&keepalive),
+    };
+    if let Err(error) = result {
+        log::warn!("tcp-keepalive {idle_s} could not be set: {error}");
     }
 }
 

@@ -1,44 +1,71 @@
-//! Log lines on standard error: wall-clock time in UTC, severity, text.
+//! Log lines in Redis' form, `PID:M DATE TIME MARK TEXT`, on the standard output or in a file. Times are UTC.
 
-use log::{LevelFilter, Log, Metadata, Record};
+use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::{
+    fs::OpenOptions,
     io::Write,
+    sync::OnceLock,
     time::{SystemTime, UNIX_EPOCH},
 };
 
-struct StderrLogger;
+struct Logger;
 
-/// Begins to log what is at least as severe as `level`.
-pub fn install(level: LevelFilter) {
+/// The file, if there is one. It is opened for each line, so that it may be moved away at any time.
+static FILE: OnceLock<String> = OnceLock::new();
+
+/// Begins to log what is at least as severe as `level`, to a file if its name is not empty.
+pub fn install(level: LevelFilter, file: &str) {
+    if !file.is_empty() {
+        FILE.get_or_init(|| file.into());
+    }
     // Only a second logger could make this fail, and there is none.
-    let _ = log::set_logger(&StderrLogger);
+    let _ = log::set_logger(&Logger);
     log::set_max_level(level);
 }
 
-impl Log for StderrLogger {
+/// Writes a text as it is, whatever the level.
+pub fn raw(text: &str) {
+    let written = match FILE.get() {
+        Some(file) => {
+            let file = OpenOptions::new().append(true).create(true).open(file);
+            file.and_then(|mut file| file.write_all(text.as_bytes()))
+        }
+        None => std::io::stdout().lock().write_all(text.as_bytes()),
+    };
+    // Nobody is left to tell if this cannot be written.
+    let _ = written;
+    let _ = std::io::stdout().lock().flush();
+}
+
+impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.level() <= log::max_level()
     }
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            let line = format!("{} {:<5} {}\n", timestamp(SystemTime::now()), record.level(), record.args());
-            // Nobody is left to tell if standard error is gone.
-            let _ = std::io::stderr().lock().write_all(line.as_bytes());
+            let mark = match record.level() {
+                Level::Error | Level::Warn => '#',
+                Level::Info => '*',
+                Level::Debug => '-',
+                Level::Trace => '.',
+            };
+            raw(&format!("{}:M {} {mark} {}\n", std::process::id(), timestamp(SystemTime::now()), record.args()));
         }
     }
 
     fn flush(&self) {}
 }
 
-/// RFC 3339 with milliseconds, in UTC.
+/// `20 Nov 2026 13:49:18.123`, in UTC.
 fn timestamp(time: SystemTime) -> String {
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = since_epoch.as_secs();
     let (year, month, day) = civil_date(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    let millis = since_epoch.subsec_millis();
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+    let (month, millis) = (MONTHS[month as usize - 1], since_epoch.subsec_millis());
+    format!("{day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02}.{millis:03}")
 }
 
 /// Year, month and day of a number of days since 1970-01-01, in the Gregorian calendar.
@@ -63,11 +90,11 @@ mod tests {
     #[test]
     fn dates_are_those_of_the_calendar() {
         for (seconds, text) in [
-            (0, "1970-01-01T00:00:00.000Z"),
-            (951_782_399, "2000-02-28T23:59:59.000Z"),
-            (951_782_400, "2000-02-29T00:00:00.000Z"),
-            (1_000_000_000, "2001-09-09T01:46:40.000Z"),
-            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
+            (0, "01 Jan 1970 00:00:00.000"),
+            (951_782_399, "28 Feb 2000 23:59:59.000"),
+            (951_782_400, "29 Feb 2000 00:00:00.000"),
+            (1_000_000_000, "09 Sep 2001 01:46:40.000"),
+            (4_107_542_400, "01 Mar 2100 00:00:00.000"),
         ] {
             assert_eq!(timestamp(UNIX_EPOCH + Duration::from_secs(seconds)), text);
         }

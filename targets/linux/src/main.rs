@@ -4,21 +4,28 @@
 mod arguments;
 mod clock;
 mod crowd;
+mod host;
 mod listeners;
 mod logger;
 mod open_files;
 mod server;
+mod sockets;
 #[allow(unsafe_code)]
 mod sys;
 
 use arguments::Invocation;
 use clock::SystemClock;
+use host::LinuxHost;
 use kayvee_platform::{Clock, ProcessorTime};
 use kayvee_server::{Engine, Environment, Options};
-use nix::sys::{
-    resource::{Usage, UsageWho, getrusage},
-    sysinfo::sysinfo,
+use nix::{
+    sys::{
+        resource::{Usage, UsageWho, getrusage},
+        sysinfo::sysinfo,
+    },
+    unistd::daemon,
 };
+use sockets::Listening;
 use std::{
     fs::{self, File},
     io::{self, Read},
@@ -27,7 +34,7 @@ use std::{
 
 fn main() -> ExitCode {
     match arguments::parse(std::env::args_os().skip(1)) {
-        Ok(Invocation::Run(options)) => match run(*options) {
+        Ok(Invocation::Run(options, config_file)) => match run(*options, config_file) {
             Ok(status) => ExitCode::from(status),
             Err(error) => {
                 log::error!("{error}");
@@ -39,18 +46,43 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("kayvee-linux: {error}");
-            eprintln!("Try 'kayvee-linux --help'.");
+            eprintln!("{error}");
             ExitCode::FAILURE
         }
     }
 }
 
 /// Serves until a signal or a client ends it, and returns the exit status.
-fn run(mut options: Options) -> io::Result<u8> {
-    logger::install(options.loglevel.filter());
+fn run(mut options: Options, config_file: Option<String>) -> io::Result<u8> {
+    if !options.dir.is_empty() {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("dir {}: {error}", options.dir));
+        std::env::set_current_dir(&options.dir).map_err(named)?;
+    }
+    options.dir = host::current_dir();
+    if options.daemonize {
+        if options.pidfile.is_empty() {
+            options.pidfile = DAEMON_PID_FILE.into();
+        }
+        daemon(true, false)?;
+    }
+    logger::install(options.loglevel.filter(), &options.logfile);
+    logger::raw(&banner(&options));
+    if let Some(file) = &config_file {
+        log::info!("Configuration loaded from {file}");
+    }
     options.maxclients = open_files::reserve(options.maxclients)?;
-    let listeners = listeners::bind(&options)?;
+    let places = listeners::places(&options);
+    let sockets = listeners::bind(&places, &options).map_err(|error| {
+        let text = format!("Failed listening on port {} (TCP), aborting: {error}", options.port);
+        io::Error::new(error.kind(), text)
+    })?;
+    let mut sockets: Vec<_> = sockets.into_iter().map(|(place, tcp)| (Some(place), Listening::Tcp(tcp))).collect();
+    sockets.extend(listeners::bind_unix(&options)?.map(|unix| (None, unix)));
+    if sockets.is_empty() && !options.bind.is_empty() {
+        return Err(io::Error::other("with port 0 and no unixsocket there is nothing to listen on"));
+    }
+    let pid_file = PidFile::write(&options.pidfile);
+    let host: &'static LinuxHost = Box::leak(Box::new(LinuxHost::new(config_file, places)));
     let clock: &'static SystemClock = Box::leak(Box::new(SystemClock::new()));
     let environment = Environment {
         target: "linux",
@@ -61,11 +93,57 @@ fn run(mut options: Options) -> io::Result<u8> {
         heap: sys::heap(),
         system_memory_bytes: sysinfo()?.ram_total(),
         processor_time,
-        host: &kayvee_commands::NoHost,
+        host,
         seed: random_seed()?,
     };
+    let unix_socket = options.unixsocket.clone();
     let engine = Engine::new(options, environment, clock.now());
-    server::Server::new(engine, listeners, clock)?.run()
+    log::info!("Server initialized");
+    let status = server::Server::new(engine, sockets, clock, host)?.run();
+    if !unix_socket.is_empty() {
+        // Somebody may have removed it already.
+        let _ = fs::remove_file(unix_socket);
+    }
+    drop(pid_file);
+    log::warn!("Kayvee is now ready to exit, bye bye...");
+    status
+}
+
+/// Where redis-server in the background leaves its number, unless told otherwise.
+const DAEMON_PID_FILE: &str = "/var/run/redis.pid";
+
+/// Says what is starting, whatever the log level is.
+fn banner(options: &Options) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let pid = std::process::id();
+    format!("{pid}:C Kayvee {version} is starting: a Redis-compatible store, Port: {}, PID: {pid}\n", options.port)
+}
+
+/// The file with this process' number, removed with this value.
+struct PidFile(Option<String>);
+
+impl PidFile {
+    fn write(path: &str) -> PidFile {
+        if path.is_empty() {
+            return PidFile(None);
+        }
+        match fs::write(path, format!("{}\n", std::process::id())) {
+            Ok(()) => PidFile(Some(path.into())),
+            Err(error) => {
+                log::warn!("pidfile {path} could not be written: {error}");
+                PidFile(None)
+            }
+        }
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // Somebody may have removed it already.
+            let _ = fs::remove_file(path);
+        }
+    }
 }
 
 /// The system's name as `INFO server` shows it.

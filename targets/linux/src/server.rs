@@ -1,18 +1,21 @@
 //! The event loop: sockets on one side, the engine on the other.
 
-use crate::{clock::SystemClock, crowd::Crowd, listeners};
+use crate::{
+    clock::SystemClock,
+    crowd::Crowd,
+    host::LinuxHost,
+    listeners::{self, Place},
+    sockets::{Listening, Origin, Stream},
+};
 use kayvee_platform::Clock;
 use kayvee_server::{ClientId, Engine, Fate, Peer};
-use mio::{
-    Events, Interest, Poll, Token,
-    net::{TcpListener, TcpStream, UnixStream},
-};
+use mio::{Events, Interest, Poll, Token, net::UnixStream};
 use nix::libc;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::{
     collections::VecDeque,
     io::{self, Read, Write},
-    net::Shutdown::Write as WriteHalf,
+    sync::{Arc, atomic::AtomicBool},
     thread,
     time::Duration,
 };
@@ -32,7 +35,7 @@ const FIRST_LISTENER: usize = 1 << 32;
 
 /// A client's socket. The kernel tells once of each change, so what it told is kept here.
 struct Client {
-    stream: TcpStream,
+    stream: Stream,
     /// There may be bytes to read.
     readable: bool,
     /// The peer will send no more: reading goes on to the end even after a read that took all there was.
@@ -48,7 +51,9 @@ struct Client {
 }
 
 struct Listener {
-    socket: TcpListener,
+    socket: Listening,
+    /// What it is for, if it listens for TCP.
+    place: Option<Place>,
     /// There may be connections to accept.
     ready: bool,
 }
@@ -58,7 +63,9 @@ pub struct Server {
     engine: Engine,
     clock: &'static SystemClock,
     poll: Poll,
-    listeners: Vec<Listener>,
+    host: &'static LinuxHost,
+    /// By token. Those that were closed leave a gap.
+    listeners: Vec<Option<Listener>>,
     keepalive_s: u32,
     /// When accepting goes on after the system had no room.
     accept_after_ns: u64,
@@ -77,24 +84,27 @@ pub struct Server {
 
 impl Server {
     /// Puts an engine behind listening sockets.
-    pub fn new(engine: Engine, sockets: Vec<TcpListener>, clock: &'static SystemClock) -> io::Result<Server> {
+    pub fn new(
+        engine: Engine,
+        sockets: Vec<(Option<Place>, Listening)>,
+        clock: &'static SystemClock,
+        host: &'static LinuxHost,
+    ) -> io::Result<Server> {
         let poll = Poll::new()?;
-        let mut listeners = Vec::new();
-        for (index, mut socket) in sockets.into_iter().enumerate() {
-            poll.registry().register(&mut socket, Token(FIRST_LISTENER + index), Interest::READABLE)?;
-            listeners.push(Listener { socket, ready: true });
-        }
         let (mut signals, sender) = UnixStream::pair()?;
         let sender = std::os::fd::OwnedFd::from(std::os::unix::net::UnixStream::from(sender));
         signal_hook::low_level::pipe::register(SIGTERM, sender.try_clone()?)?;
         signal_hook::low_level::pipe::register(SIGINT, sender)?;
         poll.registry().register(&mut signals, SIGNALS, Interest::READABLE)?;
+        // The end of a terminal is not the end of the store: this only keeps the signal from ending the process.
+        signal_hook::flag::register(SIGHUP, Arc::new(AtomicBool::new(false)))?;
         let keepalive_s = engine.options().tcp_keepalive;
-        Ok(Server {
+        let mut server = Server {
             engine,
             clock,
             poll,
-            listeners,
+            host,
+            listeners: Vec::new(),
             keepalive_s,
             accept_after_ns: 0,
             signals,
@@ -104,14 +114,45 @@ impl Server {
             ended: Vec::new(),
             crowd: Crowd::default(),
             buffer: Box::new([0; READ_BYTES]),
-        })
+        };
+        for (place, socket) in sockets {
+            server.listen(place, socket)?;
+        }
+        Ok(server)
+    }
+
+    fn listen(&mut self, place: Option<Place>, mut socket: Listening) -> io::Result<()> {
+        let token = Token(FIRST_LISTENER + self.listeners.len());
+        self.poll.registry().register(&mut socket, token, Interest::READABLE)?;
+        self.listeners.push(Some(Listener { socket, place, ready: true }));
+        Ok(())
+    }
+
+    /// Opens and closes listeners as new options have asked for.
+    fn rebind(&mut self) -> io::Result<()> {
+        let Some(rebound) = self.host.take_rebound() else { return Ok(()) };
+        for listener in &mut self.listeners {
+            let is_over = |l: &Listener| l.place.as_ref().is_some_and(|place| !rebound.places.contains(place));
+            if listener.as_ref().is_some_and(is_over) {
+                *listener = None;
+            }
+        }
+        for (place, socket) in rebound.opened {
+            log::info!("ready: {}", socket.local_addr()?);
+            self.listen(Some(place), Listening::Tcp(socket))?;
+        }
+        Ok(())
     }
 
     /// Serves until the engine wants to end, and returns the exit status.
     pub fn run(mut self) -> io::Result<u8> {
-        for listener in &self.listeners {
-            log::info!("ready: {}", listener.socket.local_addr()?);
+        for listener in self.listeners.iter().flatten() {
+            match &listener.socket {
+                Listening::Tcp(socket) => log::info!("ready: {}", socket.local_addr()?),
+                Listening::Unix(_, path) => log::info!("The server is now ready to accept connections at {path}"),
+            }
         }
+        log::info!("Ready to accept connections");
         let mut events = Events::with_capacity(EVENTS);
         loop {
             self.wait(&mut events)?;
@@ -122,12 +163,17 @@ impl Server {
             for event in &events {
                 match event.token() {
                     SIGNALS => self.take_signals(),
-                    Token(token) if token >= FIRST_LISTENER => self.listeners[token - FIRST_LISTENER].ready = true,
+                    Token(token) if token >= FIRST_LISTENER => {
+                        if let Some(listener) = &mut self.listeners[token - FIRST_LISTENER] {
+                            listener.ready = true;
+                        }
+                    }
                     Token(token) => self.take_event(ClientId(token as u32), event),
                 }
             }
             self.accept();
             self.engine.end_turn();
+            self.rebind()?;
             self.write();
             if let Some(shutdown) = self.engine.shutdown() {
                 return Ok(shutdown.status);
@@ -138,7 +184,7 @@ impl Server {
     /// Waits until something is to be done.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         let mut deadline_ns = self.engine.next_deadline_ns().unwrap_or(u64::MAX);
-        if self.listeners.iter().any(|listener| listener.ready) {
+        if self.listeners.iter().flatten().any(|listener| listener.ready) {
             deadline_ns = deadline_ns.min(self.accept_after_ns);
         }
         let timeout = match deadline_ns {
@@ -163,7 +209,7 @@ impl Server {
     fn take_signals(&mut self) {
         let mut bytes = [0; 16];
         while self.signals.read(&mut bytes).is_ok_and(|len| len > 0) {
-            log::info!("a signal asked for the end");
+            log::info!("Received a signal that asks for the end, scheduling shutdown...");
             self.engine.request_shutdown();
         }
     }
@@ -237,26 +283,32 @@ impl Server {
     fn accept(&mut self) {
         if self.engine.options().tcp_keepalive != self.keepalive_s {
             self.keepalive_s = self.engine.options().tcp_keepalive;
-            for listener in &self.listeners {
-                listeners::set_keepalive(std::slice::from_ref(&listener.socket), self.keepalive_s);
+            for listener in self.listeners.iter().flatten() {
+                if let Listening::Tcp(socket) = &listener.socket {
+                    listeners::set_keepalive(socket, self.keepalive_s);
+                }
             }
         }
         for index in 0..self.listeners.len() {
             for _ in 0..ACCEPTS_PER_TURN {
-                if !self.listeners[index].ready || self.accept_after_ns > self.clock.now().monotonic_ns {
+                let Some(listener) = self.listeners[index].as_mut().filter(|listener| listener.ready) else { break };
+                if self.accept_after_ns > self.clock.now().monotonic_ns {
                     break;
                 }
-                match self.listeners[index].socket.accept() {
-                    Ok((stream, remote)) => self.admit(stream, remote),
-                    Err(error) => self.accept_failed(index, &error),
+                match listener.socket.accept() {
+                    Ok((stream, origin)) => self.admit(stream, origin),
+                    Err(error) => {
+                        listener.ready = error.raw_os_error() != Some(libc::EAGAIN);
+                        self.accept_failed(&error);
+                    }
                 }
             }
         }
     }
 
-    fn accept_failed(&mut self, index: usize, error: &io::Error) {
+    fn accept_failed(&mut self, error: &io::Error) {
         match error.raw_os_error() {
-            Some(libc::EAGAIN) => self.listeners[index].ready = false,
+            Some(libc::EAGAIN) => {}
             Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
                 log::warn!("a connection waits because the system has no room for it: {error}");
                 self.accept_after_ns = self.clock.now().monotonic_ns + ACCEPT_REST_NS;
@@ -266,9 +318,8 @@ impl Server {
         }
     }
 
-    fn admit(&mut self, mut stream: TcpStream, remote: std::net::SocketAddr) {
-        let local = stream.local_addr().map(|address| address.to_string()).unwrap_or_default();
-        let peer = Peer { remote: remote.to_string(), local };
+    fn admit(&mut self, mut stream: Stream, Origin { remote, local, is_local }: Origin) {
+        let peer = Peer { remote, local, is_local };
         let id = match self.engine.connect(peer) {
             Ok(id) => id,
             Err(refusal) => return refuse(stream, refusal.0),
@@ -277,7 +328,7 @@ impl Server {
         if let Err(error) =
             self.poll.registry().register(&mut stream, Token(slot), Interest::READABLE | Interest::WRITABLE)
         {
-            log::warn!("a connection from {remote} was dropped: {error}");
+            log::warn!("a connection was dropped: {error}");
             self.engine.disconnect(id);
             return;
         }
@@ -349,10 +400,10 @@ impl Server {
 }
 
 /// Tells a client why it is not served.
-fn refuse(mut stream: TcpStream, why: &[u8]) {
+fn refuse(mut stream: Stream, why: &[u8]) {
     // It is told if that can be done at once, and its requests are read so that closing does not reset the connection
     // before it has read the answer. Whatever fails here, it is closed.
     let _ = stream.write(why);
-    let _ = stream.shutdown(WriteHalf);
+    let _ = stream.end_sending();
     let _ = stream.read(&mut [0; 1024]);
 }

@@ -11,7 +11,9 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
-    process::{Child, ChildStderr, Command, Output, Stdio},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::PathBuf,
+    process::{Child, ChildStdout, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -23,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A running process, which is killed if the test does not end it.
 struct Server {
     child: Child,
-    log: BufReader<ChildStderr>,
+    log: BufReader<ChildStdout>,
     port: u16,
 }
 
@@ -35,9 +37,9 @@ impl Server {
     /// Starts `command`, which ends up running the program, and waits until it says that it listens.
     fn start_as(mut command: Command, options: &[&str]) -> Server {
         let port = free_port();
-        command.args(["--port", &port.to_string()]).args(options).stderr(Stdio::piped());
+        command.args(["--port", &port.to_string()]).args(options).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
-        let log = BufReader::new(child.stderr.take().expect("standard error is a pipe"));
+        let log = BufReader::new(child.stdout.take().expect("the standard output is a pipe"));
         let mut server = Server { child, log, port };
         server.wait_for_line("ready: ");
         server
@@ -131,9 +133,10 @@ fn help_and_version() {
 #[test]
 fn wrong_options_are_refused() {
     for (arguments, complaint) in [
-        (&["--bogus", "1"][..], "option 'bogus \"1\"': Bad directive"),
-        (&["--port", "x"], "option 'port \"x\"'"),
+        (&["--bogus", "1"][..], ">>> 'bogus \"1\"'\nBad directive"),
+        (&["--port", "x"], ">>> 'port \"x\"'\nargument couldn't be parsed into an integer"),
         (&["--maxmemory"], "wrong number of arguments"),
+        (&["/nonexistent/redis.conf"], "can't open config file '/nonexistent/redis.conf': No such file"),
     ] {
         let output = run(arguments);
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -147,9 +150,10 @@ fn an_address_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let output = run(&["--port", &port, "--bind", "127.0.0.1"]);
-    let stderr = String::from_utf8(output.stderr).unwrap();
+    let log = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr.contains(&format!("cannot listen on 127.0.0.1 port {port}")), "{stderr}");
+    assert!(log.contains(&format!("Failed listening on port {port}")), "{log}");
+    assert!(log.contains(&format!("cannot listen on 127.0.0.1 port {port}")), "{log}");
 }
 
 #[test]
@@ -160,6 +164,116 @@ fn an_address_of_another_machine_is_an_error_unless_it_is_optional() {
     assert_eq!(run(&["--port", &port, "--bind", "-192.0.2.77"]).status.code(), Some(1), "no address at all");
     let server = Server::start(&["--bind", "-192.0.2.77", "127.0.0.1"]);
     ping(&server.connect());
+}
+
+/// A folder of a test's own, removed with this value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("kayvee-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Sends a request and returns the first line of the reply.
+fn ask(mut stream: impl Read + Write, request: &str) -> String {
+    stream.write_all(format!("{request}\r\n").as_bytes()).unwrap();
+    let mut reply = Vec::new();
+    let mut byte = [0];
+    while !reply.ends_with(b"\r\n") {
+        stream.read_exact(&mut byte).expect("a reply comes");
+        reply.push(byte[0]);
+    }
+    String::from_utf8(reply).unwrap().trim_end().into()
+}
+
+#[test]
+fn a_configuration_file_is_read_and_rewritten() {
+    let folder = Folder::new("config");
+    let (conf, log, pid) = (folder.path("redis.conf"), folder.path("log"), folder.path("pid"));
+    fs::write(folder.path("more.conf"), "maxclients 99\nsave 60 1\n").unwrap();
+    let text = format!(
+        "# mine\nmaxmemory 5mb\ninclude {}\nsave 900 1\nrename-command FLUSHALL \"\"\n\
+                        pidfile {pid}\ndir {}\n",
+        folder.path("mor*.conf"),
+        folder.0.display()
+    );
+    fs::write(&conf, text).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.arg(&conf);
+    let server = Server::start_as(command, &["--hz", "20"]);
+    assert_eq!(fs::read_to_string(&pid).unwrap().trim(), server.child.id().to_string());
+    let client = server.connect();
+    for (request, reply) in [
+        ("FLUSHALL", "-ERR unknown command 'FLUSHALL', with args beginning with: "),
+        (
+            "CONFIG SET maxmemory 1mb dir /nonexistent",
+            "-ERR CONFIG SET failed (possibly related to argument 'dir') - can't set protected config",
+        ),
+        ("CONFIG SET maxmemory 6mb", "+OK"),
+        ("CONFIG REWRITE", "+OK"),
+    ] {
+        assert_eq!(ask(&client, request), reply.trim_end());
+    }
+    let rewritten = fs::read_to_string(&conf).unwrap();
+    for line in ["# mine", "maxmemory 6mb", "save 60 1", "save 900 1", "rename-command FLUSHALL \"\"", "hz 20"] {
+        assert!(rewritten.lines().any(|l| l == line), "{line}: {rewritten}");
+    }
+    drop(client);
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(0));
+    assert!(!fs::exists(&pid).unwrap(), "the file with its number is gone");
+    let output = run(&[&conf, "--logfile", &log, "--port", "1", "--bind", "192.0.2.77"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(fs::read_to_string(&log).unwrap().contains("Failed listening on port 1"));
+}
+
+#[test]
+fn ports_and_addresses_change_while_it_serves() {
+    let server = Server::start(&["--bind", "127.0.0.1"]);
+    let client = server.connect();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let busy = ask(&client, &format!("CONFIG SET port {}", taken.local_addr().unwrap().port()));
+    assert!(busy.contains("'port') - Unable to listen on this port"), "{busy}");
+    let bad = ask(&client, "CONFIG SET bind 999.999.999.999");
+    assert!(bad.contains("'bind') - Failed to bind to specified addresses"), "{bad}");
+    ping(&server.connect());
+    let port = free_port();
+    assert_eq!(ask(&client, &format!("CONFIG SET port {port}")), "+OK");
+    ping(&TcpStream::connect(("127.0.0.1", port)).unwrap());
+    assert!(TcpStream::connect(("127.0.0.1", server.port)).is_err());
+    assert_eq!(ask(&client, "CONFIG SET bind \"127.0.0.1 127.0.0.2\""), "+OK");
+    ping(&TcpStream::connect(("127.0.0.2", port)).unwrap());
+    ping(&TcpStream::connect(("127.0.0.1", port)).unwrap());
+    assert_eq!(ask(&client, "CONFIG SET bind \"\""), "+OK");
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+    ping(&client);
+}
+
+#[test]
+fn unix_sockets_serve() {
+    let folder = Folder::new("unix");
+    let path = folder.path("socket");
+    for _ in 0..2 {
+        let mut server = Server::start(&["--unixsocket", &path, "--unixsocketperm", "700"]);
+        server.wait_for_line("Ready to accept");
+        let client = UnixStream::connect(&path).unwrap();
+        assert_eq!(ask(&client, "PING"), "+PONG");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        // Killed, so that the socket stays for the next one to replace.
+    }
 }
 
 #[test]
@@ -287,10 +401,12 @@ fn too_few_files_lower_maxclients() {
 
 #[test]
 fn no_files_left_makes_clients_wait_and_does_not_spin() {
-    let mut server = Server::start_as(with_few_files(), &["--bind", "127.0.0.1"]);
-    let mut first = server.connect();
-    first.write_all(b"CONFIG SET maxclients 1000\r\n").unwrap();
-    expect_reply(&first, b"+OK\r\n");
+    let mut server = Server::start(&["--bind", "127.0.0.1"]);
+    let first = server.connect();
+    ping(&first);
+    // From outside, since the process itself asks for as many as its clients need.
+    let pid = server.child.id().to_string();
+    assert!(Command::new("prlimit").args(["--pid", &pid, "--nofile=64:64"]).status().unwrap().success());
     let mut clients: Vec<TcpStream> = (0..100).map(|_| server.connect()).collect();
     server.wait_for_line("no room for it");
     let before = server.processor_ticks();

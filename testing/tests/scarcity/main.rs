@@ -59,7 +59,7 @@ fn end_turn(engine: &mut Engine) {
 }
 
 fn peer() -> Peer {
-    Peer { remote: "127.0.0.1:1".into(), local: "127.0.0.1:2".into() }
+    Peer { remote: "127.0.0.1:1".into(), local: "127.0.0.1:2".into(), is_local: true }
 }
 
 fn connect(engine: &mut Engine) -> ClientId {

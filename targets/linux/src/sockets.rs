@@ -1,0 +1,107 @@
+//! Sockets of both kinds, TCP and Unix, as one type each.
+
+use mio::{
+    Interest, Registry, Token,
+    event::Source,
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+};
+use std::{
+    io::{self, Read, Write},
+    net::Shutdown,
+};
+
+/// A socket that waits for clients.
+pub enum Listening {
+    /// TCP.
+    Tcp(TcpListener),
+    /// A Unix socket at this path.
+    Unix(UnixListener, String),
+}
+
+/// A client's socket.
+pub enum Stream {
+    /// TCP.
+    Tcp(TcpStream),
+    /// A Unix socket.
+    Unix(UnixStream),
+}
+
+/// Where a client comes from, in Redis' words.
+pub struct Origin {
+    /// Its address, or the path of the socket.
+    pub remote: String,
+    /// The address that it connected to, or the same path.
+    pub local: String,
+    /// Whether it is on this machine.
+    pub is_local: bool,
+}
+
+impl Listening {
+    /// Takes the next client that waits.
+    pub fn accept(&self) -> io::Result<(Stream, Origin)> {
+        match self {
+            Listening::Tcp(listener) => {
+                let (stream, remote) = listener.accept()?;
+                let local = stream.local_addr().map(|address| address.to_string()).unwrap_or_default();
+                let is_local = remote.ip().to_canonical().is_loopback();
+                Ok((Stream::Tcp(stream), Origin { remote: remote.to_string(), local, is_local }))
+            }
+            Listening::Unix(listener, path) => {
+                let (stream, _) = listener.accept()?;
+                let name = format!("{path}:0");
+                Ok((Stream::Unix(stream), Origin { remote: name.clone(), local: name, is_local: true }))
+            }
+        }
+    }
+}
+
+impl Stream {
+    /// Says that nothing more will be sent.
+    pub fn end_sending(&self) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buffer),
+            Stream::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(bytes),
+            Stream::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+macro_rules! pass_source_on {
+    ($type:ident: $($pattern:pat => $socket:ident),+) => {
+        impl Source for $type {
+            fn register(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+                match self { $($pattern => $socket.register(registry, token, interests)),+ }
+            }
+            fn reregister(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+                match self { $($pattern => $socket.reregister(registry, token, interests)),+ }
+            }
+            fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+                match self { $($pattern => $socket.deregister(registry)),+ }
+            }
+        }
+    };
+}
+
+pass_source_on!(Listening: Listening::Tcp(socket) => socket, Listening::Unix(socket, _) => socket);
+pass_source_on!(Stream: Stream::Tcp(socket) => socket, Stream::Unix(socket) => socket);
