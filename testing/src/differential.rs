@@ -26,6 +26,9 @@ const SHRINK_TIME: Duration = Duration::from_secs(20);
 const SHOWN_WITHOUT_REPRODUCTION: usize = 40;
 /// The most calls that a SCAN may need.
 const SCAN_CALLS_LIMIT: usize = 100_000;
+/// Options of the right server that switch encodings off which Redis 7.0 does not have. One that does not know them has
+/// none of them.
+const ENCODINGS_OF_7_0: &[[&str; 2]] = &[["list-max-listpack-size", "0"]];
 
 /// Where the two servers differ.
 #[derive(Debug)]
@@ -92,6 +95,9 @@ impl Session {
         let mut session = Session { left: Client::connect(&pair.left)?, right: Client::connect(&pair.right)? };
         for client in [&mut session.left, &mut session.right] {
             client.call(&["FLUSHALL"])?;
+        }
+        for [name, value] in ENCODINGS_OF_7_0 {
+            session.right.call(&["CONFIG", "SET", name, value])?;
         }
         Ok(session)
     }

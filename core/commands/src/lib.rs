@@ -39,6 +39,7 @@ mod glob;
 mod harness;
 mod hashes;
 mod info;
+mod lists;
 mod pubsub;
 mod random;
 mod server;

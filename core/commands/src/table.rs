@@ -359,6 +359,7 @@ impl Command {
 /// Every command, in alphabetical order within its family.
 pub static FAMILIES: &[&[Command]] = &[
     crate::strings::COMMANDS,
+    crate::lists::COMMANDS,
     crate::hashes::COMMANDS,
     crate::generic::COMMANDS,
     crate::connection::COMMANDS,

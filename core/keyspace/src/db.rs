@@ -192,6 +192,7 @@ impl Db {
         match self.kind(found) {
             Kind::String => self.records.string_encoding(found.record),
             Kind::Hash => self.hash(found).encoding(),
+            Kind::List => self.list(found).encoding(),
             kind => unreachable!("there is no {} yet", kind.name()),
         }
     }

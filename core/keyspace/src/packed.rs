@@ -115,6 +115,11 @@ impl<'a> PackedRef<'a> {
         Iter { packed: self, front: self.start(), back: self.end() }
     }
 
+    /// The entries from the one at `start` to before the one at `end`.
+    pub fn range(self, start: Offset, end: Offset) -> Iter<'a> {
+        Iter { packed: self, front: start, back: end }
+    }
+
     /// Where the first entry that equals `text` begins, looking at every `step`-th entry from the first one on.
     pub fn find(self, text: &[u8], step: usize) -> Option<Offset> {
         let mut at = self.start();

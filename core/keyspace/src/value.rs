@@ -1,5 +1,5 @@
 use crate::{
-    OutOfMemory,
+    OutOfMemory, Parts,
     record::{INLINE_TEXT_LIMIT, Records, copied},
     table::{Copying, Table},
 };
@@ -48,6 +48,8 @@ pub enum Data {
     Bytes(Vec<u8>),
     /// A hash that is not packed.
     Hash(Box<Table>),
+    /// A list in several parts.
+    List(Box<Parts>),
 }
 
 impl Data {
@@ -56,6 +58,7 @@ impl Data {
         match self {
             Data::Bytes(bytes) => bytes.capacity(),
             Data::Hash(hash) => hash.bytes(records),
+            Data::List(parts) => parts.bytes(),
         }
     }
 
@@ -65,6 +68,7 @@ impl Data {
         match self {
             Data::Bytes(_) => Some(limit),
             Data::Hash(hash) => hash.free(records, limit),
+            Data::List(parts) => parts.free(limit),
         }
     }
 
@@ -73,6 +77,7 @@ impl Data {
         Ok(match self {
             Data::Bytes(bytes) => Data::Bytes(copied(bytes)?),
             Data::Hash(hash) => Data::Hash(Box::new(hash.copy(copying)?)),
+            Data::List(parts) => Data::List(Box::new(parts.copy()?)),
         })
     }
 }

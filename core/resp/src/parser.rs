@@ -102,6 +102,11 @@ impl<'a> Request<'a> {
         Request { bytes: self.bytes, spans: self.spans.get(at..).unwrap_or_default() }
     }
 
+    /// The request that the first `len` arguments make.
+    pub fn first(self, len: usize) -> Request<'a> {
+        Request { bytes: self.bytes, spans: self.spans.get(..len).unwrap_or(self.spans) }
+    }
+
     /// Writes the request, as clients send it, behind what `out` holds.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), TryReserveError> {
         crate::encode(self.from(0), out)
@@ -119,7 +124,7 @@ impl<'a> Request<'a> {
     }
 
     /// All arguments from `at` on.
-    pub fn from(&self, at: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + use<'a> {
+    pub fn from(&self, at: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + Clone + use<'a> {
         let bytes = self.bytes;
         self.spans.get(at..).unwrap_or_default().iter().map(move |span| &bytes[span.start..span.end])
     }
