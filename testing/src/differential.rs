@@ -28,7 +28,7 @@ const SHOWN_WITHOUT_REPRODUCTION: usize = 40;
 const SCAN_CALLS_LIMIT: usize = 100_000;
 /// Options of the right server that switch encodings off which Redis 7.0 does not have. One that does not know them has
 /// none of them.
-const ENCODINGS_OF_7_0: &[[&str; 2]] = &[["list-max-listpack-size", "0"]];
+const ENCODINGS_OF_7_0: &[[&str; 2]] = &[["list-max-listpack-size", "0"], ["set-max-listpack-entries", "0"]];
 
 /// Where the two servers differ.
 #[derive(Debug)]

@@ -15,6 +15,12 @@ pub fn int(arg: &[u8]) -> Result<i32, Error> {
     integer(arg)?.try_into().map_err(|_| OUT_OF_RANGE)
 }
 
+/// An integer that is not negative, with Redis' error for all else.
+pub fn positive(arg: &[u8]) -> Result<u64, Error> {
+    const NOT_POSITIVE: Error = Error::text("ERR value is out of range, must be positive");
+    parse_integer(arg).and_then(|number| u64::try_from(number).ok()).ok_or(NOT_POSITIVE)
+}
+
 /// Whether an argument is this keyword, in any case. The keyword is given in lower case.
 pub fn is(arg: &[u8], keyword: &str) -> bool {
     arg.eq_ignore_ascii_case(keyword.as_bytes())

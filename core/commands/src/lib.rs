@@ -43,6 +43,7 @@ mod lists;
 mod pubsub;
 mod random;
 mod server;
+mod sets;
 mod strings;
 mod text;
 mod tracking;

@@ -20,7 +20,7 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
-use kayvee_keyspace::PackedLimits;
+use kayvee_keyspace::{PackedLimits, SetLimits};
 
 /// The highest `maxclients` that can be asked for.
 pub const MAX_CLIENTS_LIMIT: u32 = 1_000_000;
@@ -260,6 +260,14 @@ impl Options {
     /// Up to which size hashes are packed.
     pub(crate) fn hash_limits(&self) -> PackedLimits {
         packed_limits(self.hash_max_listpack_entries, self.hash_max_listpack_value)
+    }
+
+    /// Up to which size sets are kept in their compact forms.
+    pub(crate) fn set_limits(&self) -> SetLimits {
+        /// As in Redis: longer ones would take too long.
+        const INTSET_LIMIT: u64 = 1 << 30;
+        let packed = packed_limits(self.set_max_listpack_entries, self.set_max_listpack_value);
+        SetLimits { intset_entries: self.set_max_intset_entries.min(INTSET_LIMIT) as usize, packed }
     }
 }
 

@@ -361,6 +361,7 @@ pub static FAMILIES: &[&[Command]] = &[
     crate::strings::COMMANDS,
     crate::lists::COMMANDS,
     crate::hashes::COMMANDS,
+    crate::sets::COMMANDS,
     crate::generic::COMMANDS,
     crate::connection::COMMANDS,
     crate::server::COMMANDS,

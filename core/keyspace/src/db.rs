@@ -193,6 +193,7 @@ impl Db {
             Kind::String => self.records.string_encoding(found.record),
             Kind::Hash => self.hash(found).encoding(),
             Kind::List => self.list(found).encoding(),
+            Kind::Set => self.set_at(found).encoding(),
             kind => unreachable!("there is no {} yet", kind.name()),
         }
     }

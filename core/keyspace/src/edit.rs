@@ -43,7 +43,8 @@ pub struct Edit<R> {
     pub is_gone: bool,
 }
 
-fn taken<C: Collection>(data: Data) -> C {
+/// A collection whose data was taken out of its record.
+pub(crate) fn taken<C: Collection>(data: Data) -> C {
     match data {
         Data::Bytes(bytes) => C::from_packed(Packed::from_vec(bytes)),
         data => C::from_data(data),
@@ -132,6 +133,16 @@ impl Db {
         let mut collection = C::default();
         self.change(&mut collection, fill)?;
         Ok(collection)
+    }
+
+    /// The records, for looking into a collection that no key has.
+    pub fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// Frees a collection that no key has.
+    pub fn drop_built<C: Collection>(&mut self, collection: C) {
+        self.discard(collection.into_data());
     }
 
     /// Makes a record of a collection, or frees it.

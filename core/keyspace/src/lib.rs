@@ -14,10 +14,12 @@ mod db;
 mod edit;
 mod hash;
 mod index;
+mod intset;
 mod list;
 mod packed;
 mod record;
 mod segmented;
+mod set;
 mod slab;
 mod table;
 mod value;
@@ -25,9 +27,11 @@ mod value;
 pub use db::{Db, Expiry, Found, HashKey, Slice};
 pub use edit::{Collection, Edit, PackedLimits};
 pub use hash::{Hash, HashView};
+pub use intset::{Intset, IntsetRef};
 pub use list::{List, ListEnd, ListIter, ListView, PartLimit, Parts, Side};
 pub use packed::{Offset, Packed, PackedRef};
 pub use record::{Decimal, Records};
+pub use set::{Member, MemberRecord, Set, SetLimits, SetView};
 pub use value::{Encoding, Kind, Owned, Value, parse_integer};
 
 /// Memory for the data could not be had; nothing was changed.

@@ -77,6 +77,24 @@ impl Table {
         Ok((new, old.is_none()))
     }
 
+    /// Adds a member without a value. Returns whether it is new.
+    pub fn insert(&mut self, records: &mut Records, name: &[u8]) -> Result<bool, OutOfMemory> {
+        let hash = records.hash(name);
+        if self.index.find(hash, |record| records.key(record) == name).is_some() {
+            return Ok(false);
+        }
+        let new = records.create(name, Owned::Text(b""), None, 0)?;
+        let inserted = self.index.insert(hash, new, |record| records.hash_of(record));
+        inserted.inspect_err(|_| records.free(new))?;
+        Ok(true)
+    }
+
+    /// Removes a member that is there.
+    pub fn remove_record(&mut self, records: &mut Records, record: Ref) {
+        self.index.remove(records.hash_of(record), record, |record| records.hash_of(record));
+        records.free(record);
+    }
+
     /// Takes a member out. Its record is the caller's to free.
     pub fn take(&mut self, records: &Records, name: &[u8]) -> Option<Ref> {
         let hash = records.hash(name);

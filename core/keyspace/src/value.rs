@@ -50,6 +50,8 @@ pub enum Data {
     Hash(Box<Table>),
     /// A list in several parts.
     List(Box<Parts>),
+    /// A set that is neither packed nor an intset.
+    Set(Box<Table>),
 }
 
 impl Data {
@@ -57,8 +59,8 @@ impl Data {
     pub fn bytes(&self, records: &Records) -> usize {
         match self {
             Data::Bytes(bytes) => bytes.capacity(),
-            Data::Hash(hash) => hash.bytes(records),
             Data::List(parts) => parts.bytes(),
+            Data::Hash(table) | Data::Set(table) => table.bytes(records),
         }
     }
 
@@ -67,8 +69,8 @@ impl Data {
     pub fn free(&mut self, records: &mut Records, limit: usize) -> Option<usize> {
         match self {
             Data::Bytes(_) => Some(limit),
-            Data::Hash(hash) => hash.free(records, limit),
             Data::List(parts) => parts.free(limit),
+            Data::Hash(table) | Data::Set(table) => table.free(records, limit),
         }
     }
 
@@ -76,8 +78,9 @@ impl Data {
     pub fn copy(&self, copying: &mut Copying<'_>) -> Result<Data, OutOfMemory> {
         Ok(match self {
             Data::Bytes(bytes) => Data::Bytes(copied(bytes)?),
-            Data::Hash(hash) => Data::Hash(Box::new(hash.copy(copying)?)),
             Data::List(parts) => Data::List(Box::new(parts.copy()?)),
+            Data::Hash(table) => Data::Hash(Box::new(table.copy(copying)?)),
+            Data::Set(table) => Data::Set(Box::new(table.copy(copying)?)),
         })
     }
 }

@@ -89,7 +89,7 @@ impl Generator {
         if self.random.one_in(MUTATE_ONE_IN) && comparison != Comparison::Hello {
             let whole = words.clone();
             mutate(&mut words, &mut self.random);
-            if depends_on_the_moment(&words) {
+            if depends_on_the_moment(&words) || depends_on_chance(&words) || is_too_large(&words) {
                 words = whole;
             }
         }
@@ -465,6 +465,20 @@ fn depends_on_the_moment(words: &[Vec<u8>]) -> bool {
     let expires = is(&words[0], &["SET", "GETEX", "SETEX", "PSETEX", "EXPIRE", "PEXPIRE"]);
     let compares = is(&words[0], &["EXPIRE", "PEXPIRE"]) && words.iter().any(|word| is(word, &["GT", "LT"]));
     compares || (expires && words[1..].iter().filter_map(number).any(|number| SOON.contains(&number)))
+}
+
+/// Whether two servers may end up with different data, because they draw different members.
+fn depends_on_chance(words: &[Vec<u8>]) -> bool {
+    words[0].eq_ignore_ascii_case(b"SPOP") && words.get(2).is_none_or(|count| count != b"100000")
+}
+
+/// Whether a server would work or reply for long.
+fn is_too_large(words: &[Vec<u8>]) -> bool {
+    const COUNT_LIMIT: u64 = 100_000;
+    let is = |names: &[&str]| names.iter().any(|name| words[0].eq_ignore_ascii_case(name.as_bytes()));
+    let number = |word: &Vec<u8>| std::str::from_utf8(word).ok()?.parse::<i64>().ok();
+    is(&["SRANDMEMBER", "HRANDFIELD"])
+        && words[1..].iter().filter_map(number).any(|number| number.unsigned_abs() > COUNT_LIMIT)
 }
 
 /// Breaks a command: the error has to be the same too.
