@@ -127,7 +127,23 @@ impl<'a> Writer<'a> {
     }
 
     /// `$len`, the bytes
+    #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
+        /// The longest string whose length has two digits, and what stands around it.
+        const SHORT: usize = 99;
+        const AROUND: usize = b"$99\r\n\r\n".len();
+        let (len, has_room) = (bytes.len(), self.out.capacity() - self.out.len() >= bytes.len() + AROUND);
+        if len <= SHORT && has_room && !self.failed {
+            // Most strings are short, and collections have many: parts of fixed length need no call to be copied.
+            let (tens, ones) = (b'0' + (len / 10) as u8, b'0' + (len % 10) as u8);
+            match len {
+                0..10 => self.out.extend_from_slice(&[b'$', ones, b'\r', b'\n']),
+                _ => self.out.extend_from_slice(&[b'$', tens, ones, b'\r', b'\n']),
+            }
+            self.out.extend_from_slice(bytes);
+            self.out.extend_from_slice(b"\r\n");
+            return;
+        }
         self.header(b'$', bytes.len() as i64);
         self.put(bytes);
         self.put(b"\r\n");
@@ -270,6 +286,19 @@ mod tests {
             w.move_before(start, end);
         });
         assert_eq!(bytes, b"+OK\r\n*2\r\n$1\r\na\r\n$2\r\nbc\r\n");
+    }
+
+    #[test]
+    fn strings_of_all_lengths() {
+        for len in [0, 1, 9, 10, 99, 100, 101, 1000] {
+            for room in [0, len + 1, len + 100] {
+                let mut out = Vec::with_capacity(room);
+                let text = alloc::vec![b'x'; len];
+                Writer::new(&mut out, Protocol::Resp2).bulk(&text);
+                let expected = [alloc::format!("${len}\r\n").as_bytes(), &text, b"\r\n"].concat();
+                assert_eq!(out, expected);
+            }
+        }
     }
 
     #[test]
