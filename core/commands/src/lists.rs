@@ -6,6 +6,7 @@ use crate::{
 };
 use kayvee_keyspace::{Edit, Found, Kind, List, ListEnd, PartLimit};
 
+mod blocking;
 mod elements;
 mod ends;
 mod moves;
@@ -16,11 +17,13 @@ mod tests;
 
 const GROW: Flags = Flags::WRITE.union(Flags::DENYOOM);
 const GROW_FAST: Flags = GROW.union(Flags::FAST);
+const WAITS: Flags = Flags::WRITE.union(Flags::BLOCKING);
 
 const READS: &[Keys] = &[Keys::one(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
 const INSERTS: &[Keys] = &[Keys::one(1, KeyFlags::RW.union(KeyFlags::INSERT))];
 const DELETES: &[Keys] = &[Keys::one(1, KeyFlags::RW.union(KeyFlags::DELETE))];
 const TAKEN: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
+const TAKES_ALL: &[Keys] = &[Keys::range(1, -2, 1, TAKEN)];
 const TAKES: &[Keys] = &[Keys::one(1, TAKEN)];
 const MOVES: &[Keys] = &[Keys::one(1, TAKEN), Keys::one(2, KeyFlags::RW.union(KeyFlags::INSERT))];
 
@@ -29,9 +32,64 @@ const ROW: Command = Command { categories: Categories::LIST, group: "list", ..Co
 
 const AT_ENDS: &str = "O(N) where N is the number of elements added or removed.";
 const BY_DISTANCE: &str = "O(N) where N is the distance to the nearer end; O(1) at the ends.";
+const PER_KEY: &str = "O(N) where N is the number of keys.";
 const OVER_ALL: &str = "O(N) where N is the number of elements that are passed.";
 
 pub static COMMANDS: &[Command] = &[
+    Command {
+        name: "blmove",
+        arity: 6,
+        flags: GROW.union(Flags::BLOCKING),
+        keys: MOVES,
+        since: "6.2.0",
+        summary: "Moves an element from an end of one list to an end of another one, and waits for one if there is none.",
+        handler: Some(blocking::blmove),
+        ..ROW
+    },
+    Command {
+        name: "blmpop",
+        arity: -5,
+        flags: WAITS.union(Flags::MOVABLEKEYS),
+        keys: &[Keys::counted(2, TAKEN)],
+        since: "7.0.0",
+        complexity: "O(N+M) where N is the number of keys and M the number of elements returned.",
+        summary: "Removes elements from the first of several lists that has any, and waits for one if there is none.",
+        handler: Some(blocking::blmpop),
+        ..ROW
+    },
+    Command {
+        name: "blpop",
+        arity: -3,
+        flags: WAITS,
+        keys: TAKES_ALL,
+        since: "2.0.0",
+        complexity: PER_KEY,
+        summary: "Removes the head of the first of several lists that has one, and waits for one if there is none.",
+        handler: Some(blocking::blpop),
+        ..ROW
+    },
+    Command {
+        name: "brpop",
+        arity: -3,
+        flags: WAITS,
+        keys: TAKES_ALL,
+        since: "2.0.0",
+        complexity: PER_KEY,
+        summary: "Removes the tail of the first of several lists that has one, and waits for one if there is none.",
+        handler: Some(blocking::brpop),
+        ..ROW
+    },
+    Command {
+        name: "brpoplpush",
+        deprecated: Some(("6.2.0", "BLMOVE with RIGHT and LEFT")),
+        arity: 4,
+        flags: GROW.union(Flags::BLOCKING),
+        keys: MOVES,
+        since: "2.2.0",
+        summary: "Moves an element from the tail of one list to the head of another one, and waits for one if there is none.",
+        handler: Some(blocking::brpoplpush),
+        ..ROW
+    },
     Command {
         name: "lindex",
         arity: 3,
