@@ -29,6 +29,7 @@ pub use glob::matches as glob_matches;
 pub use session::{Close, Pending, ReplyMode, Session};
 pub use store::{Environment, Host, NoHost, Pause, Stats, Store};
 
+mod bitmaps;
 mod client;
 mod command_command;
 mod connection;

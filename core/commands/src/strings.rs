@@ -9,7 +9,7 @@ use kayvee_keyspace::{Decimal, Found, Value};
 pub mod counters;
 mod lcs;
 mod long_double;
-mod ranges;
+pub mod ranges;
 mod values;
 
 #[cfg(test)]

@@ -362,6 +362,7 @@ pub static FAMILIES: &[&[Command]] = &[
     crate::lists::COMMANDS,
     crate::hashes::COMMANDS,
     crate::sets::COMMANDS,
+    crate::bitmaps::COMMANDS,
     crate::generic::COMMANDS,
     crate::connection::COMMANDS,
     crate::server::COMMANDS,

@@ -89,7 +89,7 @@ impl Generator {
         if self.random.one_in(MUTATE_ONE_IN) && comparison != Comparison::Hello {
             let whole = words.clone();
             mutate(&mut words, &mut self.random);
-            if depends_on_the_moment(&words) || depends_on_chance(&words) || is_too_large(&words) {
+            if depends_on_the_moment(&words) || depends_on_chance(&words) || is_unfit(&words) {
                 words = whole;
             }
         }
@@ -192,6 +192,15 @@ fn argument(word: &str, random: &mut Random) -> Vec<u8> {
         "key" => key(random),
         "value" => value(random),
         "field" => field(random),
+        "bit" => match random.below(10) {
+            0 => random.pick(&["-1", "4294967296", "x", "", "9223372036854775808", "#x", "#-1"]).as_bytes().to_vec(),
+            1 => format!("#{}", random.below(40)).into(),
+            _ => random.below(400).to_string().into(),
+        },
+        "width" => match random.below(8) {
+            0 => random.pick(&["u64", "i65", "u0", "i", "8", "i64", "u63", "i1", "u1"]).as_bytes().to_vec(),
+            _ => format!("{}{}", ["i", "u"][random.below(2)], 1 + random.below(63)).into(),
+        },
         "integer" => match random.below(4) {
             0 => edge(random),
             1 => value(random),
@@ -472,13 +481,14 @@ fn depends_on_chance(words: &[Vec<u8>]) -> bool {
     words[0].eq_ignore_ascii_case(b"SPOP") && words.get(2).is_none_or(|count| count != b"100000")
 }
 
-/// Whether a server would work or reply for long.
-fn is_too_large(words: &[Vec<u8>]) -> bool {
+/// Whether a server would work or reply for long, or Redis 7.2 does otherwise than 7.0.
+fn is_unfit(words: &[Vec<u8>]) -> bool {
     const COUNT_LIMIT: u64 = 100_000;
     let is = |names: &[&str]| names.iter().any(|name| words[0].eq_ignore_ascii_case(name.as_bytes()));
     let number = |word: &Vec<u8>| std::str::from_utf8(word).ok()?.parse::<i64>().ok();
-    is(&["SRANDMEMBER", "HRANDFIELD"])
-        && words[1..].iter().filter_map(number).any(|number| number.unsigned_abs() > COUNT_LIMIT)
+    let has_large = || words[1..].iter().filter_map(number).any(|number| number.unsigned_abs() > COUNT_LIMIT);
+    // Wrong words count even where there is no key since 7.2.
+    is(&["BITCOUNT", "BITPOS"]) || (is(&["SRANDMEMBER", "HRANDFIELD", "SETBIT", "BITFIELD"]) && has_large())
 }
 
 /// Breaks a command: the error has to be the same too.

@@ -15,7 +15,7 @@ fn len_at(context: &mut Context<'_>, key: &[u8]) -> Result<Option<usize>, Error>
 const SPARE_LIMIT_BYTES: usize = 1 << 20;
 
 /// Makes the string at a key longer, with room for more where memory is not short.
-fn grow<'a>(context: &'a mut Context<'_>, key: &[u8], old_len: usize, len: usize) -> Result<&'a mut [u8], Error> {
+pub fn grow<'a>(context: &'a mut Context<'_>, key: &[u8], old_len: usize, len: usize) -> Result<&'a mut [u8], Error> {
     let room = context.store.data_room_bytes();
     let growth = (len - old_len) as u64;
     if growth > room {
