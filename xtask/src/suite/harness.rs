@@ -44,6 +44,7 @@ impl Job {
         }
         source::unpack(tarball, &dir)?;
         tolerate_missing_functions(&dir)?;
+        tolerate_packed_lists(&dir)?;
         fs::create_dir_all(dir.join("src"))?;
         for program in ["redis-cli", "redis-benchmark"] {
             wrapper(&dir, program, &format!("exec {program} \"$@\""))?;
@@ -109,6 +110,15 @@ fn tolerate_missing_functions(dir: &Path) -> io::Result<()> {
     let path = dir.join("tests/support/server.tcl");
     let text = fs::read_to_string(&path)?;
     fs::write(path, text.replace("    r function flush\n", "    catch {r function flush}\n"))
+}
+
+/// Redis 7.2 packs small lists, and its own tests say so; those of 7.0 know one encoding of lists only.
+fn tolerate_packed_lists(dir: &Path) -> io::Result<()> {
+    const COMPARED: &str = "    set val [r object encoding $key]\n";
+    const PACKED: &str = "    if {$enc eq {quicklist} && $val eq {listpack} && [r type $key] eq {list}} return\n";
+    let path = dir.join("tests/support/test.tcl");
+    let text = fs::read_to_string(&path)?;
+    fs::write(path, text.replace(COMPARED, &[COMPARED, PACKED].concat()))
 }
 
 fn wrapper(dir: &Path, program: &str, line: &str) -> io::Result<()> {
