@@ -4,6 +4,7 @@ use crate::{
     Context, Error, Outcome,
     args::{copied, integer, is, lower_case},
     error::c_text,
+    options::parse_memory,
     server::rewrite_config,
 };
 use alloc::{format, vec::Vec};
@@ -18,6 +19,10 @@ const HELP: &[(&str, &str)] = &[
     ("PANIC", "Ends the server as a bug would."),
     ("POPULATE <count> [<prefix>] [<size>]", "Makes keys that are not there yet."),
     ("PROTOCOL <type>", "Replies with a value of each kind of the protocol."),
+    (
+        "QUICKLIST-PACKED-THRESHOLD <size>",
+        "Takes a size in bytes. It changes nothing: long elements need no other form.",
+    ),
     ("SET-ACTIVE-EXPIRE <0|1>", "Switches the search for expired keys off or on."),
     ("SLEEP <seconds>", "Does nothing for a time, and serves nobody."),
     ("STRINGMATCH-LEN <len> <pattern>", "Matches a string of this many letters against a pattern."),
@@ -43,6 +48,12 @@ pub fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         (sub, 2) if is(sub, "panic") => panic!("DEBUG PANIC"),
         (sub, 3..=5) if is(sub, "populate") => return populate(context, request),
         (sub, 3) if is(sub, "protocol") => return protocol(context, &request[2]),
+        (sub, 3) if is(sub, "quicklist-packed-threshold") => {
+            const RANGE: Error = Error::text("ERR argument must be a memory value bigger than 1 and smaller than 4gb");
+            let bytes = parse_memory(&request[2]).filter(|bytes| *bytes < 1 << 32);
+            bytes.ok_or(RANGE)?;
+            context.reply.ok();
+        }
         (sub, 3) if is(sub, "set-active-expire") => {
             context.store.active_expiry = integer(&request[2])? != 0;
             context.reply.ok();
