@@ -67,6 +67,16 @@ impl<'a> Context<'a> {
         if self.db().kind(found) == kind { Ok(Some(found)) } else { Err(Error::WRONG_TYPE) }
     }
 
+    /// Finds a key for reading its value of any kind: counts a hit or miss and notes the use.
+    pub fn read_any(&mut self, key: &[u8]) -> Option<Found> {
+        let found = self.find_touched(key);
+        match found {
+            Some(_) => self.store.stats.keyspace_hits += 1,
+            None => self.missed(key),
+        }
+        found
+    }
+
     /// Finds a key for reading about it: counts a hit or miss, but does not note a use.
     pub fn peek(&mut self, key: &[u8]) -> Option<Found> {
         let found = self.find(key);

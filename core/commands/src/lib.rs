@@ -34,6 +34,7 @@ mod client;
 mod command_command;
 mod connection;
 mod debug;
+mod double;
 mod generic;
 mod glob;
 #[cfg(test)]
@@ -49,3 +50,4 @@ mod strings;
 mod text;
 mod tracking;
 mod transactions;
+mod zset;

@@ -269,6 +269,11 @@ impl Options {
         let packed = packed_limits(self.set_max_listpack_entries, self.set_max_listpack_value);
         SetLimits { intset_entries: self.set_max_intset_entries.min(INTSET_LIMIT) as usize, packed }
     }
+
+    /// Up to which size sorted sets are packed.
+    pub(crate) fn zset_limits(&self) -> PackedLimits {
+        packed_limits(self.zset_max_listpack_entries, self.zset_max_listpack_value)
+    }
 }
 
 fn packed_limits(entries: u64, entry_bytes: u64) -> PackedLimits {

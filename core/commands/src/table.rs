@@ -360,6 +360,7 @@ impl Command {
 pub static FAMILIES: &[&[Command]] = &[
     crate::strings::COMMANDS,
     crate::lists::COMMANDS,
+    crate::zset::COMMANDS,
     crate::hashes::COMMANDS,
     crate::sets::COMMANDS,
     crate::bitmaps::COMMANDS,

@@ -194,6 +194,7 @@ impl Db {
             Kind::Hash => self.hash(found).encoding(),
             Kind::List => self.list(found).encoding(),
             Kind::Set => self.set_at(found).encoding(),
+            Kind::SortedSet => self.sorted_set(found).encoding(),
             kind => unreachable!("there is no {} yet", kind.name()),
         }
     }

@@ -16,6 +16,7 @@ mod hash;
 mod index;
 mod intset;
 mod list;
+mod ordered;
 mod packed;
 mod record;
 mod segmented;
@@ -23,16 +24,19 @@ mod set;
 mod slab;
 mod table;
 mod value;
+mod zset;
 
 pub use db::{Db, Expiry, Found, HashKey, Slice};
 pub use edit::{Collection, Edit, PackedLimits};
 pub use hash::{Hash, HashView};
 pub use intset::{Intset, IntsetRef};
 pub use list::{List, ListEnd, ListIter, ListView, PartLimit, Parts, Side};
+pub use ordered::Direction;
 pub use packed::{Offset, Packed, PackedRef};
 pub use record::{Decimal, Records};
 pub use set::{Member, MemberRecord, Set, SetLimits, SetView};
 pub use value::{Encoding, Kind, Owned, Value, parse_integer};
+pub use zset::{LexBound, ScoreTable, SortedSet, SortedSetView, Update};
 
 /// Memory for the data could not be had; nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -51,7 +51,17 @@ impl Table {
     }
 
     pub fn find(&self, records: &Records, name: &[u8]) -> Option<Ref> {
-        self.index.find(records.hash(name), |record| records.key(record) == name)
+        self.find_hashed(records, records.hash(name), name)
+    }
+
+    /// The same for a name whose hash is known.
+    pub fn find_hashed(&self, records: &Records, hash: u64, name: &[u8]) -> Option<Ref> {
+        self.index.find(hash, |record| records.key(record) == name)
+    }
+
+    /// Adds a record that the caller has made of a member that is not there yet.
+    pub fn add(&mut self, records: &Records, hash: u64, record: Ref) -> Result<(), OutOfMemory> {
+        self.index.insert(hash, record, |record| records.hash_of(record))
     }
 
     /// Gives a member a value. Returns its record and whether it is new.

@@ -2,6 +2,7 @@ use crate::{
     OutOfMemory, Parts,
     record::{INLINE_TEXT_LIMIT, Records, copied},
     table::{Copying, Table},
+    zset::ScoreTable,
 };
 use alloc::{boxed::Box, vec::Vec};
 
@@ -52,6 +53,8 @@ pub enum Data {
     List(Box<Parts>),
     /// A set that is neither packed nor an intset.
     Set(Box<Table>),
+    /// A sorted set that is not packed.
+    SortedSet(Box<ScoreTable>),
 }
 
 impl Data {
@@ -61,6 +64,7 @@ impl Data {
             Data::Bytes(bytes) => bytes.capacity(),
             Data::List(parts) => parts.bytes(),
             Data::Hash(table) | Data::Set(table) => table.bytes(records),
+            Data::SortedSet(zset) => zset.bytes(records),
         }
     }
 
@@ -71,6 +75,7 @@ impl Data {
             Data::Bytes(_) => Some(limit),
             Data::List(parts) => parts.free(limit),
             Data::Hash(table) | Data::Set(table) => table.free(records, limit),
+            Data::SortedSet(zset) => zset.free(records, limit),
         }
     }
 
@@ -81,6 +86,7 @@ impl Data {
             Data::List(parts) => Data::List(Box::new(parts.copy()?)),
             Data::Hash(table) => Data::Hash(Box::new(table.copy(copying)?)),
             Data::Set(table) => Data::Set(Box::new(table.copy(copying)?)),
+            Data::SortedSet(zset) => Data::SortedSet(Box::new(zset.copy(copying)?)),
         })
     }
 }

@@ -34,6 +34,8 @@ pub enum Pattern {
     Push(Vec<Pattern>, Rest),
     /// `{k v …}`: an array in RESP2.
     Map(Vec<(Pattern, Pattern)>, Rest),
+    /// `pairs [a 1 b 2]`: an array of pairs; a flat one in RESP2.
+    Pairs(Vec<Pattern>),
     /// `one-of […]`
     OneOf(Vec<Pattern>),
     /// `<name>`: binds the reply's text, or compares it with what is bound.
@@ -138,6 +140,7 @@ impl Pattern {
             "#t" | "#f" => return Ok(Pattern::Exactly(Reply::Boolean(word == "#t"))),
             "like" => return Ok(Pattern::Like(cursor.quoted_template()?)),
             "any-order" => return in_brackets(cursor).map(|(items, more)| Pattern::AnyOrder(items, more)),
+            "pairs" => return in_brackets(cursor).map(|(items, _)| Pattern::Pairs(items)),
             "one-of" => return in_brackets(cursor).map(|(items, _)| Pattern::OneOf(items)),
             "lines" => {
                 cursor.skip_space();
@@ -175,6 +178,7 @@ impl Pattern {
             | Pattern::AnyOrder(items, _)
             | Pattern::Set(items, _)
             | Pattern::Push(items, _)
+            | Pattern::Pairs(items)
             | Pattern::OneOf(items) => items.iter().any(Pattern::binds),
             Pattern::Map(pairs, _) => pairs.iter().any(|(k, v)| k.binds() || v.binds()),
             _ => false,
@@ -224,6 +228,11 @@ impl Pattern {
                     && !matches!(reply, Reply::Push(_))
             }
             Pattern::Map(pairs, more) => matches_map(pairs, *more, reply, bindings),
+            Pattern::Pairs(items) => {
+                let Reply::Array(replies) = reply else { return false };
+                let pairs: Vec<Reply> = replies.iter().flat_map(|pair| pair.items().unwrap_or(&[]).to_vec()).collect();
+                in_order(items, Rest::Nothing, if pairs.is_empty() { replies } else { &pairs }, bindings)
+            }
             Pattern::OneOf(items) => items.iter().any(|item| item.matches(reply, bindings)),
             Pattern::Bind(name) => {
                 let text = match reply {
@@ -347,6 +356,7 @@ impl std::fmt::Display for Pattern {
                 let items: Vec<Pattern> = pairs.iter().flat_map(|(k, v)| [k.clone(), v.clone()]).collect();
                 write!(f, "{{{}}}", list(&items, more))
             }
+            Pattern::Pairs(items) => write!(f, "pairs [{}]", list(items, &Rest::Nothing)),
             Pattern::OneOf(items) => write!(f, "one-of [{}]", list(items, &Rest::Nothing)),
             Pattern::Bind(name) => write!(f, "<{name}>"),
         }

@@ -18,6 +18,8 @@ pub enum Comparison {
     Exact,
     /// They have the same elements.
     Unordered,
+    /// They are the same, but numbers may be written in different ways: Redis 7.2 prints the shortest form.
+    Numbers,
     /// They are integers at most so far apart.
     Near(i64),
     /// Both are null, or neither is.
@@ -89,7 +91,8 @@ impl Generator {
         if self.random.one_in(MUTATE_ONE_IN) && comparison != Comparison::Hello {
             let whole = words.clone();
             mutate(&mut words, &mut self.random);
-            if depends_on_the_moment(&words) || depends_on_chance(&words) || is_unfit(&words) {
+            if depends_on_the_moment(&words) || depends_on_chance(&words) || is_unfit(&words) || is_unspecified(&words)
+            {
                 words = whole;
             }
         }
@@ -106,6 +109,7 @@ impl Rule {
         let comparison = match comparison.split_once(':').unwrap_or((comparison, "")) {
             ("exact", "") => Comparison::Exact,
             ("unordered", "") => Comparison::Unordered,
+            ("numbers", "") => Comparison::Numbers,
             ("near", distance) => Comparison::Near(distance.parse().ok()?),
             ("kind", "") => Comparison::Kind,
             ("hello", "") => Comparison::Hello,
@@ -211,6 +215,9 @@ fn argument(word: &str, random: &mut Random) -> Vec<u8> {
         "zero" if random.one_in(20) => edge(random),
         "zero" => b"0".to_vec(),
         "float" => float(random),
+        "score" => score(random),
+        "score_bound" => score_bound(random),
+        "lex_bound" => lex_bound(random),
         "offset" => match random.below(8) {
             0 => edge_offset(random),
             1 => (random.below(300)).to_string().into(),
@@ -262,6 +269,33 @@ fn field(random: &mut Random) -> Vec<u8> {
         0 => value(random),
         1..=6 => random.below(40).to_string().into(),
         _ => format!("field:{}", random.below(30)).into(),
+    }
+}
+
+fn score(random: &mut Random) -> Vec<u8> {
+    match random.below(16) {
+        0 => float(random),
+        1 => edge(random),
+        2..=5 => format!("{}", (random.below(80) as f64 - 40.0) / 4.0).into(),
+        _ => (random.below(20) as i64 - 5).to_string().into(),
+    }
+}
+
+fn score_bound(random: &mut Random) -> Vec<u8> {
+    let bound = match random.below(4) {
+        0 => random.pick(&["-inf", "+inf", "inf", "", " 3"]).as_bytes().to_vec(),
+        _ => score(random),
+    };
+    if random.one_in(4) { [b"(".to_vec(), bound].concat() } else { bound }
+}
+
+fn lex_bound(random: &mut Random) -> Vec<u8> {
+    match random.below(12) {
+        0..=2 => b"-".to_vec(),
+        3..=5 => b"+".to_vec(),
+        6 => value(random),
+        7 | 8 => [b"(".to_vec(), field(random)].concat(),
+        _ => [b"[".to_vec(), field(random)].concat(),
     }
 }
 
@@ -488,7 +522,17 @@ fn is_unfit(words: &[Vec<u8>]) -> bool {
     let number = |word: &Vec<u8>| std::str::from_utf8(word).ok()?.parse::<i64>().ok();
     let has_large = || words[1..].iter().filter_map(number).any(|number| number.unsigned_abs() > COUNT_LIMIT);
     // Wrong words count even where there is no key since 7.2.
-    is(&["BITCOUNT", "BITPOS"]) || (is(&["SRANDMEMBER", "HRANDFIELD", "SETBIT", "BITFIELD"]) && has_large())
+    is(&["BITCOUNT", "BITPOS"])
+        || (is(&["SRANDMEMBER", "HRANDFIELD", "ZRANDMEMBER", "SETBIT", "BITFIELD"]) && has_large())
+}
+
+/// Whether a command may wait for ever, is one that Redis 7.2 has changed, or is about the sorted set for ranges of names:
+/// what they give is specified only while all its members have the same score.
+fn is_unspecified(words: &[Vec<u8>]) -> bool {
+    let is = |word: &Vec<u8>, names: &[&str]| names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
+    is(&words[0], &["BZPOPMIN", "BZPOPMAX", "BZMPOP"])
+        || (is(&words[0], &["ZRANK", "ZREVRANK"]) && words.len() > 3)
+        || words.iter().any(|word| is(word, &["names"]))
 }
 
 /// Breaks a command: the error has to be the same too.

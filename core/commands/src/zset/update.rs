@@ -1,0 +1,219 @@
+//! Adding, changing and removing members.
+
+use super::{
+    range::{self, Range},
+    reply_score,
+};
+use crate::{Context, Error, EventClass, Outcome, args, double};
+use alloc::vec::Vec;
+use kayvee_keyspace::{Kind, SortedSet};
+use kayvee_resp::Request;
+
+/// What a new score is compared to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Only {
+    Always,
+    IfMissing,
+    IfPresent,
+}
+
+/// `ZADD`'s options.
+struct AddOptions {
+    only: Only,
+    if_greater: bool,
+    if_less: bool,
+    counts_changed: bool,
+    increments: bool,
+    /// The argument that is the first score.
+    scores_at: usize,
+}
+
+impl AddOptions {
+    fn parse(request: Request<'_>) -> Result<AddOptions, Error> {
+        const NX_XX: Error = Error::text("ERR XX and NX options at the same time are not compatible");
+        const GT_LT: Error = Error::text("ERR GT, LT, and/or NX options at the same time are not compatible");
+        const INCR: Error = Error::text("ERR INCR option supports a single increment-element pair");
+        let [mut nx, mut xx, mut gt, mut lt, mut ch, mut incr] = [false; 6];
+        let mut at = 2;
+        for word in request.from(2) {
+            match () {
+                () if args::is(word, "nx") => nx = true,
+                () if args::is(word, "xx") => xx = true,
+                () if args::is(word, "gt") => gt = true,
+                () if args::is(word, "lt") => lt = true,
+                () if args::is(word, "ch") => ch = true,
+                () if args::is(word, "incr") => incr = true,
+                () => break,
+            }
+            at += 1;
+        }
+        let rest = request.len() - at;
+        if rest == 0 || !rest.is_multiple_of(2) {
+            return Err(Error::SYNTAX);
+        }
+        if nx && xx {
+            return Err(NX_XX);
+        }
+        if (gt || lt) && nx || gt && lt {
+            return Err(GT_LT);
+        }
+        if incr && rest > 2 {
+            return Err(INCR);
+        }
+        Ok(AddOptions {
+            only: match (nx, xx) {
+                (true, _) => Only::IfMissing,
+                (_, true) => Only::IfPresent,
+                _ => Only::Always,
+            },
+            if_greater: gt,
+            if_less: lt,
+            counts_changed: ch,
+            increments: incr,
+            scores_at: at,
+        })
+    }
+
+    /// The score that a member gets, if it is to have another one.
+    fn decide(&self, old: Option<f64>, score: f64) -> Option<f64> {
+        let Some(old) = old else { return (self.only != Only::IfPresent).then_some(score) };
+        if self.only == Only::IfMissing {
+            return None;
+        }
+        let new = if self.increments { old + score } else { score };
+        let is_refused = self.if_less && new >= old || self.if_greater && new <= old;
+        (!is_refused).then_some(new)
+    }
+}
+
+pub fn zadd(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    add(context, request, &AddOptions::parse(request)?)
+}
+
+pub fn zincrby(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let options = AddOptions {
+        only: Only::Always,
+        if_greater: false,
+        if_less: false,
+        counts_changed: false,
+        increments: true,
+        scores_at: 2,
+    };
+    add(context, request, &options)
+}
+
+/// What became of the members.
+#[derive(Default)]
+struct Added {
+    added: i64,
+    changed: i64,
+    /// The last one's score, if it has been decided on.
+    score: Option<f64>,
+    is_nan: bool,
+}
+
+fn add(context: &mut Context<'_>, request: Request<'_>, options: &AddOptions) -> Outcome {
+    const NAN: Error = Error::text("ERR resulting score is not a number (NaN)");
+    let key = &request[1];
+    // Either all scores are valid or nothing happens.
+    let mut scores = Vec::new();
+    scores.try_reserve_exact((request.len() - options.scores_at) / 2).map_err(|_| Error::OUT_OF_MEMORY)?;
+    for at in (options.scores_at..request.len()).step_by(2) {
+        scores.push(double::parse(&request[at]).ok_or(Error::NOT_FLOAT)?);
+    }
+    let found = context.find_to_change(key, Kind::SortedSet)?;
+    let limits = context.store.options.zset_limits();
+    let edit = context.edit(key, found, |zset: &mut SortedSet, records| {
+        let mut done = Added::default();
+        for (&score, member) in scores.iter().zip(request.from(options.scores_at + 1).step_by(2)) {
+            let update = zset.update(records, member, limits, |old| {
+                let new = options.decide(old, score);
+                done.is_nan |= new.is_some_and(f64::is_nan);
+                new.filter(|new| !new.is_nan())
+            })?;
+            match (update.old, update.new) {
+                (None, Some(_)) => done.added += 1,
+                (Some(old), Some(new)) if old != new => done.changed += 1,
+                _ => {}
+            }
+            done.score = update.new;
+        }
+        Ok(done)
+    })?;
+    let done = edit.result;
+    if done.is_nan {
+        return Err(NAN);
+    }
+    if done.added + done.changed > 0 {
+        context.changed(EventClass::SORTED_SET, if options.increments { "zincr" } else { "zadd" }, key);
+    }
+    match done.score {
+        Some(score) if options.increments => reply_score(&mut context.reply, score),
+        None if options.increments => context.reply.null(),
+        _ if options.counts_changed => context.reply.integer(done.added + done.changed),
+        _ => context.reply.integer(done.added),
+    }
+    Ok(())
+}
+
+pub fn zrem(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let key = &request[1];
+    let found = context.find_to_change(key, Kind::SortedSet)?;
+    let mut removed = 0;
+    if let Some(found) = found {
+        let edit = context.edit(key, Some(found), |zset: &mut SortedSet, records| {
+            Ok(request.from(2).filter(|member| zset.remove(records, member)).count())
+        })?;
+        removed = edit.result;
+        tell_removed(context, "zrem", key, removed, edit.is_gone);
+    }
+    context.reply.integer(removed as i64);
+    Ok(())
+}
+
+fn tell_removed(context: &mut Context<'_>, event: &'static str, key: &[u8], removed: usize, is_gone: bool) {
+    if removed > 0 {
+        context.changed(EventClass::SORTED_SET, event, key);
+    }
+    if is_gone {
+        context.changed(EventClass::GENERIC, "del", key);
+    }
+}
+
+pub fn zremrangebyrank(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let range = Range::by_rank(&request[2], &request[3])?;
+    remove_range(context, request, range, "zremrangebyrank")
+}
+
+pub fn zremrangebyscore(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let range = Range::by_score(&request[2], &request[3])?;
+    remove_range(context, request, range, "zremrangebyscore")
+}
+
+pub fn zremrangebylex(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let range = Range::by_lex(&request[2], &request[3])?;
+    remove_range(context, request, range, "zremrangebylex")
+}
+
+fn remove_range(
+    context: &mut Context<'_>,
+    request: Request<'_>,
+    range: range::Range<'_>,
+    event: &'static str,
+) -> Outcome {
+    let key = &request[1];
+    let mut removed = 0;
+    if let Some(found) = context.find_to_change(key, Kind::SortedSet)? {
+        let ranks = range.ranks(context.db().sorted_set(found));
+        removed = ranks.len();
+        if removed > 0 {
+            let edit = context.edit(key, Some(found), |zset: &mut SortedSet, records| {
+                zset.remove_range(records, ranks);
+                Ok(())
+            })?;
+            tell_removed(context, event, key, removed, edit.is_gone);
+        }
+    }
+    context.reply.integer(removed as i64);
+    Ok(())
+}
