@@ -40,6 +40,7 @@ mod glob;
 #[cfg(test)]
 mod harness;
 mod hashes;
+mod hyperloglog;
 mod info;
 mod lists;
 mod pubsub;

@@ -364,6 +364,7 @@ pub static FAMILIES: &[&[Command]] = &[
     crate::hashes::COMMANDS,
     crate::sets::COMMANDS,
     crate::bitmaps::COMMANDS,
+    crate::hyperloglog::COMMANDS,
     crate::generic::COMMANDS,
     crate::connection::COMMANDS,
     crate::server::COMMANDS,
