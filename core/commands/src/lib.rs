@@ -47,6 +47,7 @@ mod pubsub;
 mod random;
 mod server;
 mod sets;
+mod sort;
 mod strings;
 mod text;
 mod tracking;

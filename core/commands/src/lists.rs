@@ -278,7 +278,7 @@ pub static COMMANDS: &[Command] = &[
 ];
 
 /// How large a part of a list may be, by `list-max-listpack-size`.
-fn limit(context: &Context<'_>) -> PartLimit {
+pub fn limit(context: &Context<'_>) -> PartLimit {
     const LEVELS: [usize; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
     match context.store.options.list_max_listpack_size {
         size @ 0.. => PartLimit::Entries(size as usize),

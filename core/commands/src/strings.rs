@@ -284,7 +284,7 @@ pub fn with_text<R>(value: Value<'_>, use_it: impl FnOnce(&[u8]) -> R) -> R {
 }
 
 /// Replies with the string at a key.
-fn reply_with(context: &mut Context<'_>, found: Found) {
+pub fn reply_with(context: &mut Context<'_>, found: Found) {
     let index = context.db_index();
     let Context { store, reply, .. } = context;
     with_text(store.dbs[index].value(found), |text| reply.bulk(text));

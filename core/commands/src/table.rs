@@ -365,6 +365,7 @@ pub static FAMILIES: &[&[Command]] = &[
     crate::sets::COMMANDS,
     crate::bitmaps::COMMANDS,
     crate::hyperloglog::COMMANDS,
+    crate::sort::COMMANDS,
     crate::generic::COMMANDS,
     crate::connection::COMMANDS,
     crate::server::COMMANDS,

@@ -254,6 +254,11 @@ impl SortedSet {
     }
 
     /// Puts it in the form of a large one.
+    /// Gives up the compact form.
+    pub fn make_large(&mut self, records: &mut Records) -> Result<(), OutOfMemory> {
+        self.unpack(records).map(|_| ())
+    }
+
     fn unpack(&mut self, records: &mut Records) -> Result<&mut ScoreTable, OutOfMemory> {
         if let SortedSet::Packed(packed) = self {
             let mut table = ScoreTable { table: Table::new(), tree: Tree::new() };
