@@ -97,6 +97,18 @@ impl DoubleText {
         text
     }
 
+    /// The number as C's `%.17Lf` prints it, without zeros at the end. Meant for small ones: what is too long is cut off.
+    pub fn plain(number: f64) -> DoubleText {
+        let mut text = DoubleText::EMPTY;
+        _ = write!(text, "{number:.17}");
+        let shown = text.as_str().trim_end_matches('0').trim_end_matches('.');
+        text.len = if shown == "-0" { 0 } else { shown.len() };
+        if text.len == 0 {
+            text.push(b"0");
+        }
+        text
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
         core::str::from_utf8(&self.bytes[..self.len]).expect("all of it is ASCII")

@@ -36,6 +36,7 @@ mod connection;
 mod debug;
 mod double;
 mod generic;
+mod geo;
 mod glob;
 #[cfg(test)]
 mod harness;

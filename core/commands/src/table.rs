@@ -361,6 +361,7 @@ pub static FAMILIES: &[&[Command]] = &[
     crate::strings::COMMANDS,
     crate::lists::COMMANDS,
     crate::zset::COMMANDS,
+    crate::geo::COMMANDS,
     crate::hashes::COMMANDS,
     crate::sets::COMMANDS,
     crate::bitmaps::COMMANDS,

@@ -15,6 +15,9 @@ mod random;
 mod range;
 mod update;
 
+pub use combine::Gathered;
+pub use update::{AddOptions, add_scored};
+
 const READ_FAST: Flags = Flags::READONLY.union(Flags::FAST);
 const WRITE_FAST: Flags = Flags::WRITE.union(Flags::FAST);
 const GROW_FAST: Flags = WRITE_FAST.union(Flags::DENYOOM);
@@ -432,7 +435,7 @@ fn reply_score(reply: &mut Writer<'_>, score: f64) {
 }
 
 /// Writes a reply about the sorted set at a key, if there is one.
-fn reply_from(
+pub fn reply_from(
     context: &mut Context<'_>,
     key: &[u8],
     write: impl FnOnce(&mut Writer<'_>, Option<SortedSetView<'_>>),

@@ -507,6 +507,19 @@ impl<'a> SortedSetView<'a> {
 
     /// Calls `visit` with the members of these ranks, from the lowest or from the highest one on.
     pub fn for_each(self, ranks: Range<usize>, direction: Direction, mut visit: impl FnMut(&'a [u8], f64)) {
+        self.try_for_each(ranks, direction, |member, score| {
+            visit(member, score);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// The same until `visit` breaks.
+    pub fn try_for_each(
+        self,
+        ranks: Range<usize>,
+        direction: Direction,
+        mut visit: impl FnMut(&'a [u8], f64) -> ControlFlow<()>,
+    ) {
         let ranks = ranks.start..ranks.end.min(self.len());
         if ranks.is_empty() {
             return;
@@ -516,7 +529,9 @@ impl<'a> SortedSetView<'a> {
                 let mut at = packed.offset_of(ranks.start * 2);
                 for _ in ranks {
                     let Some((member, score, next)) = at.and_then(|at| pair(packed, at)) else { return };
-                    visit(member, score);
+                    if visit(member, score).is_break() {
+                        return;
+                    }
                     at = Some(next);
                 }
             }
@@ -525,7 +540,9 @@ impl<'a> SortedSetView<'a> {
                 for _ in ranks {
                     let before = packed.before(at).and_then(|score| packed.before(score));
                     let Some((member, score, _)) = before.and_then(|at| pair(packed, at)) else { return };
-                    visit(member, score);
+                    if visit(member, score).is_break() {
+                        return;
+                    }
                     at = before.expect("it was there");
                 }
             }
@@ -536,9 +553,9 @@ impl<'a> SortedSetView<'a> {
                 };
                 let mut left = ranks.len();
                 table.tree.visit(skipped, direction, |entry| {
-                    visit(records.key(Ref(entry.record)), entry.score);
                     left -= 1;
-                    if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                    let flow = visit(records.key(Ref(entry.record)), entry.score);
+                    if left > 0 { flow } else { ControlFlow::Break(()) }
                 });
             }
         }

@@ -218,6 +218,9 @@ fn argument(word: &str, random: &mut Random) -> Vec<u8> {
         "score" => score(random),
         "score_bound" => score_bound(random),
         "lex_bound" => lex_bound(random),
+        "longitude" => format!("{}", (random.below(360_000) as f64 - 180_000.0) / 1e3).into(),
+        "latitude" => format!("{}", (random.below(170_000) as f64 - 85_000.0) / 1e3).into(),
+        "distance" => random.below(3_000_000).to_string().into(),
         "offset" => match random.below(8) {
             0 => edge_offset(random),
             1 => (random.below(300)).to_string().into(),
@@ -526,13 +529,13 @@ fn is_unfit(words: &[Vec<u8>]) -> bool {
         || (is(&["SRANDMEMBER", "HRANDFIELD", "ZRANDMEMBER", "SETBIT", "BITFIELD"]) && has_large())
 }
 
-/// Whether a command may wait for ever, is one that Redis 7.2 has changed, or is about the sorted set for ranges of names:
-/// what they give is specified only while all its members have the same score.
+/// Whether a command may wait for ever, is one that Redis 7.2 has changed, or is about the sorted sets for ranges of names
+/// and for places: what they give is specified only while all members have the same score, or scores that are places.
 fn is_unspecified(words: &[Vec<u8>]) -> bool {
     let is = |word: &Vec<u8>, names: &[&str]| names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
     is(&words[0], &["BZPOPMIN", "BZPOPMAX", "BZMPOP"])
         || (is(&words[0], &["ZRANK", "ZREVRANK"]) && words.len() > 3)
-        || words.iter().any(|word| is(word, &["names"]))
+        || words.iter().any(|word| is(word, &["names", "places"]))
 }
 
 /// Breaks a command: the error has to be the same too.

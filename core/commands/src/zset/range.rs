@@ -1,7 +1,7 @@
 //! Ranges of members, by rank, by score and by name.
 
 use super::{Members, reply_from};
-use crate::{Context, Error, EventClass, Outcome, args, double, zset::combine::Gathered};
+use crate::{Context, Error, EventClass, Outcome, args, double, zset::Gathered};
 use core::ops::Bound;
 use kayvee_keyspace::{Direction, Found, Kind, LexBound, SortedSetView};
 use kayvee_resp::Request;

@@ -9,75 +9,68 @@ use alloc::vec::Vec;
 use kayvee_keyspace::{Kind, SortedSet};
 use kayvee_resp::Request;
 
-/// What a new score is compared to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Only {
-    Always,
-    IfMissing,
-    IfPresent,
-}
-
 /// `ZADD`'s options.
-struct AddOptions {
-    only: Only,
+#[derive(Default)]
+pub struct AddOptions {
+    if_missing: bool,
+    if_present: bool,
     if_greater: bool,
     if_less: bool,
     counts_changed: bool,
     increments: bool,
-    /// The argument that is the first score.
-    scores_at: usize,
 }
 
 impl AddOptions {
-    fn parse(request: Request<'_>) -> Result<AddOptions, Error> {
-        const NX_XX: Error = Error::text("ERR XX and NX options at the same time are not compatible");
-        const GT_LT: Error = Error::text("ERR GT, LT, and/or NX options at the same time are not compatible");
-        const INCR: Error = Error::text("ERR INCR option supports a single increment-element pair");
-        let [mut nx, mut xx, mut gt, mut lt, mut ch, mut incr] = [false; 6];
+    /// Reads those of the options that a command has, and where they end.
+    pub fn parse_words(request: Request<'_>, allowed: &[&str]) -> (AddOptions, usize) {
+        let mut options = AddOptions::default();
         let mut at = 2;
         for word in request.from(2) {
-            match () {
-                () if args::is(word, "nx") => nx = true,
-                () if args::is(word, "xx") => xx = true,
-                () if args::is(word, "gt") => gt = true,
-                () if args::is(word, "lt") => lt = true,
-                () if args::is(word, "ch") => ch = true,
-                () if args::is(word, "incr") => incr = true,
-                () => break,
+            let Some(&name) = allowed.iter().find(|name| args::is(word, name)) else { break };
+            match name {
+                "nx" => options.if_missing = true,
+                "xx" => options.if_present = true,
+                "gt" => options.if_greater = true,
+                "lt" => options.if_less = true,
+                "ch" => options.counts_changed = true,
+                _ => options.increments = true,
             }
             at += 1;
         }
+        (options, at)
+    }
+
+    /// Whether no member could fulfil it.
+    pub fn is_contradictory(&self) -> bool {
+        self.if_missing && self.if_present
+    }
+
+    fn parse(request: Request<'_>) -> Result<(AddOptions, usize), Error> {
+        const NX_XX: Error = Error::text("ERR XX and NX options at the same time are not compatible");
+        const GT_LT: Error = Error::text("ERR GT, LT, and/or NX options at the same time are not compatible");
+        const INCR: Error = Error::text("ERR INCR option supports a single increment-element pair");
+        let (options, at) = AddOptions::parse_words(request, &["nx", "xx", "gt", "lt", "ch", "incr"]);
         let rest = request.len() - at;
         if rest == 0 || !rest.is_multiple_of(2) {
             return Err(Error::SYNTAX);
         }
-        if nx && xx {
+        if options.is_contradictory() {
             return Err(NX_XX);
         }
-        if (gt || lt) && nx || gt && lt {
+        let compares = options.if_greater || options.if_less;
+        if compares && options.if_missing || options.if_greater && options.if_less {
             return Err(GT_LT);
         }
-        if incr && rest > 2 {
+        if options.increments && rest > 2 {
             return Err(INCR);
         }
-        Ok(AddOptions {
-            only: match (nx, xx) {
-                (true, _) => Only::IfMissing,
-                (_, true) => Only::IfPresent,
-                _ => Only::Always,
-            },
-            if_greater: gt,
-            if_less: lt,
-            counts_changed: ch,
-            increments: incr,
-            scores_at: at,
-        })
+        Ok((options, at))
     }
 
     /// The score that a member gets, if it is to have another one.
     fn decide(&self, old: Option<f64>, score: f64) -> Option<f64> {
-        let Some(old) = old else { return (self.only != Only::IfPresent).then_some(score) };
-        if self.only == Only::IfMissing {
+        let Some(old) = old else { return (!self.if_present).then_some(score) };
+        if self.if_missing {
             return None;
         }
         let new = if self.increments { old + score } else { score };
@@ -87,19 +80,23 @@ impl AddOptions {
 }
 
 pub fn zadd(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    add(context, request, &AddOptions::parse(request)?)
+    let (options, at) = AddOptions::parse(request)?;
+    add(context, request, &options, at)
 }
 
 pub fn zincrby(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let options = AddOptions {
-        only: Only::Always,
-        if_greater: false,
-        if_less: false,
-        counts_changed: false,
-        increments: true,
-        scores_at: 2,
-    };
-    add(context, request, &options)
+    add(context, request, &AddOptions { increments: true, ..AddOptions::default() }, 2)
+}
+
+/// Adds scores and members, which stand in turn from the argument `at` on.
+fn add(context: &mut Context<'_>, request: Request<'_>, options: &AddOptions, at: usize) -> Outcome {
+    // Either all scores are valid or nothing happens.
+    let mut scores = Vec::new();
+    scores.try_reserve_exact((request.len() - at) / 2).map_err(|_| Error::OUT_OF_MEMORY)?;
+    for score in request.from(at).step_by(2) {
+        scores.push(double::parse(score).ok_or(Error::NOT_FLOAT)?);
+    }
+    add_scored(context, &request[1], options, &scores, request.from(at + 1).step_by(2))
 }
 
 /// What became of the members.
@@ -112,20 +109,20 @@ struct Added {
     is_nan: bool,
 }
 
-fn add(context: &mut Context<'_>, request: Request<'_>, options: &AddOptions) -> Outcome {
+/// Gives members scores, as `ZADD` does.
+pub fn add_scored<'a>(
+    context: &mut Context<'_>,
+    key: &[u8],
+    options: &AddOptions,
+    scores: &[f64],
+    members: impl Iterator<Item = &'a [u8]>,
+) -> Outcome {
     const NAN: Error = Error::text("ERR resulting score is not a number (NaN)");
-    let key = &request[1];
-    // Either all scores are valid or nothing happens.
-    let mut scores = Vec::new();
-    scores.try_reserve_exact((request.len() - options.scores_at) / 2).map_err(|_| Error::OUT_OF_MEMORY)?;
-    for at in (options.scores_at..request.len()).step_by(2) {
-        scores.push(double::parse(&request[at]).ok_or(Error::NOT_FLOAT)?);
-    }
     let found = context.find_to_change(key, Kind::SortedSet)?;
     let limits = context.store.options.zset_limits();
     let edit = context.edit(key, found, |zset: &mut SortedSet, records| {
         let mut done = Added::default();
-        for (&score, member) in scores.iter().zip(request.from(options.scores_at + 1).step_by(2)) {
+        for (&score, member) in scores.iter().zip(members) {
             let update = zset.update(records, member, limits, |old| {
                 let new = options.decide(old, score);
                 done.is_nan |= new.is_some_and(f64::is_nan);
