@@ -95,6 +95,7 @@ struct Wish {
     prefixes: BTreeSet<Vec<u8>>,
 }
 
+/// Reads the options, and checks that they fit together and what is in force if tracking is to be switched on.
 fn parse(context: &mut Context<'_>, request: Request<'_>) -> Result<Wish, Error> {
     let mut wish = Wish { mode: Mode::Default, no_loop: false, redirect: None, prefixes: BTreeSet::new() };
     let (mut broadcast, mut opt_in, mut opt_out) = (false, false, false);
@@ -126,6 +127,9 @@ fn parse(context: &mut Context<'_>, request: Request<'_>) -> Result<Wish, Error>
         } else {
             return Err(Error::SYNTAX);
         }
+    }
+    if !is(&request[2], "on") {
+        return Ok(wish);
     }
     if !broadcast && !wish.prefixes.is_empty() {
         return Err(Error::text("ERR PREFIX option requires BCAST mode to be enabled"));
