@@ -247,6 +247,7 @@ impl Store {
             let slots: Vec<u32> = waiting.slots.iter().copied().collect();
             for slot in slots {
                 self.retry(slot, db, &key);
+                self.end_unit();
             }
         }
     }

@@ -110,6 +110,7 @@ impl Store {
             self.dbs[db].note_expired_names();
         }
         for name in names {
+            self.effect(db, &[b"DEL", &name]);
             self.changed(db, &name);
             self.notify(EventClass::EXPIRED, "expired", db, &name);
         }
@@ -125,6 +126,7 @@ impl Store {
     fn wants_expired_names(&self) -> bool {
         self.options.notify_keyspace_events.contains(EventClass::EXPIRED)
             || self.tracking.is_in_use()
+            || self.effects.are_wanted()
             || !self.watchers.is_empty()
     }
 

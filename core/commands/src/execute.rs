@@ -19,6 +19,7 @@ impl Store {
         session.last_request_ns = now_ns;
         self.run_as(slot, Origin::Client, |context| context.process(request));
         self.stats.commands_processed += 1;
+        self.end_unit();
         self.serve_waiting();
     }
 
@@ -212,7 +213,7 @@ impl Context<'_> {
         let handler = command.handler.expect("only containers lack one, and they were not admitted");
         let at = self.store.calls_of(command);
         self.store.begin_timing(at);
-        let outcome = handler(self, request);
+        let outcome = self.noting_effects(command, request, |context| handler(context, request));
         // CONFIG RESETSTAT has emptied the list.
         let at = if at < self.store.calls.len() { at } else { self.store.calls_of(command) };
         let calls = &mut self.store.calls[at].1;

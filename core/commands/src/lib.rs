@@ -11,6 +11,7 @@ extern crate alloc;
 mod args;
 mod blocking;
 mod context;
+mod effects;
 mod error;
 mod events;
 mod execute;

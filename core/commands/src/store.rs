@@ -1,6 +1,7 @@
 use crate::{
     Session,
     blocking::Waiting,
+    effects::Effects,
     options::{ClientsMemory, OptionError, Options},
     per_key::PerKey,
     pubsub::Listeners,
@@ -169,6 +170,8 @@ pub struct Store {
     pub blocked_clients: usize,
     /// Who listens to which channels.
     pub listeners: Listeners,
+    /// What has changed, for whoever keeps a copy.
+    pub effects: Effects,
     /// Which clients keep copies of which keys.
     pub(crate) tracking: Trackers,
     /// Set when the store is to end, with the exit status.
@@ -234,6 +237,7 @@ impl Store {
             deadlines: BTreeSet::new(),
             blocked_clients: 0,
             listeners: Listeners::default(),
+            effects: Effects::default(),
             tracking: Trackers::default(),
             shutdown: None,
             calls: Vec::new(),

@@ -4,6 +4,7 @@ use crate::{
     Context, Error, EventClass, Outcome, args,
     expiry::{Clock, ExpireTime, Unit},
 };
+use kayvee_keyspace::Decimal;
 use kayvee_resp::Request;
 
 pub fn expire(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
@@ -74,8 +75,12 @@ fn expire_at(context: &mut Context<'_>, request: Request<'_>, unit: Unit, clock:
             Some(at_ms) => {
                 context.db().set_expires_ms(found, Some(at_ms))?;
                 context.changed(EventClass::GENERIC, "expire", key);
+                context.effect(&[b"PEXPIREAT", key, Decimal::unsigned(at_ms).as_bytes()]);
             }
-            None => context.remove(key, found),
+            None => {
+                context.remove(key, found);
+                context.effect(&[b"DEL", key]);
+            }
         }
     }
     context.reply.integer(found.is_some().into());

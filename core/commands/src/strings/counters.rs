@@ -81,7 +81,9 @@ pub fn incrbyfloat(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     context.reply.bulk(&text);
     let now_ms = context.now_ms();
     // Redis leaves even a whole number as text here.
+    let told = if context.effects_are_wanted() { args::copied(&text)? } else { Vec::new() };
     context.db().set(key, Owned::Kept(text), Expiry::Keep, now_ms)?;
+    context.effect(&[b"SET", key, &told, b"KEEPTTL"]);
     context.changed(EventClass::STRING, "incrbyfloat", key);
     Ok(())
 }

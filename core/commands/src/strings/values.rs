@@ -7,7 +7,7 @@ use crate::{
     table::{KeyAt, KeyFlags},
 };
 use alloc::vec::Vec;
-use kayvee_keyspace::{Expiry, Found, Kind, Owned};
+use kayvee_keyspace::{Decimal, Expiry, Found, Kind, Owned};
 use kayvee_resp::Request;
 
 pub fn get(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
@@ -46,8 +46,9 @@ fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], expiry: Expiry) -> O
     let now_ms = context.now_ms();
     context.db().set(key, Owned::Text(value), expiry, now_ms)?;
     context.changed(EventClass::STRING, "set", key);
-    if matches!(expiry, Expiry::At(_)) {
+    if let Expiry::At(at_ms) = expiry {
         context.notify(EventClass::GENERIC, "expire", key);
+        context.effect(&[b"SET", key, value, b"PXAT", Decimal::unsigned(at_ms).as_bytes()]);
     }
     Ok(())
 }
@@ -155,7 +156,13 @@ pub fn set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     }
     check_reply(context)?;
     put(context, key, value, expiry)?;
-    if !options.get {
+    if options.get {
+        match expiry {
+            Expiry::Never => context.effect(&[b"SET", key, value]),
+            Expiry::Keep => context.effect(&[b"SET", key, value, b"KEEPTTL"]),
+            Expiry::At(_) => {}
+        }
+    } else {
         context.reply.ok();
     }
     Ok(())
@@ -189,13 +196,16 @@ fn set_for(context: &mut Context<'_>, request: Request<'_>, unit: Unit, command:
 pub fn getset(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     reply_with_read(context, &request[1])?;
     check_reply(context)?;
-    put(context, &request[1], &request[2], Expiry::Never)
+    put(context, &request[1], &request[2], Expiry::Never)?;
+    context.effect(&[b"SET", &request[1], &request[2]]);
+    Ok(())
 }
 
 pub fn getdel(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if let Some(found) = reply_with_read(context, &request[1])? {
         check_reply(context)?;
         context.remove(&request[1], found);
+        context.effect(&[b"DEL", &request[1]]);
     }
     Ok(())
 }
@@ -224,14 +234,17 @@ pub fn getex(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         Some(at_ms) if at_ms <= now_ms => {
             check_reply(context)?;
             context.remove(&request[1], found);
+            context.effect(&[b"DEL", &request[1]]);
         }
         Some(at_ms) => {
             context.db().set_expires_ms(found, Some(at_ms))?;
             context.changed(EventClass::GENERIC, "expire", &request[1]);
+            context.effect(&[b"PEXPIREAT", &request[1], Decimal::unsigned(at_ms).as_bytes()]);
         }
         None if lifetime == Lifetime::Forever && context.db().expires_ms(found).is_some() => {
             context.db().set_expires_ms(found, None)?;
             context.changed(EventClass::GENERIC, "persist", &request[1]);
+            context.effect(&[b"PERSIST", &request[1]]);
         }
         None => {}
     }

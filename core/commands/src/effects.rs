@@ -1,0 +1,179 @@
+//! Effects: what has changed, as commands that do exactly the same when they are run again, whenever that is.
+//!
+//! Whoever keeps a copy of the data, on a disk or on another machine, runs the effects in their order. Most commands are
+//! their own effect. One that depends on the time, on chance or on what was there says by [`Context::effect`] what it
+//! came to: an expiry as a time since 1970, `SPOP` as the `SREM` of what it took. The effects of one transaction or
+//! script stand between `MULTI` and `EXEC`, so that a copy never shows half of it.
+
+use crate::{
+    Context, Store,
+    table::{Command, Flags},
+};
+use alloc::vec::Vec;
+use kayvee_keyspace::Decimal;
+use kayvee_resp::{Request, encode};
+
+/// Effects on their way to whoever wants them.
+#[derive(Default)]
+pub struct Effects {
+    /// How many want them; none are noted for nobody.
+    listeners: usize,
+    /// The effects of what is running now, as encoded requests, and how many these are.
+    unit: Vec<u8>,
+    unit_len: usize,
+    /// The database that the last effect was about.
+    db: Option<usize>,
+    /// Whether the running command has said what its effects are.
+    is_told: bool,
+    /// Whole units.
+    done: Vec<u8>,
+    /// Bytes of whole units so far.
+    offset: u64,
+    /// Set when memory ran out and something is missing: the listeners have to begin anew.
+    is_broken: bool,
+}
+
+impl Effects {
+    /// Whether anybody wants them.
+    #[inline]
+    pub fn are_wanted(&self) -> bool {
+        self.listeners > 0
+    }
+
+    /// Begins to note effects for one more listener, which needs all data as it is now. The next effect names its
+    /// database.
+    pub fn add_listener(&mut self) {
+        self.listeners += 1;
+        self.db = None;
+    }
+
+    /// Notes effects for one listener less.
+    pub fn remove_listener(&mut self) {
+        self.listeners -= 1;
+    }
+
+    /// Bytes of effects so far.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The whole units since the last call, or `None` if some are lost for want of memory.
+    pub fn take(&mut self) -> Option<Vec<u8>> {
+        let done = core::mem::take(&mut self.done);
+        (!core::mem::take(&mut self.is_broken)).then_some(done)
+    }
+
+    /// Whether there are whole units to take.
+    pub fn is_empty(&self) -> bool {
+        self.done.is_empty() && !self.is_broken
+    }
+
+    fn push<'w>(&mut self, db: usize, words: impl ExactSizeIterator<Item = &'w [u8]>) {
+        if self.db != Some(db) {
+            let number = Decimal::unsigned(db as u64);
+            let select = [b"SELECT", number.as_bytes()];
+            self.is_broken |= encode(select.into_iter(), &mut self.unit).is_err();
+            self.db = Some(db);
+        }
+        self.is_broken |= encode(words, &mut self.unit).is_err();
+        self.unit_len += 1;
+    }
+
+    /// Ends what is running: its effects become a whole unit.
+    fn end_unit(&mut self) {
+        const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
+        const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
+        let is_one = self.unit_len == 1;
+        let frame: [&[u8]; 2] = if is_one { [b"", b""] } else { [MULTI, EXEC] };
+        let len = frame.iter().map(|part| part.len()).sum::<usize>() + self.unit.len();
+        if self.done.try_reserve(len).is_ok() {
+            let mut unit = &self.unit[..];
+            // The choice of a database stands before the transaction, as in Redis.
+            if !is_one && unit.starts_with(b"*2\r\n$6\r\nSELECT\r\n") {
+                let select_len = select_len(unit);
+                self.done.extend_from_slice(&unit[..select_len]);
+                unit = &unit[select_len..];
+            }
+            self.done.extend_from_slice(frame[0]);
+            self.done.extend_from_slice(unit);
+            self.done.extend_from_slice(frame[1]);
+            self.offset += len as u64;
+        } else {
+            self.is_broken = true;
+        }
+        self.unit.clear();
+        self.unit_len = 0;
+    }
+}
+
+/// Length of the encoded `SELECT` that `unit` begins with: its two arguments have five line ends.
+fn select_len(unit: &[u8]) -> usize {
+    let mut ends = unit.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+    ends.nth(4).unwrap_or(unit.len())
+}
+
+impl Context<'_> {
+    /// Whether anybody wants effects. Where it takes work to tell them, one may ask first.
+    pub fn effects_are_wanted(&self) -> bool {
+        self.store.effects.are_wanted()
+    }
+
+    /// Tells what the running command has done, in place of itself. It may be called several times.
+    pub fn effect(&mut self, words: &[&[u8]]) {
+        let db = self.db_index();
+        self.effect_in(db, words);
+    }
+
+    /// The same for another database than the client's.
+    pub fn effect_in(&mut self, db: usize, words: &[&[u8]]) {
+        if self.store.effects.are_wanted() {
+            self.store.effects.is_told = true;
+            self.store.effects.push(db, words.iter().copied());
+        }
+    }
+
+    /// Tells that the running command has no effect beyond what it has told.
+    pub fn no_more_effects(&mut self) {
+        self.store.effects.is_told = true;
+    }
+
+    /// Runs `run`, a command's function, and notes what it has done, if anything: its request, unless it has told better.
+    pub(crate) fn noting_effects<R>(
+        &mut self,
+        command: &'static Command,
+        request: Request<'_>,
+        run: impl FnOnce(&mut Self) -> R,
+    ) -> R {
+        if !self.store.effects.are_wanted() {
+            return run(self);
+        }
+        let db = self.db_index();
+        let changes = self.store.changes;
+        let outer = core::mem::take(&mut self.store.effects.is_told);
+        let result = run(self);
+        let is_told = core::mem::replace(&mut self.store.effects.is_told, outer);
+        let has_changed = self.store.changes != changes;
+        let writes = command.flags.contains(Flags::WRITE);
+        if has_changed && writes && !is_told {
+            self.store.effects.push(db, request.from(0));
+        }
+        result
+    }
+}
+
+impl Store {
+    /// Notes an effect that no command has: a key that expired, or made room.
+    pub(crate) fn effect(&mut self, db: usize, words: &[&[u8]]) {
+        if self.effects.are_wanted() {
+            self.effects.push(db, words.iter().copied());
+        }
+    }
+
+    /// Ends what is running: its effects become a whole unit.
+    #[inline]
+    pub fn end_unit(&mut self) {
+        if self.effects.unit_len > 0 {
+            self.effects.end_unit();
+        }
+    }
+}
