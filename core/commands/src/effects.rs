@@ -126,10 +126,7 @@ impl Context<'_> {
 
     /// The same for another database than the client's.
     pub fn effect_in(&mut self, db: usize, words: &[&[u8]]) {
-        if self.store.effects.are_wanted() {
-            self.store.effects.is_told = true;
-            self.store.effects.push(db, words.iter().copied());
-        }
+        self.store.tell(db, words);
     }
 
     /// Tells that the running command has no effect beyond what it has told.
@@ -162,6 +159,12 @@ impl Context<'_> {
 }
 
 impl Store {
+    /// Tells what the running command has done, in place of itself.
+    pub(crate) fn tell(&mut self, db: usize, words: &[&[u8]]) {
+        self.effect(db, words);
+        self.effects.is_told = true;
+    }
+
     /// Notes an effect that no command has: a key that expired, or made room.
     pub(crate) fn effect(&mut self, db: usize, words: &[&[u8]]) {
         if self.effects.are_wanted() {

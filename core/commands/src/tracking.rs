@@ -152,7 +152,7 @@ fn parse(context: &mut Context<'_>, request: Request<'_>) -> Result<Wish, Error>
         ));
     }
     if broadcast {
-        check_prefixes(context.session(), &mut wish)?;
+        check_prefixes(context.session(), &mut wish, request)?;
     }
     wish.mode = match () {
         () if broadcast => Mode::Broadcast,
@@ -164,7 +164,7 @@ fn parse(context: &mut Context<'_>, request: Request<'_>) -> Result<Wish, Error>
 }
 
 /// A key must not match two of a client's prefixes, or it would be told twice.
-fn check_prefixes(session: &Session, wish: &mut Wish) -> Outcome {
+fn check_prefixes(session: &Session, wish: &mut Wish, request: Request<'_>) -> Outcome {
     let overlap = |a: &[u8], b: &[u8]| a.starts_with(b) || b.starts_with(a);
     let refuse = |new: &[u8], other: &[u8], whose: &str| {
         let mut text =
@@ -182,7 +182,10 @@ fn check_prefixes(session: &Session, wish: &mut Wish) -> Outcome {
     // Those that overlap are neighbours in order.
     for (a, b) in wish.prefixes.iter().zip(wish.prefixes.iter().skip(1)) {
         if overlap(a, b) {
-            return refuse(a, b, "another provided");
+            // The error names them as they were given.
+            let place = |prefix: &Vec<u8>| request.from(3).position(|word| word == prefix);
+            let (first, second) = if place(a) < place(b) { (a, b) } else { (b, a) };
+            return refuse(first, second, "another provided");
         }
     }
     if wish.prefixes.is_empty() {

@@ -12,4 +12,4 @@ mod writer;
 
 pub use parser::{ARGUMENTS_LIMIT, INLINE_LIMIT_BYTES, Limits, Parser, Progress, ProtocolError, Request};
 pub use words::{UnbalancedQuotes, quoted, split_words};
-pub use writer::{Protocol, Writer, encode};
+pub use writer::{Protocol, Writer, bulk_strings, encode};

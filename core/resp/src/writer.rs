@@ -51,6 +51,11 @@ impl<'a> Writer<'a> {
         self.out.is_empty()
     }
 
+    /// What was written since [`len`](Self::len) was `len`.
+    pub fn since(&self, len: usize) -> &[u8] {
+        &self.out[len..]
+    }
+
     /// Takes back all that was written since [`len`](Self::len) was `len`, and a failure with it.
     pub fn truncate(&mut self, len: usize) {
         self.out.truncate(len);
@@ -247,6 +252,25 @@ impl<'a> Writer<'a> {
     pub fn set(&mut self, len: usize) {
         self.header(if self.protocol == Protocol::Resp3 { b'~' } else { b'*' }, len as i64);
     }
+}
+
+/// The bulk strings in a reply of ours, in order, whatever they are part of.
+pub fn bulk_strings(reply: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = reply;
+    core::iter::from_fn(move || {
+        loop {
+            let end = rest.iter().position(|&byte| byte == b'\n')? + 1;
+            let line = &rest[..end];
+            rest = &rest[end..];
+            let len = line.strip_prefix(b"$").and_then(|line| line.strip_suffix(b"\r\n"));
+            let len = len.and_then(|digits| core::str::from_utf8(digits).ok()?.parse::<usize>().ok());
+            if let Some(len) = len {
+                let text = rest.get(..len)?;
+                rest = rest.get(len + 2..)?;
+                return Some(text);
+            }
+        }
+    })
 }
 
 /// Writes a request of these words, as clients send them, behind what `out` holds. Nothing is written where there is no

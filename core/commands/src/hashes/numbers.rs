@@ -55,5 +55,6 @@ pub fn hincrbyfloat(context: &mut Context<'_>, request: Request<'_>) -> Outcome 
     let text = counters::sum_text(old.map_err(not_float)?, increment)?;
     set(context, request, found, &text, "hincrbyfloat")?;
     context.reply.bulk(&text);
+    context.effect(&[b"HSET", &request[1], &request[2], &text]);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::{
     end,
-    ends::{Several, take},
+    ends::{Several, pop_name, take},
     find,
     moves::move_element,
 };
@@ -33,7 +33,9 @@ fn pop(context: &mut Context<'_>, request: Request<'_>, end: ListEnd) -> Outcome
         if let Some(found) = find(context, key)? {
             context.reply.array(2);
             context.reply.bulk(key);
-            return take(context, key, found, end, 1);
+            take(context, key, found, end, 1)?;
+            context.effect(&[pop_name(end), key]);
+            return Ok(());
         }
     }
     context.block(request.from(0), keys.from(0), patience(timeout_ns))
@@ -61,7 +63,15 @@ fn move_or_wait(context: &mut Context<'_>, request: Request<'_>, from: ListEnd, 
     let timeout_ns = timeout_ns(&request[request.len() - 1])?;
     let source = &request[1];
     match find(context, source)? {
-        Some(found) => move_element(context, (source, from), found, (&request[2], to)),
+        Some(found) => {
+            let target = &request[2];
+            move_element(context, (source, from), found, (target, to))?;
+            match request.len() {
+                4 => context.effect(&[b"RPOPLPUSH", source, target]),
+                _ => context.effect(&[b"LMOVE", source, target, &request[3], &request[4]]),
+            }
+            Ok(())
+        }
         // As in Redis, one that may not wait finds a null here, and one that has waited for too long a null array.
         None if !context.may_block() => {
             context.reply.null();

@@ -2,7 +2,7 @@
 
 use super::{changed, edit, end, find, pop_event, push_event};
 use crate::{Context, Error, Outcome, args};
-use kayvee_keyspace::{Found, ListEnd};
+use kayvee_keyspace::{Decimal, Found, ListEnd};
 use kayvee_resp::Request;
 
 const NOT_POSITIVE: Error = Error::text("ERR value is out of range, must be positive");
@@ -95,6 +95,14 @@ pub fn take_several(context: &mut Context<'_>, key: &[u8], found: Found, end: Li
     take(context, key, found, end, count)
 }
 
+/// The command that takes elements off this end.
+pub fn pop_name(end: ListEnd) -> &'static [u8] {
+    match end {
+        ListEnd::Front => b"LPOP",
+        ListEnd::Back => b"RPOP",
+    }
+}
+
 /// What `LMPOP` asks for: its keys, at which end, and how many elements.
 pub struct Several<'a> {
     pub keys: Request<'a>,
@@ -132,6 +140,7 @@ impl<'a> Several<'a> {
                 context.reply.array(2);
                 context.reply.bulk(key);
                 take_several(context, key, found, self.end, self.count)?;
+                context.effect(&[pop_name(self.end), key, Decimal::unsigned(self.count as u64).as_bytes()]);
                 return Ok(true);
             }
         }

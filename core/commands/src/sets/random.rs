@@ -2,8 +2,9 @@
 
 use super::bulk;
 use crate::{Context, Error, EventClass, Outcome, args, random};
+use alloc::vec::Vec;
 use kayvee_keyspace::{Found, Kind, Set};
-use kayvee_resp::Request;
+use kayvee_resp::{Request, bulk_strings};
 
 pub fn srandmember(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let Some(count) = request.get(2) else { return one(context, &request[1]) };
@@ -53,7 +54,9 @@ pub fn spop(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         context.reply.set(0);
         return Ok(());
     };
+    let start = context.reply.len();
     let is_gone = pop_many(context, key, found, count as usize)?;
+    tell_popped(context, key, start, is_gone);
     context.changed(EventClass::SET, "spop", key);
     if is_gone {
         context.changed(EventClass::GENERIC, "del", key);
@@ -67,15 +70,36 @@ fn pop_one(context: &mut Context<'_>, key: &[u8]) -> Outcome {
         return Ok(());
     };
     let (index, now_ms) = (context.db_index(), context.now_ms());
+    let start = context.reply.len();
     let Context { store, reply, .. } = &mut *context;
     let edit = store.dbs[index].edit(key, Some(found), now_ms, |set: &mut Set, records| {
         Ok(set.pop(records, &mut store.rng, |member| bulk(reply, member)))
     })?;
+    tell_popped(context, key, start, edit.is_gone);
     context.changed(EventClass::SET, "spop", key);
     if edit.is_gone {
         context.changed(EventClass::GENERIC, "del", key);
     }
     Ok(())
+}
+
+/// Tells that the members that the reply shows from `start` on were removed.
+fn tell_popped(context: &mut Context<'_>, key: &[u8], start: usize, is_gone: bool) {
+    /// As many as Redis names in one command.
+    const BATCH: usize = 1024;
+    if !context.effects_are_wanted() {
+        return;
+    }
+    if is_gone {
+        return context.effect(&[b"DEL", key]);
+    }
+    let Context { store, reply, .. } = context;
+    let db = store.sessions[context.slot as usize].as_ref().map_or(0, |session| session.db);
+    let members: Vec<&[u8]> = bulk_strings(reply.since(start)).collect();
+    for batch in members.chunks(BATCH) {
+        let words: Vec<&[u8]> = [&b"SREM"[..], key].into_iter().chain(batch.iter().copied()).collect();
+        store.tell(db, &words);
+    }
 }
 
 /// Removes `count` members, which are the reply. Returns whether the key went with them.

@@ -6,7 +6,7 @@ use crate::{
     blocking::{self, OnTimeout, Patience},
 };
 use core::ops::Range;
-use kayvee_keyspace::{Direction, Found, Kind, SortedSet};
+use kayvee_keyspace::{Decimal, Direction, Found, Kind, SortedSet};
 use kayvee_resp::Request;
 
 /// How many members are taken, and how the reply shows them.
@@ -105,6 +105,11 @@ fn take(context: &mut Context<'_>, key: &[u8], found: Found, direction: Directio
     context.changed(EventClass::SORTED_SET, event, key);
     if edit.is_gone {
         context.changed(EventClass::GENERIC, "del", key);
+    }
+    let name: &[u8] = if direction == Direction::Forward { b"ZPOPMIN" } else { b"ZPOPMAX" };
+    match form {
+        Form::One | Form::NamedOne => context.effect(&[name, key]),
+        Form::Many(_) | Form::Named(_) => context.effect(&[name, key, Decimal::unsigned(count as u64).as_bytes()]),
     }
     Ok(())
 }
