@@ -298,10 +298,14 @@ impl Store {
     pub(crate) fn give_up_waiting(&mut self, slot: u32, error: Option<&Error>) -> bool {
         let Some(session) = self.sessions[slot as usize].as_deref() else { return false };
         let Some(on_timeout) = session.waits.as_ref().map(|wait| wait.on_timeout) else { return false };
+        let command = session.last_command.map(|(container, sub)| sub.unwrap_or(container));
         self.run_as(slot, Origin::Retry, |context| match error {
             Some(error) => context.reply.error(&error.0),
             None => on_timeout.write(&mut context.reply),
         });
+        if let Some(command) = command {
+            self.count_unblocked(command, error);
+        }
         self.unblock(slot);
         true
     }

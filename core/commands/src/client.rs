@@ -1,7 +1,7 @@
 //! `CLIENT` and its subcommands.
 
 use crate::{
-    Close, Context, Error, Outcome, Pause, ReplyMode, Session,
+    Close, Context, Error, Outcome, Pause, ReplyMode, Session, Store,
     args::{copied, integer, is},
     pubsub::Scope,
     server::help,
@@ -228,9 +228,10 @@ fn setinfo(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 fn flags_of(session: &Session) -> String {
     let tracking = session.tracking.as_deref();
     let letters = [
+        (session.is_monitor, 'O'),
         (session.subscriptions.count() > 0, 'P'),
         (session.transaction.is_some(), 'x'),
-        (session.waits.is_some(), 'b'),
+        (session.waits.is_some() || session.is_paused, 'b'),
         (tracking.is_some(), 't'),
         (tracking.is_some_and(tracking::Tracking::is_redirect_broken), 'R'),
         (tracking.is_some_and(tracking::Tracking::is_broadcast), 'B'),
@@ -245,7 +246,7 @@ fn flags_of(session: &Session) -> String {
 }
 
 /// One line of `CLIENT LIST`.
-fn describe(text: &mut Text, session: &Session, now_ns: u64) {
+fn describe(text: &mut Text, session: &Session, now_ns: u64, own_request_bytes: usize) {
     const SECOND_NS: u64 = 1_000_000_000;
     // Names are printable, or they would have been refused.
     let shown = |bytes| core::str::from_utf8(bytes).unwrap_or_default();
@@ -255,13 +256,13 @@ fn describe(text: &mut Text, session: &Session, now_ns: u64) {
         Some((command, Some(sub))) => (command.name, "|", sub.name),
     };
     let flags = flags_of(session);
-    let (query, capacity) = (session.pending.query_bytes, session.pending.query_capacity);
+    let (query, capacity) = (session.pending.query_bytes + own_request_bytes, session.pending.query_capacity);
     let output = session.output.len();
     // What finds no memory fails the whole text.
     let _ = writeln!(
         text,
-        "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db={} sub={} psub={} ssub={} multi={} watch={} \
-         qbuf={query} qbuf-free={} argv-mem=0 multi-mem={} rbs=0 rbp=0 obl={output} oll=0 omem={} tot-mem={} events=r \
+        "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db={} sub={} psub={} ssub={} multi={} \
+         qbuf={query} qbuf-free={} argv-mem={own_request_bytes} multi-mem={} rbs={} rbp={} obl={output} oll=0 omem={} tot-mem={} events=r \
          cmd={command}{bar}{sub} user=default redir={} resp={} lib-name={} lib-ver={}",
         session.id,
         session.remote,
@@ -274,9 +275,10 @@ fn describe(text: &mut Text, session: &Session, now_ns: u64) {
         session.subscriptions.count_of(Scope::Pattern),
         session.subscriptions.count_of(Scope::Shard),
         session.transaction.as_ref().map_or(-1, |transaction| transaction.len as i64),
-        session.watched.len(),
-        capacity - query,
+        (capacity + own_request_bytes).saturating_sub(query),
         session.transaction.as_ref().map_or(0, |transaction| transaction.requests.capacity()),
+        session.output.capacity(),
+        session.output.capacity(),
         session.output.capacity(),
         session.memory_bytes(),
         tracking::redirect_of(session),
@@ -286,31 +288,55 @@ fn describe(text: &mut Text, session: &Session, now_ns: u64) {
     );
 }
 
-fn info(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+/// The length of a request as clients send it.
+fn request_bytes(request: Request<'_>) -> usize {
+    let header = |len: usize| kayvee_keyspace::Decimal::new(len as i64).as_bytes().len() + "*\r\n".len();
+    header(request.len()) + request.from(0).map(|word| header(word.len()) + word.len() + "\r\n".len()).sum::<usize>()
+}
+
+fn info(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let now_ns = context.store.now.monotonic_ns;
     let mut text = Text::default();
-    describe(&mut text, context.session(), now_ns);
+    describe(&mut text, context.session(), now_ns, request_bytes(request));
     text.reply(&mut context.reply)
 }
 
-/// The kinds of clients there are, besides the normal ones none yet.
-fn is_normal_type(word: &[u8]) -> Result<bool, Error> {
-    match () {
-        () if is(word, "normal") => Ok(true),
-        () if ["master", "slave", "replica", "pubsub"].iter().any(|kind| is(word, kind)) => Ok(false),
-        () => Err(Error::showing("ERR Unknown client type '", word, "'")),
+/// What clients are, as `CLIENT LIST` and `CLIENT KILL` tell them apart. There are no replicas and no master yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Type {
+    Normal,
+    Subscriber,
+    Replica,
+    Master,
+}
+
+impl Type {
+    fn parse(word: &[u8]) -> Result<Type, Error> {
+        match () {
+            () if is(word, "normal") => Ok(Type::Normal),
+            () if is(word, "pubsub") => Ok(Type::Subscriber),
+            () if is(word, "slave") || is(word, "replica") => Ok(Type::Replica),
+            () if is(word, "master") => Ok(Type::Master),
+            () => Err(Error::showing("ERR Unknown client type '", word, "'")),
+        }
+    }
+
+    fn of(session: &Session) -> Type {
+        if session.is_subscriber() { Type::Subscriber } else { Type::Normal }
     }
 }
 
 fn list(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let (mut by_number, mut of_type) = (false, true);
+    let (mut by_number, mut of_type) = (false, None);
     match request.get(2) {
         None => {}
-        Some(word) if is(word, "type") && request.len() == 4 => of_type = is_normal_type(&request[3])?,
+        Some(word) if is(word, "type") && request.len() == 4 => of_type = Some(Type::parse(&request[3])?),
         Some(word) if is(word, "id") && request.len() > 3 => by_number = true,
         Some(_) => return Err(Error::SYNTAX),
     }
     let now_ns = context.store.now.monotonic_ns;
+    let own = (context.session().id, request_bytes(request));
+    let own_request_bytes = |session: &Session| if session.id == own.0 { own.1 } else { 0 };
     let mut text = Text::default();
     let mut by_id: BTreeMap<u64, &Session> = BTreeMap::new();
     // One by one: collecting them would take one large piece of memory.
@@ -320,11 +346,12 @@ fn list(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             let id = integer(id).map_err(|_| Error::text("ERR Invalid client ID"))?;
             // A number that is nobody's is no error.
             if let Some(session) = u64::try_from(id).ok().and_then(|id| by_id.remove(&id)) {
-                describe(&mut text, session, now_ns);
+                describe(&mut text, session, now_ns, own_request_bytes(session));
             }
         }
-    } else if of_type {
-        by_id.values().for_each(|session| describe(&mut text, session, now_ns));
+    } else {
+        let wanted = by_id.values().filter(|session| of_type.is_none_or(|of_type| Type::of(session) == of_type));
+        wanted.for_each(|session| describe(&mut text, session, now_ns, own_request_bytes(session)));
     }
     text.reply(&mut context.reply)
 }
@@ -336,14 +363,14 @@ struct Filter<'a> {
     remote: Option<&'a [u8]>,
     local: Option<&'a [u8]>,
     user_is_other: bool,
-    type_is_other: bool,
+    of_type: Option<Type>,
     spares_itself: bool,
 }
 
 impl Filter<'_> {
     fn matches(&self, session: &Session, own_id: u64) -> bool {
         !(self.user_is_other
-            || self.type_is_other
+            || self.of_type.is_some_and(|of_type| of_type != Type::of(session))
             || (self.spares_itself && session.id == own_id)
             || self.id.is_some_and(|id| id != session.id)
             || self.remote.is_some_and(|remote| remote != session.remote.as_bytes())
@@ -360,7 +387,7 @@ fn parse_filter<'a>(request: Request<'a>) -> Result<Filter<'a>, Error> {
             let id = integer(value).ok().and_then(|id| u64::try_from(id).ok()).filter(|&id| id > 0);
             filter.id = Some(id.ok_or(Error::text("ERR client-id should be greater than 0"))?);
         } else if is(option, "type") {
-            filter.type_is_other = !is_normal_type(value)?;
+            filter.of_type = Some(Type::parse(value)?);
         } else if is(option, "addr") {
             filter.remote = Some(value);
         } else if is(option, "laddr") {
@@ -456,20 +483,48 @@ fn pause(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let until_ns = now_ns.saturating_add(timeout_ms.saturating_mul(1_000_000));
     // A pause that is in force is never shortened or weakened by another one.
     let current = context.store.pause.filter(|pause| pause.until_ns > now_ns);
-    context.store.pause = Some(Pause {
+    context.store.set_pause(Some(Pause {
         until_ns: until_ns.max(current.map_or(0, |pause| pause.until_ns)),
         writes_only: writes_only && current.is_none_or(|pause| pause.writes_only),
-    });
+    }));
     context.reply.ok();
     Ok(())
 }
 
 fn unpause(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     if let Some(pause) = &mut context.store.pause {
+        // The engine ends it, and goes on with those that it kept waiting.
         pause.until_ns = 0;
     }
     context.reply.ok();
     Ok(())
+}
+
+impl Store {
+    /// Begins or ends a pause. No key expires meanwhile: that would be a change.
+    pub fn set_pause(&mut self, pause: Option<Pause>) {
+        self.pause = pause;
+        self.dbs.iter_mut().for_each(|db| db.keeps_expired = pause.is_some());
+    }
+
+    /// Whether a command may change data, or would be replicated though it changes none.
+    pub fn may_replicate(&self, command: &Command, _: Request<'_>) -> bool {
+        command.flags.contains(Flags::WRITE) || command.flags.contains(Flags::MAY_REPLICATE)
+    }
+
+    /// Whether a client's request has to wait for the end of a pause.
+    pub fn is_held_back(&self, slot: u32, request: Request<'_>) -> bool {
+        let Some(pause) = self.pause.filter(|pause| pause.until_ns > self.now.monotonic_ns) else { return false };
+        // What is wrong is told at once.
+        let Some(command) = self.command_of(request).filter(|command| command.accepts(request.len())) else {
+            return false;
+        };
+        let transaction = self.sessions[slot as usize].as_ref().and_then(|session| session.transaction.as_deref());
+        let may_replicate = self.may_replicate(command, request)
+            || (command.name == "exec" && transaction.is_some_and(|transaction| transaction.may_replicate));
+        // Whoever paused must be able to end the pause.
+        command.group != "connection" && (!pause.writes_only || may_replicate)
+    }
 }
 
 fn unblock(context: &mut Context<'_>, request: Request<'_>) -> Outcome {

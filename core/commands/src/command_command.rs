@@ -253,42 +253,57 @@ fn document(reply: &mut Writer<'_>, prefix: &str, command: &Command) {
     }
 }
 
-fn list(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let chosen: Vec<&Command> = match (request.len(), request.get(2), request.get(3)) {
-        (2, ..) => all().collect(),
-        (5, Some(filterby), Some(kind)) if is(filterby, "filterby") => {
-            let value = &request[4];
-            match kind {
-                // There are no modules, so none has a command.
-                _ if is(kind, "module") => Vec::new(),
-                _ if is(kind, "aclcat") => {
-                    let in_category = |c: &&Command| {
-                        c.all_categories().names().any(|name| name.as_bytes()[1..].eq_ignore_ascii_case(value))
-                    };
-                    all().filter(in_category).collect()
-                }
-                _ if is(kind, "pattern") => return list_matching(context, value),
-                _ => return Err(Error::SYNTAX),
-            }
-        }
-        _ => return Err(Error::SYNTAX),
-    };
-    context.reply.array(chosen.len());
-    chosen.iter().for_each(|command| context.reply.bulk(command.name.as_bytes()));
-    Ok(())
+/// Which commands `COMMAND LIST` lists.
+enum Chosen<'a> {
+    All,
+    None,
+    InCategory(&'a [u8]),
+    Matching(Vec<u8>),
 }
 
-/// Lists the commands and subcommands whose full names match a pattern.
-fn list_matching(context: &mut Context<'_>, pattern: &[u8]) -> Outcome {
-    let pattern = lower_case(pattern)?;
-    let subcommands =
-        |command: &'static Command| command.subcommands.iter().map(move |sub| format!("{}|{}", command.name, sub.name));
-    let matching = || {
-        let names = all().flat_map(|command| core::iter::once(command.name.into()).chain(subcommands(command)));
-        names.filter(|name: &String| crate::glob::matches(&pattern, name.as_bytes()))
+impl Chosen<'_> {
+    fn has(&self, name: &str, command: &Command) -> bool {
+        match self {
+            Chosen::All => true,
+            Chosen::None => false,
+            Chosen::InCategory(wanted) => {
+                command.all_categories().names().any(|name| name.as_bytes()[1..].eq_ignore_ascii_case(wanted))
+            }
+            Chosen::Matching(pattern) => crate::glob::matches(pattern, name.as_bytes()),
+        }
+    }
+}
+
+fn list(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let chosen = match (request.len(), request.get(2), request.get(3)) {
+        (2, ..) => Chosen::All,
+        (5, Some(filterby), Some(kind)) if is(filterby, "filterby") => match kind {
+            // There are no modules, so none has a command.
+            _ if is(kind, "module") => Chosen::None,
+            _ if is(kind, "aclcat") => Chosen::InCategory(&request[4]),
+            _ if is(kind, "pattern") => Chosen::Matching(lower_case(&request[4])?),
+            _ => return Err(Error::SYNTAX),
+        },
+        _ => return Err(Error::SYNTAX),
     };
-    context.reply.array(matching().count());
-    matching().for_each(|name| context.reply.bulk(name.as_bytes()));
+    // One by one: collecting them would take one large piece of memory.
+    let for_each_chosen = |take: &mut dyn FnMut(&str)| {
+        for command in all() {
+            if chosen.has(command.name, command) {
+                take(command.name);
+            }
+            for sub in command.subcommands {
+                let name = format!("{}|{}", command.name, sub.name);
+                if chosen.has(&name, sub) {
+                    take(&name);
+                }
+            }
+        }
+    };
+    let mut count = 0;
+    for_each_chosen(&mut |_| count += 1);
+    context.reply.array(count);
+    for_each_chosen(&mut |name| context.reply.bulk(name.as_bytes()));
     Ok(())
 }
 

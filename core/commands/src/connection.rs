@@ -133,6 +133,7 @@ fn reset(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     transactions::end(context);
     context.store.stop_listening_at_all(context.slot);
     context.store.stop_tracking(context.slot);
+    context.store.stop_monitoring(context.slot);
     let session = context.session();
     session.db = 0;
     session.protocol = Protocol::Resp2;

@@ -1,9 +1,8 @@
 //! From a request to a reply: which command it is, whether it may run now, and running it.
 
 use crate::{
-    Close, Context, Error, Origin, Outcome, ReplyMode, Store, args,
+    Close, Context, Error, Origin, ReplyMode, Store, args,
     error::c_text,
-    store::Calls,
     table::{Command, Flags},
     transactions,
 };
@@ -76,7 +75,7 @@ impl Store {
         }
     }
 
-    fn count_error(&mut self, error: &Error) {
+    pub(crate) fn count_error(&mut self, error: &Error) {
         const KINDS_LIMIT: usize = 128;
         const CODE_LIMIT_BYTES: usize = 32;
         self.stats.error_replies += 1;
@@ -88,37 +87,6 @@ impl Store {
             Some(at) => errors[at].1 += 1,
             None if errors.len() < KINDS_LIMIT => errors.push((code.into(), 1)),
             None => {}
-        }
-    }
-
-    fn calls_of(&mut self, command: &'static Command) -> usize {
-        // Pipelines mostly repeat one command: the one that is being timed.
-        if let Some((at, _)) = self.timed
-            && core::ptr::eq(self.calls[at].0, command)
-        {
-            return at;
-        }
-        match self.calls.iter().position(|(counted, _)| core::ptr::eq(*counted, command)) {
-            Some(at) => at,
-            None => {
-                self.calls.push((command, Calls::default()));
-                self.calls.len() - 1
-            }
-        }
-    }
-
-    fn reject(&mut self, command: &'static Command, error: Error) -> Outcome {
-        let at = self.calls_of(command);
-        self.calls[at].1.rejected += 1;
-        Err(error)
-    }
-
-    /// Starts the timing of a command's call, unless the last call was of the same one and is timed still: reading the
-    /// clock for each of many pipelined requests would cost as much as they do.
-    fn begin_timing(&mut self, at: usize) {
-        if self.timed.is_none_or(|(timed, _)| timed != at) {
-            self.end_timing();
-            self.timed = Some((at, self.environment.clock.monotonic_ns()));
         }
     }
 }
@@ -133,7 +101,7 @@ impl Context<'_> {
             Err(error) => return self.refuse(request, start, error),
         };
         if transactions::queues(self, command) {
-            if let Err(error) = transactions::queue(self, request) {
+            if let Err(error) = transactions::queue(self, command, request) {
                 self.refuse(request, start, error);
             }
             return;
@@ -151,7 +119,7 @@ impl Context<'_> {
     }
 
     /// Writes an error as the reply, in place of what was written since `start`.
-    fn fail(&mut self, start: usize, error: &Error) {
+    pub(crate) fn fail(&mut self, start: usize, error: &Error) {
         self.reply.truncate(start);
         self.reply.error(&error.0);
         self.store.count_error(error);
@@ -205,26 +173,6 @@ impl Context<'_> {
             return self.store.reject(command, text.into()).map(|()| None);
         }
         Ok(Some(command))
-    }
-
-    /// Runs a command that was admitted, and writes its reply.
-    pub fn call(&mut self, command: &'static Command, request: Request<'_>) {
-        let start = self.reply.len();
-        let handler = command.handler.expect("only containers lack one, and they were not admitted");
-        let at = self.store.calls_of(command);
-        self.store.begin_timing(at);
-        let outcome = self.noting_effects(command, request, |context| handler(context, request));
-        // CONFIG RESETSTAT has emptied the list.
-        let at = if at < self.store.calls.len() { at } else { self.store.calls_of(command) };
-        let calls = &mut self.store.calls[at].1;
-        calls.calls += 1;
-        calls.failed += u64::from(outcome.is_err());
-        if let Err(error) = outcome {
-            self.fail(start, &error);
-        }
-        if self.store.tracking.is_in_use() {
-            self.remember_reads(command, request);
-        }
     }
 }
 

@@ -1,16 +1,9 @@
 //! `INFO`: figures about the server, in Redis' sections and fields.
 
 use crate::{
-    Context, Outcome, Session, Store,
-    pubsub::Scope,
-    server::REDIS_VERSION,
-    table::{Command, FAMILIES},
-    text::Text,
+    Context, Outcome, Session, Store, latency::name_in_statistics, pubsub::Scope, server::REDIS_VERSION, text::Text,
 };
-use alloc::{
-    format,
-    string::{String, ToString},
-};
+use alloc::{format, string::String, vec::Vec};
 use core::fmt::Write;
 use kayvee_resp::Request;
 
@@ -32,7 +25,7 @@ const DEFAULT: &[Section] = &[
 ];
 
 /// Those that must be asked for, by name or with `all`.
-const ON_REQUEST: &[Section] = &[("Commandstats", commandstats)];
+const ON_REQUEST: &[Section] = &[("Commandstats", commandstats), ("Latencystats", latencystats)];
 
 pub fn info(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let asked = |word: &str| request.from(1).any(|name| name.eq_ignore_ascii_case(word.as_bytes()));
@@ -90,7 +83,8 @@ fn clients(store: &Store, out: &mut Text) {
     line(out, "maxclients", store.options.maxclients);
     line(out, "client_recent_max_input_buffer", most(|session| session.pending.query_capacity));
     line(out, "client_recent_max_output_buffer", most(|session| session.output.capacity()));
-    line(out, "blocked_clients", store.blocked_clients);
+    let paused = store.all_sessions().filter(|session| session.is_paused).count();
+    line(out, "blocked_clients", store.blocked_clients + paused);
     line(out, "tracking_clients", store.tracking.counts()[0]);
     line(out, "clients_in_timeout_table", store.deadlines.len());
     line(out, "pubsub_clients", store.all_sessions().filter(|session| session.subscriptions.count() > 0).count());
@@ -202,22 +196,28 @@ fn cpu(store: &Store, out: &mut Text) {
 }
 
 fn commandstats(store: &Store, out: &mut Text) {
-    let container_of = |sub: &Command| {
-        let mut containers = FAMILIES.iter().copied().flatten();
-        containers.find(|container| container.subcommands.iter().any(|candidate| core::ptr::eq(candidate, sub)))
-    };
     for (command, counts) in &store.calls {
-        let name = match container_of(command) {
-            Some(container) => format!("{}|{}", container.name, command.name),
-            None => command.name.to_string(),
-        };
         let us = counts.total_ns / 1000;
         let us_per_call = counts.total_ns as f64 / 1000.0 / counts.calls.max(1) as f64;
         let value = format!(
             "calls={},usec={us},usec_per_call={us_per_call:.2},rejected_calls={},failed_calls={}",
             counts.calls, counts.rejected, counts.failed
         );
-        line(out, &format!("cmdstat_{name}"), value);
+        line(out, &format!("cmdstat_{}", name_in_statistics(command)), value);
+    }
+}
+
+fn latencystats(store: &Store, out: &mut Text) {
+    for (command, counts) in &store.calls {
+        let Some(histogram) = &counts.histogram else { continue };
+        let percentiles = store.options.latency_tracking_info_percentiles.iter();
+        let values: Vec<String> = percentiles
+            .map(|percent| {
+                let ns = histogram.percentile_ns(*percent);
+                format!("p{percent}={}.{:03}", ns / 1000, ns % 1000)
+            })
+            .collect();
+        line(out, &format!("latency_percentiles_usec_{}", name_in_statistics(command)), values.join(","));
     }
 }
 

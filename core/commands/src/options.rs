@@ -284,7 +284,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             port: 6379,
-            bind: Vec::from(["127.0.0.1".to_string(), "-::1".to_string()]),
+            bind: Vec::from(["*".to_string(), "-::*".to_string()]),
             unixsocket: String::new(),
             unixsocketperm: 0,
             tcp_backlog: 511,

@@ -3,8 +3,9 @@
 use crate::{
     Close, Context, Error, Outcome,
     args::{int, integer, is, lower_case},
-    command_command, debug, info,
+    command_command, debug, info, latency,
     options::{self, OPTIONS, OptionSpec, Property},
+    slowlog,
     store::Stats,
     table::{Categories, Command, Flags, KeyFlags, Keys},
 };
@@ -99,6 +100,15 @@ pub static COMMANDS: &[Command] = &[
         ..ROW
     },
     Command {
+        name: "latency",
+        arity: -2,
+        since: "2.8.13",
+        complexity: "Depends on the subcommand",
+        summary: "Commands about how long things take.",
+        subcommands: latency::SUBCOMMANDS,
+        ..ROW
+    },
+    Command {
         name: "lolwut",
         arity: -1,
         flags: Flags::READONLY.union(Flags::FAST),
@@ -114,6 +124,15 @@ pub static COMMANDS: &[Command] = &[
         complexity: "Depends on the subcommand",
         summary: "Commands about memory.",
         subcommands: MEMORY,
+        ..ROW
+    },
+    Command {
+        name: "monitor",
+        arity: 1,
+        flags: ADMIN,
+        since: "1.0.0",
+        summary: "Shows all requests of all clients.",
+        handler: Some(|context, _| context.monitor()),
         ..ROW
     },
     Command {
@@ -133,6 +152,15 @@ pub static COMMANDS: &[Command] = &[
         since: "1.0.0",
         summary: "Ends the server.",
         handler: Some(shutdown),
+        ..ROW
+    },
+    Command {
+        name: "slowlog",
+        arity: -2,
+        since: "2.2.12",
+        complexity: "Depends on the subcommand",
+        summary: "Commands about calls that took long.",
+        subcommands: slowlog::SUBCOMMANDS,
         ..ROW
     },
     Command {

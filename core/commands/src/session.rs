@@ -86,6 +86,10 @@ pub struct Session {
     pub tracking: Option<Box<Tracking>>,
     /// What it waits for, while it is blocked.
     pub waits: Option<Box<Wait>>,
+    /// Whether its next request waits for the end of a pause.
+    pub is_paused: bool,
+    /// Whether it is shown every request, by `MONITOR`.
+    pub is_monitor: bool,
     /// Set when the connection is to end.
     pub close: Option<Close>,
     /// Since when its output has been above the soft limit, in monotonic nanoseconds.
@@ -96,6 +100,11 @@ impl Session {
     /// Whether the client is on this machine: on the loopback interface or a Unix socket.
     pub fn is_local(&self) -> bool {
         self.remote.starts_with("127.") || self.remote.starts_with("[::1]") || self.remote.starts_with('/')
+    }
+
+    /// Whether it listens to channels.
+    pub fn is_subscriber(&self) -> bool {
+        self.subscriptions.count() > 0
     }
 
     /// A client that has just connected.
@@ -126,6 +135,8 @@ impl Session {
             subscriptions: Subscriptions::default(),
             tracking: None,
             waits: None,
+            is_paused: false,
+            is_monitor: false,
             close: None,
             over_soft_limit_since_ns: None,
         }

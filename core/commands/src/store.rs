@@ -2,10 +2,13 @@ use crate::{
     Session,
     blocking::Waiting,
     effects::Effects,
+    latency::{Histogram, Latencies},
+    observe::Timed,
     options::{ClientsMemory, OptionError, Options},
     per_key::PerKey,
     pubsub::Listeners,
-    table::{ByName, Command},
+    slowlog::SlowLog,
+    table::{self, ByName, Command},
     tracking::Trackers,
 };
 use alloc::{
@@ -178,8 +181,12 @@ pub struct Store {
     pub shutdown: Option<u8>,
     /// How often each command was called, by the address of its row.
     pub calls: Vec<(&'static Command, Calls)>,
-    /// The command whose calls are being timed, by its place in `calls`, and since when in monotonic nanoseconds.
-    pub(crate) timed: Option<(usize, u64)>,
+    /// The command whose calls are being timed together.
+    pub(crate) timed: Option<Timed>,
+    /// The calls that took long, what kept clients waiting, and the slots of clients that see every request.
+    pub(crate) slow_log: SlowLog,
+    pub(crate) latencies: Latencies,
+    pub(crate) monitors: Vec<u32>,
     /// Recent readings of the counters, for the rates in `INFO stats`.
     pub(crate) samples: VecDeque<Sample>,
     /// Bytes in use when the store was made.
@@ -190,7 +197,7 @@ pub struct Store {
 }
 
 /// How often a command was called, and how it ended.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Calls {
     pub calls: u64,
@@ -198,6 +205,8 @@ pub struct Calls {
     pub total_ns: u64,
     pub rejected: u64,
     pub failed: u64,
+    /// Their durations, with `latency-tracking`.
+    pub histogram: Option<Box<Histogram>>,
 }
 
 impl Store {
@@ -213,6 +222,7 @@ impl Store {
             // The options were checked by trying this out.
             let _ = commands.rename(old, new);
         }
+        let all_commands = table::all().map(|command| 1 + command.subcommands.len()).sum();
         let startup_bytes = environment.heap.used_bytes();
         Store {
             dbs,
@@ -240,8 +250,11 @@ impl Store {
             effects: Effects::default(),
             tracking: Trackers::default(),
             shutdown: None,
-            calls: Vec::new(),
+            calls: Vec::with_capacity(all_commands),
             timed: None,
+            slow_log: SlowLog::default(),
+            latencies: Latencies::default(),
+            monitors: Vec::new(),
             samples: VecDeque::new(),
             startup_bytes,
             active_expiry: true,
@@ -280,11 +293,14 @@ impl Store {
         self.unwatch(slot);
         self.stop_listening_at_all(slot);
         self.stop_tracking(slot);
+        self.stop_monitoring(slot);
     }
 
     /// An empty database, to put in another one's place.
     pub fn empty_db(&self) -> Db {
-        Db::new(self.hash_key)
+        let mut db = Db::new(self.hash_key);
+        db.keeps_expired = self.pause.is_some();
+        db
     }
 
     /// All clients.
@@ -402,15 +418,6 @@ impl Store {
             commands: rate(now.commands, first.commands),
             input_bytes: rate(now.input_bytes, first.input_bytes),
             output_bytes: rate(now.output_bytes, first.output_bytes),
-        }
-    }
-
-    /// Ends the timing of the last calls.
-    pub fn end_timing(&mut self) {
-        if let Some((at, since_ns)) = self.timed.take()
-            && let Some((_, calls)) = self.calls.get_mut(at)
-        {
-            calls.total_ns += self.environment.clock.monotonic_ns().saturating_sub(since_ns);
         }
     }
 }

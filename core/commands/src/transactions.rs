@@ -57,6 +57,8 @@ pub struct Transaction {
     pub requests: Vec<u8>,
     /// How many there are.
     pub len: usize,
+    /// Whether one of them may change data, or would be replicated.
+    pub may_replicate: bool,
     /// Whether a command could not be queued, so that `EXEC` will run none.
     is_aborted: bool,
 }
@@ -68,10 +70,12 @@ pub fn queues(context: &mut Context<'_>, command: &Command) -> bool {
 }
 
 /// Queues a request.
-pub fn queue(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+pub fn queue(context: &mut Context<'_>, command: &Command, request: Request<'_>) -> Outcome {
+    let may_replicate = context.store.may_replicate(command, request);
     if let Some(transaction) = context.session().transaction.as_deref_mut() {
         request.encode(&mut transaction.requests).map_err(|_| Error::OUT_OF_MEMORY)?;
         transaction.len += 1;
+        transaction.may_replicate |= may_replicate;
     }
     context.reply.simple("QUEUED");
     Ok(())

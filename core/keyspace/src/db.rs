@@ -60,6 +60,8 @@ pub struct Db {
     expire_cursor: u64,
     /// Keys that were found expired when they were looked up, since [`Db::take_lazily_expired`].
     lazily_expired: u64,
+    /// Whether keys whose time has come stay, though nobody finds them.
+    pub keeps_expired: bool,
     /// The names of keys that were found expired, while somebody wants to know them.
     expired_names: Option<Vec<Vec<u8>>>,
     /// What is left of large values that were removed. It is freed in slices.
@@ -79,6 +81,7 @@ impl Db {
             volatile: Index::new(),
             expire_cursor: 0,
             lazily_expired: 0,
+            keeps_expired: false,
             expired_names: None,
             garbage: Vec::new(),
         }
@@ -121,6 +124,9 @@ impl Db {
         let (hash, record) = self.lookup(key);
         let found = Found { record: record?, hash };
         if self.is_expired(found.record, now_ms) {
+            if self.keeps_expired {
+                return None;
+            }
             self.remove_expired(found);
             self.lazily_expired += 1;
             return None;

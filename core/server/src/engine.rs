@@ -4,9 +4,9 @@ use alloc::{
     string::String,
     vec::Vec,
 };
-use kayvee_commands::{Close, Environment, Pause, Pending, Session, Store, options::Options, table::Flags};
+use kayvee_commands::{Close, Environment, Pause, Pending, Session, Store, options::Options};
 use kayvee_platform::Now;
-use kayvee_resp::{Limits, Parser, Progress, Request, Writer};
+use kayvee_resp::{Limits, Parser, Progress, Writer};
 
 /// Output capacity that an idle connection may keep.
 const KEPT_OUTPUT_BYTES: usize = 4 << 10;
@@ -247,7 +247,7 @@ impl Engine {
                 Ok(Progress::Complete(len)) => {
                     let request = parser.request(&bytes[used..]);
                     if !request.is_empty() {
-                        if self.is_held_back(request) {
+                        if self.store.is_held_back(slot, request) {
                             parser.reset();
                             return (used, Stop::Held);
                         }
@@ -265,14 +265,6 @@ impl Engine {
                 }
             }
         }
-    }
-
-    fn is_held_back(&mut self, request: Request<'_>) -> bool {
-        let Some(Pause { writes_only, .. }) = self.active_pause() else { return false };
-        let Some(command) = self.store.command_of(request) else { return false };
-        // Whoever paused must be able to end the pause.
-        command.group != "connection"
-            && (!writes_only || command.flags.contains(Flags::WRITE) || command.flags.contains(Flags::MAY_REPLICATE))
     }
 
     fn active_pause(&mut self) -> Option<Pause> {
@@ -293,6 +285,7 @@ impl Engine {
         if let Some(session) = self.store.sessions[slot as usize].as_deref_mut() {
             let (query_bytes, query_capacity) = (connection.query.len(), connection.query.capacity());
             session.pending = Pending { query_bytes, query_capacity };
+            session.is_paused = connection.is_held && session.waits.is_none();
         }
     }
 
@@ -374,7 +367,7 @@ impl Engine {
         let now_ns = self.store.now.monotonic_ns;
         self.store.take_sample();
         if self.store.pause.is_some() && self.active_pause().is_none() {
-            self.store.pause = None;
+            self.store.set_pause(None);
             self.release_held();
         }
         if now_ns >= self.next_cron_ns {
@@ -428,10 +421,12 @@ impl Engine {
 
     /// Removes keys whose time has come. Returns whether there is probably more to do.
     fn expire_round(&mut self) -> bool {
-        if !self.store.active_expiry {
+        if !self.store.active_expiry || self.store.pause.is_some() {
             return false;
         }
         let limit = EXPIRE_SLICE_KEYS * usize::from(self.store.options.active_expire_effort);
+        let clock = self.store.environment.clock;
+        let since_ns = self.store.monitors_latency().then(|| clock.monotonic_ns());
         let mut again = false;
         for _ in 0..EXPIRE_SLICES.max(self.store.dbs.len()) {
             let db = &mut self.store.dbs[self.expire_db];
@@ -449,6 +444,9 @@ impl Engine {
             if !productive {
                 self.expire_db = (self.expire_db + 1) % self.store.dbs.len();
             }
+        }
+        if let Some(since_ns) = since_ns {
+            self.store.note_latency("expire-cycle", clock.monotonic_ns().saturating_sub(since_ns));
         }
         self.store.stats.expiry_rounds_cut += u64::from(again);
         again

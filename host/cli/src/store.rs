@@ -5,6 +5,9 @@ use anyhow::Result;
 use kayvee_server::{Options, boot::quote_word};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+/// Where a store listens that was not told where.
+const LOOPBACK: [&str; 3] = ["--bind", "127.0.0.1", "-::1"];
+
 /// Checked options of one run.
 pub struct Store {
     words: Vec<String>,
@@ -33,6 +36,10 @@ impl Store {
     /// Checks the options of a run; `--port` is the same option as the store's, so both may be given only if they agree.
     pub fn from_args(args: &RunArgs) -> Result<Store> {
         let mut words = args.redis_options.clone();
+        if !names(&words, "--bind") {
+            // Only this host, unless it is asked for more: a guest has no protected mode of its own.
+            words.splice(0..0, LOOPBACK.map(String::from));
+        }
         let mut options = parse(&words)?;
         if let Some(port) = args.port {
             if !names(&words, "--port") {
@@ -126,7 +133,8 @@ mod tests {
     #[test]
     fn both_ports_are_one_option() {
         assert_eq!(store(&[]).unwrap().options().port, 6379);
-        assert_eq!(store(&["--port", "7000"]).unwrap().words(), ["--port", "7000"]);
+        let words = ["--bind", "127.0.0.1", "-::1", "--port", "7000"];
+        assert_eq!(store(&["--port", "7000"]).unwrap().words(), words);
         assert_eq!(store(&["--", "--PORT", "7001"]).unwrap().options().port, 7001);
         assert_eq!(store(&["--port", "7001", "--", "--port", "7001"]).unwrap().options().port, 7001);
         assert!(store(&["--port", "7001", "--", "--port", "7000"]).is_err());
@@ -160,9 +168,9 @@ mod tests {
 
     #[test]
     fn memory_becomes_maxmemory_unless_that_is_set() {
-        assert_eq!(store(&[]).unwrap().with_default_maxmemory(Some(32)).words(), ["--maxmemory", "32mb"]);
+        assert_eq!(store(&[]).unwrap().with_default_maxmemory(Some(32)).words()[3..], ["--maxmemory", "32mb"]);
         let set = store(&["--", "--maxmemory", "1gb"]).unwrap().with_default_maxmemory(Some(32));
         assert_eq!(set.options().maxmemory, 1 << 30);
-        assert_eq!(set.words().len(), 2);
+        assert_eq!(set.words()[3..], ["--maxmemory", "1gb"]);
     }
 }

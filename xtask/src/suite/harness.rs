@@ -5,6 +5,7 @@ use crate::command::{target_dir, with_open_files};
 use std::{
     fs::{self, File},
     io,
+    net::TcpListener,
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -21,7 +22,25 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// A copy of the harness for one unit at a time.
 pub struct Job {
     dir: PathBuf,
-    base_port: u32,
+    ports: Ports,
+}
+
+/// A range of ports that no other job on this machine uses.
+struct Ports {
+    base: u32,
+    /// Its last one is bound for as long as the range is in use.
+    _claim: TcpListener,
+}
+
+impl Ports {
+    fn claim() -> io::Result<Ports> {
+        let bases = (0..JOBS_LIMIT).map(|slot| FIRST_PORT + slot * PORTS_PER_JOB);
+        let claimed = bases.filter_map(|base| {
+            let last = (base + PORTS_PER_JOB - 1) as u16;
+            Some(Ports { base, _claim: TcpListener::bind(("127.0.0.1", last)).ok()? })
+        });
+        { claimed }.next().ok_or_else(|| io::Error::other("other runs of the suite use all ports that it may have"))
+    }
 }
 
 /// What one unit's tests did.
@@ -57,8 +76,7 @@ impl Job {
             };
             wrapper(&dir, "redis-server", &server)?;
         }
-        let slot = (std::process::id() + number as u32) % JOBS_LIMIT;
-        Ok(Job { dir, base_port: FIRST_PORT + slot * PORTS_PER_JOB })
+        Ok(Job { dir, ports: Ports::claim()? })
     }
 
     /// Runs one unit, on the server at `addr` or on servers that the harness starts.
@@ -68,7 +86,7 @@ impl Job {
         let mut command = with_open_files("./runtest".as_ref());
         command.args(["--durable", "--single", unit, "--clients", "1", "--dont-clean"]).args(arguments);
         // The harness' own socket is below the base port.
-        command.args(["--baseport", &(self.base_port + 40).to_string(), "--portcount", "200"]);
+        command.args(["--baseport", &(self.ports.base + 40).to_string(), "--portcount", "200"]);
         if let Some((host, port)) = addr.and_then(|addr| addr.rsplit_once(':')) {
             command.args(["--host", host, "--port", port]);
         }

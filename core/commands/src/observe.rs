@@ -1,0 +1,282 @@
+//! What operators see of each call: how long it took, and, with `MONITOR`, the call itself.
+
+use crate::{
+    Context, Error, Origin, Outcome, Store, args,
+    latency::Histogram,
+    store::Calls,
+    table::{Command, Flags},
+};
+use alloc::{boxed::Box, string::String, vec::Vec};
+use core::fmt::Write;
+use kayvee_resp::{Request, quoted};
+
+/// A slow log that wants to know of shorter calls than this has each of them timed for itself.
+const ALONE_BELOW_US: i64 = 1000;
+/// What is shown instead of a secret.
+const REDACTED: &[u8] = b"(redacted)";
+
+/// Calls of one command that are timed together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timed {
+    /// The command, by its place in the list of calls.
+    at: usize,
+    since_ns: u64,
+    calls: u64,
+}
+
+/// How a call is timed.
+pub(crate) enum Timing {
+    /// With its neighbours, which are of the same command.
+    Together,
+    /// For itself, since then.
+    Alone(u64),
+}
+
+impl Store {
+    /// Counts for a command, which are made on its first call.
+    fn calls_of(&mut self, command: &'static Command) -> usize {
+        // Pipelines mostly repeat one command: the one that is being timed.
+        if let Some(timed) = self.timed
+            && core::ptr::eq(self.calls[timed.at].0, command)
+        {
+            return timed.at;
+        }
+        match self.calls.iter().position(|(counted, _)| core::ptr::eq(*counted, command)) {
+            Some(at) => at,
+            None => {
+                self.calls.push((command, Calls::default()));
+                self.calls.len() - 1
+            }
+        }
+    }
+
+    /// Counts a command that may not run.
+    pub(crate) fn reject(&mut self, command: &'static Command, error: Error) -> Outcome {
+        let at = self.calls_of(command);
+        self.calls[at].1.rejected += 1;
+        Err(error)
+    }
+
+    /// Counts a command that was blocked and ends without running again.
+    pub(crate) fn count_unblocked(&mut self, command: &'static Command, error: Option<&Error>) {
+        let at = self.calls_of(command);
+        let calls = &mut self.calls[at].1;
+        calls.calls += 1;
+        calls.failed += u64::from(error.is_some());
+        if self.options.latency_tracking {
+            self.calls[at].1.note_duration(0, 1);
+        }
+        if let Some(error) = error {
+            self.count_error(error);
+        }
+    }
+
+    /// Starts the timing of a call. Quick commands that follow each other are timed together: reading the clock for each
+    /// of many pipelined requests would cost as much as they do.
+    fn begin_call(&mut self, command: &'static Command) -> Timing {
+        let is_quick = command.flags.contains(Flags::FAST) || command.group == "string";
+        let slow_us = self.options.slowlog_log_slower_than;
+        if is_quick && !(0..ALONE_BELOW_US).contains(&slow_us) {
+            let at = self.calls_of(command);
+            match &mut self.timed {
+                Some(timed) if timed.at == at => timed.calls += 1,
+                _ => {
+                    self.end_timing();
+                    let since_ns = self.environment.clock.monotonic_ns();
+                    self.timed = Some(Timed { at, since_ns, calls: 1 });
+                }
+            }
+            return Timing::Together;
+        }
+        self.end_timing();
+        Timing::Alone(self.environment.clock.monotonic_ns())
+    }
+
+    /// Ends the timing of calls that were timed together.
+    pub fn end_timing(&mut self) {
+        let Some(timed) = self.timed.take() else { return };
+        let took_ns = self.environment.clock.monotonic_ns().saturating_sub(timed.since_ns);
+        let Some((command, calls)) = self.calls.get_mut(timed.at) else { return };
+        calls.total_ns += took_ns;
+        let each_ns = took_ns / timed.calls;
+        if self.options.latency_tracking {
+            calls.note_duration(each_ns, timed.calls);
+        }
+        let command = *command;
+        self.note_latency(event_of(command), each_ns);
+    }
+
+    /// Whether anybody uses `MONITOR`.
+    fn is_monitored(&self) -> bool {
+        !self.monitors.is_empty()
+    }
+
+    /// Ends a client's `MONITOR`.
+    pub(crate) fn stop_monitoring(&mut self, slot: u32) {
+        if let Some(session) = self.sessions[slot as usize].as_deref_mut().filter(|session| session.is_monitor) {
+            session.is_monitor = false;
+            self.monitors.retain(|&monitor| monitor != slot);
+        }
+    }
+}
+
+/// The event that a call's duration belongs to, as `LATENCY` names it.
+fn event_of(command: &Command) -> &'static str {
+    if command.flags.contains(Flags::FAST) { "fast-command" } else { "command" }
+}
+
+impl Calls {
+    fn note_duration(&mut self, each_ns: u64, calls: u64) {
+        // Without memory for it there are no percentiles, and nothing else is amiss.
+        if self.histogram.is_none()
+            && let Ok(histogram) = Histogram::new()
+        {
+            self.histogram = Some(Box::new(histogram));
+        }
+        if let Some(histogram) = &mut self.histogram {
+            histogram.record(each_ns, calls);
+        }
+    }
+}
+
+impl Context<'_> {
+    /// Runs a command that was admitted, writes its reply and notes what operators want to know.
+    pub fn call(&mut self, command: &'static Command, request: Request<'_>) {
+        let start = self.reply.len();
+        let handler = command.handler.expect("only containers lack one, and they were not admitted");
+        // What a script calls is shown behind the script.
+        let shown_first = command.flags.contains(Flags::SKIP_MONITOR);
+        if shown_first && self.store.is_monitored() {
+            self.tell_monitors(command, request);
+        }
+        let timing = self.store.begin_call(command);
+        let outcome = self.noting_effects(command, request, |context| handler(context, request));
+        if let Timing::Alone(since_ns) = timing {
+            self.store.end_timing();
+            self.note_call(command, request, since_ns);
+        }
+        // It is counted when it has its reply.
+        if !self.is_blocked {
+            // CONFIG RESETSTAT has emptied the list.
+            let at = self.store.calls_of(command);
+            let calls = &mut self.store.calls[at].1;
+            calls.calls += 1;
+            calls.failed += u64::from(outcome.is_err());
+        }
+        if let Err(error) = outcome {
+            self.fail(start, &error);
+        }
+        let hidden = shown_first || command.flags.contains(Flags::ADMIN) || self.origin == Origin::Retry;
+        if !hidden && self.store.is_monitored() {
+            self.tell_monitors(command, request);
+        }
+        if self.store.tracking.is_in_use() {
+            self.remember_reads(command, request);
+        }
+    }
+
+    /// Notes how long a call took that was timed for itself.
+    fn note_call(&mut self, command: &'static Command, request: Request<'_>, since_ns: u64) {
+        let store = &mut *self.store;
+        let took_ns = store.environment.clock.monotonic_ns().saturating_sub(since_ns);
+        let at = store.calls_of(command);
+        let calls = &mut store.calls[at].1;
+        calls.total_ns += took_ns;
+        if !self.is_blocked && store.options.latency_tracking {
+            calls.note_duration(took_ns, 1);
+        }
+        store.note_latency(event_of(command), took_ns);
+        let slow_us = u64::try_from(store.options.slowlog_log_slower_than);
+        if slow_us.is_ok_and(|slow_us| took_ns / 1000 >= slow_us)
+            && !self.is_blocked
+            && !command.flags.contains(Flags::SKIP_SLOWLOG)
+        {
+            self.add_to_slow_log(command, request, took_ns / 1000);
+        }
+    }
+
+    /// Shows a request to the clients that use `MONITOR`.
+    pub(crate) fn tell_monitors(&mut self, command: &Command, request: Request<'_>) {
+        let unix_us = self.store.environment.clock.now().unix_us;
+        let db = self.db_index();
+        let from = match self.origin {
+            Origin::Script => "lua",
+            _ => &self.session().remote,
+        };
+        let mut line = String::new();
+        // Writing to a string does not fail.
+        let _ = write!(line, "{}.{:06} [{db} {}{from}]", unix_us / 1_000_000, unix_us % 1_000_000, unix_mark(from));
+        for at in 0..request.len() {
+            let text = shown(command, request, at);
+            // Its worst form takes four bytes for one, and a space and two quotes.
+            if line.try_reserve(text.len().saturating_mul(4) + 3).is_err() {
+                break;
+            }
+            let _ = write!(line, " {}", quoted(text));
+        }
+        for index in 0..self.store.monitors.len() {
+            self.store.send(self.store.monitors[index], |writer| writer.simple(&line));
+        }
+    }
+
+    /// `MONITOR`: shows the client every request from now on.
+    pub fn monitor(&mut self) -> Outcome {
+        if !self.may_block() {
+            return Err(Error::text("ERR MONITOR isn't allowed for DENY BLOCKING client"));
+        }
+        if !self.session().is_monitor {
+            self.store.monitors.try_reserve(1).map_err(|_| Error::OUT_OF_MEMORY)?;
+            self.store.monitors.push(self.slot);
+            self.session().is_monitor = true;
+        }
+        self.reply.ok();
+        Ok(())
+    }
+}
+
+/// A client on a Unix socket is shown as such.
+fn unix_mark(from: &str) -> &'static str {
+    if from.starts_with('/') { "unix:" } else { "" }
+}
+
+/// An argument as logs may show it.
+pub fn shown<'r>(command: &Command, request: Request<'r>, at: usize) -> &'r [u8] {
+    if is_secret(command, request, at) { REDACTED } else { request.get(at).unwrap_or_default() }
+}
+
+/// Whether an argument is a secret.
+fn is_secret(command: &Command, request: Request<'_>, at: usize) -> bool {
+    let word = |back: usize, keyword: &str| at > back && args::is(&request[at - back], keyword);
+    match command.name {
+        "auth" => at >= 1,
+        "hello" => word(1, "auth") || word(2, "auth"),
+        "migrate" => word(1, "auth") || word(1, "auth2") || word(2, "auth2"),
+        "setuser" => at >= 2,
+        "set" if args::is(&request[0], "config") => {
+            let option = (at >= 3 && at % 2 == 1).then(|| crate::options::OptionSpec::find(&request[at - 1])).flatten();
+            option.is_some_and(|option| option.has(crate::options::Property::Sensitive))
+        }
+        _ => false,
+    }
+}
+
+/// The arguments of a request as the slow log keeps them: not too many, and none too long.
+pub fn abridged(command: &Command, request: Request<'_>) -> Vec<Vec<u8>> {
+    const ARGUMENTS_LIMIT: usize = 32;
+    const ARGUMENT_LIMIT_BYTES: usize = 128;
+    let len = request.len();
+    let whole = if len > ARGUMENTS_LIMIT { ARGUMENTS_LIMIT - 1 } else { len };
+    let abridge = |at: usize| {
+        let text = shown(command, request, at);
+        let kept = &text[..text.len().min(ARGUMENT_LIMIT_BYTES)];
+        match text.len() - kept.len() {
+            0 => kept.to_vec(),
+            more => [kept, alloc::format!("... ({more} more bytes)").as_bytes()].concat(),
+        }
+    };
+    let mut words: Vec<Vec<u8>> = (0..whole).map(abridge).collect();
+    if len > whole {
+        words.push(alloc::format!("... ({} more arguments)", len - whole).into_bytes());
+    }
+    words
+}

@@ -1,0 +1,137 @@
+//! `SLOWLOG`: the calls that took long.
+
+use crate::{
+    Context, Error, Outcome, args,
+    observe::abridged,
+    server::help,
+    table::{Command, Flags},
+};
+use alloc::{collections::VecDeque, string::String, vec::Vec};
+use kayvee_resp::Request;
+
+/// Entries that `SLOWLOG GET` returns when it is not told how many.
+const DEFAULT_ENTRIES: usize = 10;
+
+/// A call that took long.
+struct Entry {
+    id: u64,
+    unix_s: u64,
+    took_us: u64,
+    arguments: Vec<Vec<u8>>,
+    remote: String,
+    client_name: Vec<u8>,
+}
+
+/// The calls that took long, the newest first.
+#[derive(Default)]
+pub struct SlowLog {
+    entries: VecDeque<Entry>,
+    next_id: u64,
+}
+
+const ROW: Command =
+    Command { flags: Flags::ADMIN.union(Flags::LOADING).union(Flags::STALE), group: "server", ..Command::ROW };
+
+pub static SUBCOMMANDS: &[Command] = &[
+    Command {
+        name: "get",
+        arity: -2,
+        since: "2.2.12",
+        complexity: "O(N) where N is the number of entries returned",
+        summary: "Returns the calls that took long.",
+        tips: &["request_policy:all_nodes", "nondeterministic_output"],
+        handler: Some(get),
+        ..ROW
+    },
+    Command {
+        name: "help",
+        arity: 2,
+        flags: Flags::LOADING.union(Flags::STALE),
+        since: "6.2.0",
+        summary: "Explains the subcommands.",
+        handler: Some(help_text),
+        ..ROW
+    },
+    Command {
+        name: "len",
+        arity: 2,
+        since: "2.2.12",
+        summary: "Returns the number of entries.",
+        tips: &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"],
+        handler: Some(len),
+        ..ROW
+    },
+    Command {
+        name: "reset",
+        arity: 2,
+        since: "2.2.12",
+        complexity: "O(N) where N is the number of entries",
+        summary: "Removes all entries.",
+        tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+        handler: Some(reset),
+        ..ROW
+    },
+];
+
+impl Context<'_> {
+    /// Keeps a call that took long.
+    pub(crate) fn add_to_slow_log(&mut self, command: &Command, request: Request<'_>, took_us: u64) {
+        let limit = self.store.options.slowlog_max_len as usize;
+        let arguments = abridged(command, request);
+        let session = self.session();
+        let (remote, client_name) = (session.remote.clone(), session.name.clone());
+        let unix_s = self.store.now.unix_us / 1_000_000;
+        let log = &mut self.store.slow_log;
+        if log.entries.try_reserve(1).is_ok() {
+            log.entries.push_front(Entry { id: log.next_id, unix_s, took_us, arguments, remote, client_name });
+            log.next_id += 1;
+        }
+        log.entries.truncate(limit);
+    }
+}
+
+fn get(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let mut count = DEFAULT_ENTRIES;
+    match request.len() {
+        2 => {}
+        3 => {
+            let number = args::integer(&request[2])?;
+            count = match number {
+                -1 => usize::MAX,
+                _ => usize::try_from(number)
+                    .map_err(|_| Error::text("ERR count should be greater than or equal to -1"))?,
+            };
+        }
+        _ => return Err(args::wrong_arity("slowlog|get")),
+    }
+    let Context { store, reply, .. } = context;
+    reply.array(store.slow_log.entries.len().min(count));
+    for entry in store.slow_log.entries.iter().take(count) {
+        reply.array(6);
+        reply.integer(entry.id as i64);
+        reply.integer(entry.unix_s as i64);
+        reply.integer(entry.took_us as i64);
+        reply.array(entry.arguments.len());
+        entry.arguments.iter().for_each(|argument| reply.bulk(argument));
+        reply.bulk(entry.remote.as_bytes());
+        reply.bulk(&entry.client_name);
+    }
+    Ok(())
+}
+
+fn len(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    let len = context.store.slow_log.entries.len();
+    context.reply.integer(len as i64);
+    Ok(())
+}
+
+fn reset(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    context.store.slow_log.entries = VecDeque::new();
+    context.reply.ok();
+    Ok(())
+}
+
+fn help_text(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    help(context, "SLOWLOG", SUBCOMMANDS);
+    Ok(())
+}
