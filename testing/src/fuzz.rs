@@ -9,12 +9,54 @@ use crate::{
     random::Random,
 };
 use kayvee_commands::options::OPTIONS;
+use kayvee_lua::{Event, Limits as LuaLimits, Machine, Raise, Value};
 use kayvee_platform::Now;
 use kayvee_resp::{Limits, Parser, Progress, ProtocolError, split_words};
 use kayvee_server::{
     ClientId, Engine, Fate, Options, Peer,
     boot::{BootArgs, quote_word},
 };
+
+/// Bytes for the objects of a fuzzed Lua machine.
+const LUA_HEAP_BYTES: usize = 4 << 20;
+/// Slices that a fuzzed script may run, and turns of loops in each.
+const LUA_SLICES: usize = 50;
+const LUA_SLICE: u64 = 200;
+
+/// Runs a script with one argument; it is stopped after some slices.
+fn run_lua(machine: &mut Machine, script: &[u8], argument: &[u8]) -> Result<(), Raise> {
+    let globals = machine.globals();
+    let function = machine.compile(script, b"@fuzz", globals)?;
+    let argument = Value::String(machine.heap.string(argument)?);
+    machine.start(Value::Function(function), &[argument])?;
+    for _ in 0..LUA_SLICES {
+        if !matches!(machine.run(LUA_SLICE), Event::Preempted) {
+            break;
+        }
+    }
+    machine.reset();
+    machine.collect();
+    assert!(machine.heap.used_bytes() <= LUA_HEAP_BYTES);
+    Ok(())
+}
+
+/// Lua: the compiler and the machine with any text, and what its libraries decode with any bytes.
+pub fn lua(data: &[u8]) {
+    let Some((&[mode], text)) = data.split_first_chunk() else { return };
+    let script: &[u8] = match mode % 6 {
+        0 => text,
+        1 => b"local d = ... string.find('a(b)c d=1, e=[f]', d) string.gsub(d, d, d) for _ in d:gmatch(d) do end",
+        2 => b"cjson.encode(cjson.decode(...))",
+        3 => b"cmsgpack.pack(cmsgpack.unpack(...))",
+        4 => b"local d = ... struct.size(d) struct.pack(d, 1, 'text', 2, 3) struct.unpack(d, d)",
+        _ => b"local d = ... string.format(d, 1, 'text', 2.5) tonumber(d) loadstring(d)",
+    };
+    let limits = LuaLimits { heap_bytes: LUA_HEAP_BYTES };
+    let mut machine = Machine::new(limits, [1, mode.into()]).expect("room for the libraries");
+    // An error is as good as a result.
+    let _ = run_lua(&mut machine, script, text);
+    run_lua(&mut machine, b"return 1 + 1", b"").expect("the machine works after anything");
+}
 
 /// A stream of requests as a server has understood it.
 #[derive(Debug, PartialEq, Eq)]

@@ -57,6 +57,22 @@ fn process_arguments() {
 }
 
 #[test]
+fn lua_scripts_and_what_they_decode() {
+    let examples = [
+        &b"\0local t = {1, 2, x = 'y'} for k, v in pairs(t) do t[k] = tostring(v) .. #t end return table.concat(t)"[..],
+        b"\0local f f = function(n, ...) if n > 3 then return ... end return f(n + 1, n, ...) end return pcall(f, 1)",
+        b"\0local co = coroutine.wrap(function(a) while true do a = coroutine.yield(a * 2) end end) return co(1), co(2)",
+        b"\0local o = setmetatable({}, {__index = function(t, k) return k end, __add = rawequal}) return o + o.x, ('x'):rep(3)",
+        b"\x01(%a+)%s*=%s*([%w_]-)()%b[]%f[%d]^$",
+        b"\x02{\"a\":[1,2.5e3,null,true,\"\\u00e9\\ud83d\\ude00\"],\"b\":{}}",
+        b"\x03\x93\x01\xa2xy\x81\xa1k\xcb\x3f\xf0\0\0\0\0\0\0",
+        b"\x04<i4>h!8di3c5sxx",
+        b"\x05%5.2f|%-10s|%q|%#x|%c|%+d",
+    ];
+    run(fuzz::lua, &examples, 2000);
+}
+
+#[test]
 fn the_engine_replies_the_same_however_requests_are_split() {
     for mode in [0x10, 0x05, 0x42] {
         let streams = streams(&[mode]);
