@@ -38,7 +38,7 @@ pub static COMMANDS: &[Command] = &[
     Command {
         name: "pfcount",
         arity: -2,
-        flags: Flags::READONLY,
+        flags: Flags::READONLY.union(Flags::MAY_REPLICATE),
         keys: &[Keys::range(1, -1, 1, KeyFlags::RW.union(KeyFlags::ACCESS))],
         since: "2.8.9",
         complexity: "O(1) for one key, O(N) for N keys; the factor is the number of registers, but for a single key whose count is kept.",

@@ -1,7 +1,12 @@
 //! `INFO`: figures about the server, in Redis' sections and fields.
 
 use crate::{
-    Context, Outcome, Session, Store, latency::name_in_statistics, pubsub::Scope, server::REDIS_VERSION, text::Text,
+    Context, Outcome, Session, Store,
+    latency::name_in_statistics,
+    memory::{Figures, percent},
+    pubsub::Scope,
+    server::REDIS_VERSION,
+    text::Text,
 };
 use alloc::{format, string::String, vec::Vec};
 use core::fmt::Write;
@@ -32,6 +37,10 @@ pub fn info(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let everything = asked("all") || asked("everything");
     let defaults = everything || request.len() == 1 || asked("default");
     let shown = |sections: &'static [Section], all: bool| sections.iter().filter(move |(name, _)| all || asked(name));
+    // Keys that were found expired since the last round of active expiry count as well.
+    for db in &mut context.store.dbs {
+        context.store.stats.expired_keys += db.take_lazily_expired();
+    }
     let mut text = Text::default();
     for (name, write) in shown(DEFAULT, defaults).chain(shown(ON_REQUEST, everything)) {
         if !text.is_empty() {
@@ -63,6 +72,7 @@ fn server(store: &Store, out: &mut Text) {
     line(out, "monotonic_clock", store.environment.clock.name());
     line(out, "multiplexing_api", store.environment.multiplexing);
     line(out, "process_id", store.environment.process_id);
+    line(out, "process_supervised", "no");
     line(out, "run_id", &store.run_id);
     line(out, "tcp_port", store.options.port);
     line(out, "server_time_usec", store.now.unix_us);
@@ -72,7 +82,7 @@ fn server(store: &Store, out: &mut Text) {
     line(out, "configured_hz", store.options.hz);
     line(out, "lru_clock", (store.now.unix_us / 1_000_000) & 0x00ff_ffff);
     line(out, "executable", "");
-    line(out, "config_file", "");
+    line(out, "config_file", store.environment.host.config_file().unwrap_or_default());
     line(out, "io_threads_active", 0);
 }
 
@@ -104,37 +114,83 @@ fn human(bytes: u64) -> String {
 
 fn memory(store: &Store, out: &mut Text) {
     let heap = store.environment.heap;
-    let used = heap.used_bytes();
-    let peak = store.stats.peak_bytes.max(used);
-    let clients: usize = store.all_sessions().map(Session::memory_bytes).sum();
-    let overhead: usize = store.dbs.iter().map(|db| db.overhead_bytes()).sum();
+    let figures = Figures::of(store);
     for (field, bytes) in [
-        ("used_memory", used),
-        ("used_memory_rss", heap.resident_bytes()),
-        ("used_memory_peak", peak),
+        ("used_memory", figures.used),
+        ("used_memory_rss", figures.resident),
+        ("used_memory_peak", figures.peak),
         ("total_system_memory", store.environment.system_memory_bytes),
         ("maxmemory", store.options.maxmemory),
     ] {
         line(out, field, bytes);
         line(out, &format!("{field}_human"), human(bytes));
     }
-    line(out, "used_memory_peak_perc", format!("{:.2}%", used as f64 * 100.0 / peak.max(1) as f64));
-    line(out, "used_memory_overhead", overhead + clients);
-    let dataset = used.saturating_sub((overhead + clients) as u64);
-    let since_start = used.saturating_sub(store.startup_bytes).max(1);
-    line(out, "used_memory_startup", store.startup_bytes);
-    line(out, "used_memory_dataset", dataset);
-    line(out, "used_memory_dataset_perc", format!("{:.2}%", (dataset as f64 * 100.0 / since_start as f64).min(100.0)));
-    line(out, "maxmemory_policy", "noeviction");
-    line(out, "mem_fragmentation_ratio", format!("{:.2}", heap.resident_bytes() as f64 / used.max(1) as f64));
-    line(out, "mem_clients_normal", clients);
+    line(out, "used_memory_peak_perc", format!("{:.2}%", percent(figures.used, figures.peak)));
+    line(out, "used_memory_overhead", figures.overhead);
+    line(out, "used_memory_startup", figures.startup);
+    line(out, "used_memory_dataset", figures.dataset);
+    line(out, "used_memory_dataset_perc", format!("{:.2}%", figures.dataset_percent()));
+    line(out, "maxmemory_policy", store.options.maxmemory_policy.name());
+    line(out, "mem_fragmentation_ratio", format!("{:.2}", figures.fragmentation()));
+    line(out, "mem_fragmentation_bytes", figures.resident as i64 - figures.used as i64);
+    line(out, "mem_clients_normal", figures.clients);
     line(out, "mem_allocator", heap.allocator());
-    line(out, "lazyfree_pending_objects", 0);
-    line(out, "lazyfreed_objects", 0);
+    line(out, "allocator_allocated", figures.used);
+    line(out, "allocator_active", figures.resident);
+    line(out, "allocator_resident", figures.resident);
+    for field in [
+        "mem_not_counted_for_evict",
+        "mem_replication_backlog",
+        "mem_total_replication_buffers",
+        "mem_clients_slaves",
+        "mem_cluster_links",
+        "mem_aof_buffer",
+        "active_defrag_running",
+        "lazyfree_pending_objects",
+        "lazyfreed_objects",
+    ] {
+        line(out, field, 0);
+    }
 }
 
-fn persistence(_: &Store, out: &mut Text) {
-    for field in ["loading", "rdb_bgsave_in_progress", "aof_enabled", "aof_rewrite_in_progress"] {
+/// Nothing is written to a disk yet: what has never happened is told as Redis tells it.
+fn persistence(store: &Store, out: &mut Text) {
+    line(out, "rdb_changes_since_last_save", store.changes);
+    line(out, "rdb_last_save_time", store.started.unix_us / 1_000_000);
+    for field in ["rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status"] {
+        line(out, field, "ok");
+    }
+    for field in [
+        "rdb_last_bgsave_time_sec",
+        "rdb_current_bgsave_time_sec",
+        "aof_last_rewrite_time_sec",
+        "aof_current_rewrite_time_sec",
+    ] {
+        line(out, field, -1);
+    }
+    for field in [
+        "loading",
+        "async_loading",
+        "current_cow_peak",
+        "current_cow_size",
+        "current_cow_size_age",
+        "current_fork_perc",
+        "current_save_keys_processed",
+        "current_save_keys_total",
+        "rdb_bgsave_in_progress",
+        "rdb_saves",
+        "rdb_last_cow_size",
+        "rdb_last_load_keys_expired",
+        "rdb_last_load_keys_loaded",
+        "aof_enabled",
+        "aof_rewrite_in_progress",
+        "aof_rewrite_scheduled",
+        "aof_rewrites",
+        "aof_rewrites_consecutive_failures",
+        "aof_last_cow_size",
+        "module_fork_in_progress",
+        "module_fork_last_cow_size",
+    ] {
         line(out, field, 0);
     }
 }
@@ -177,6 +233,29 @@ fn stats(store: &Store, out: &mut Text) {
     ] {
         line(out, field, count);
     }
+    for field in ["instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"] {
+        line(out, field, "0.00");
+    }
+    // What there is no part for yet: replicas, memory that is put in order, several threads.
+    for field in [
+        "total_net_repl_input_bytes",
+        "total_net_repl_output_bytes",
+        "sync_full",
+        "sync_partial_ok",
+        "sync_partial_err",
+        "migrate_cached_sockets",
+        "slave_expires_tracked_keys",
+        "active_defrag_hits",
+        "active_defrag_misses",
+        "active_defrag_key_hits",
+        "active_defrag_key_misses",
+        "total_active_defrag_time",
+        "current_active_defrag_time",
+        "io_threaded_reads_processed",
+        "io_threaded_writes_processed",
+    ] {
+        line(out, field, 0);
+    }
 }
 
 fn replication(store: &Store, out: &mut Text) {
@@ -184,14 +263,24 @@ fn replication(store: &Store, out: &mut Text) {
     line(out, "connected_slaves", 0);
     line(out, "master_failover_state", "no-failover");
     line(out, "master_replid", &store.run_id);
+    line(out, "master_replid2", "0".repeat(40));
     line(out, "master_repl_offset", 0);
     line(out, "second_repl_offset", -1);
+    line(out, "repl_backlog_active", 0);
+    let backlog = crate::options::OptionSpec::find(b"repl-backlog-size").map(|option| option.get(&store.options));
+    line(out, "repl_backlog_size", String::from_utf8_lossy(&backlog.unwrap_or_default()));
+    line(out, "repl_backlog_first_byte_offset", 0);
+    line(out, "repl_backlog_histlen", 0);
 }
 
 fn cpu(store: &Store, out: &mut Text) {
     let used = (store.environment.processor_time)();
     for (field, us) in [("used_cpu_sys", used.system_us), ("used_cpu_user", used.user_us)] {
-        line(out, field, format!("{}.{:06}", us / 1_000_000, us % 1_000_000));
+        let seconds = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+        // There is one thread, and no child.
+        line(out, &format!("{field}_main_thread"), &seconds);
+        line(out, field, seconds);
+        line(out, &format!("{field}_children"), "0.000000");
     }
 }
 

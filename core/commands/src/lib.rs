@@ -46,6 +46,7 @@ mod hyperloglog;
 mod info;
 mod latency;
 mod lists;
+mod memory;
 mod observe;
 mod pubsub;
 mod random;

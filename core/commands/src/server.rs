@@ -2,12 +2,12 @@
 
 use crate::{
     Close, Context, Error, Outcome,
-    args::{int, integer, is, lower_case},
-    command_command, debug, info, latency,
+    args::{int, is, lower_case},
+    command_command, debug, info, latency, memory,
     options::{self, OPTIONS, OptionSpec, Property},
     slowlog,
     store::Stats,
-    table::{Categories, Command, Flags, KeyFlags, Keys},
+    table::{Categories, Command, Flags},
 };
 use alloc::{format, string::String, vec::Vec};
 use kayvee_resp::Request;
@@ -123,7 +123,7 @@ pub static COMMANDS: &[Command] = &[
         since: "4.0.0",
         complexity: "Depends on the subcommand",
         summary: "Commands about memory.",
-        subcommands: MEMORY,
+        subcommands: memory::SUBCOMMANDS,
         ..ROW
     },
     Command {
@@ -227,21 +227,6 @@ static CONFIG: &[Command] = &[
         complexity: "O(N) where N is the number of options",
         summary: "Changes options, all of them or none.",
         handler: Some(config_set),
-        ..ROW
-    },
-];
-
-static MEMORY: &[Command] = &[
-    Command { handler: Some(memory_help), ..HELP_ROW },
-    Command {
-        name: "usage",
-        arity: -3,
-        flags: Flags::READONLY,
-        keys: &[Keys::one(2, KeyFlags::RO)],
-        since: "4.0.0",
-        complexity: "O(1)",
-        summary: "Returns the bytes of memory that a key and its value take.",
-        handler: Some(memory_usage),
         ..ROW
     },
 ];
@@ -468,31 +453,5 @@ pub fn rewrite_config(context: &mut Context<'_>, everything: bool) -> Outcome {
 
 fn config_help(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     help(context, "CONFIG", CONFIG);
-    Ok(())
-}
-
-fn memory_help(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    help(context, "MEMORY", MEMORY);
-    Ok(())
-}
-
-fn memory_usage(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    match (request.len(), request.get(3)) {
-        (3, _) => {}
-        // The number of samples matters for collections only.
-        (5, Some(word)) if is(word, "samples") => {
-            if integer(&request[4])? < 0 {
-                return Err(Error::SYNTAX);
-            }
-        }
-        _ => return Err(Error::SYNTAX),
-    }
-    match context.find(&request[2]) {
-        Some(found) => {
-            let bytes = context.db().bytes_of(found);
-            context.reply.integer(bytes as i64);
-        }
-        None => context.reply.null(),
-    }
     Ok(())
 }

@@ -1,0 +1,259 @@
+//! `MEMORY`: where the bytes are.
+
+use crate::{
+    Context, Error, Outcome, Session, Store,
+    args::{integer, is},
+    server::help,
+    table::{Command, Flags, KeyFlags, Keys},
+    text::Text,
+};
+use alloc::{format, string::String};
+use core::fmt::Write;
+use kayvee_resp::Request;
+
+const ROW: Command = Command { group: "server", since: "4.0.0", ..Command::ROW };
+
+pub static SUBCOMMANDS: &[Command] = &[
+    Command {
+        name: "doctor",
+        arity: 2,
+        summary: "Says what may be amiss with memory.",
+        tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+        handler: Some(doctor),
+        ..ROW
+    },
+    Command {
+        name: "help",
+        arity: 2,
+        flags: Flags::LOADING.union(Flags::STALE),
+        summary: "Explains the subcommands.",
+        handler: Some(help_text),
+        ..ROW
+    },
+    Command {
+        name: "malloc-stats",
+        arity: 2,
+        complexity: "Depends on the allocator",
+        summary: "Returns the allocator's figures.",
+        tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+        handler: Some(malloc_stats),
+        ..ROW
+    },
+    Command {
+        name: "purge",
+        arity: 2,
+        complexity: "Depends on the allocator",
+        summary: "Has the allocator give back what it does not need.",
+        tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
+        handler: Some(purge),
+        ..ROW
+    },
+    Command {
+        name: "stats",
+        arity: 2,
+        summary: "Returns what memory is used for.",
+        tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+        handler: Some(stats),
+        ..ROW
+    },
+    Command {
+        name: "usage",
+        arity: -3,
+        flags: Flags::READONLY,
+        keys: &[Keys::range(2, 0, 1, KeyFlags::RO)],
+        complexity: "O(N) where N is the number of samples",
+        summary: "Returns the bytes of memory that a key and its value take.",
+        handler: Some(usage),
+        ..ROW
+    },
+];
+
+/// What memory is used for, in bytes.
+pub struct Figures {
+    pub used: u64,
+    pub peak: u64,
+    pub resident: u64,
+    pub startup: u64,
+    /// The buffers of all clients.
+    pub clients: u64,
+    /// All that is no data: clients and indexes.
+    pub overhead: u64,
+    pub dataset: u64,
+    pub keys: u64,
+}
+
+impl Figures {
+    /// Those of this moment.
+    pub fn of(store: &Store) -> Figures {
+        let heap = store.environment.heap;
+        let used = heap.used_bytes();
+        let clients = store.all_sessions().map(Session::memory_bytes).sum::<usize>() as u64;
+        let indexes = store.dbs.iter().map(|db| db.overhead_bytes()).sum::<usize>() as u64;
+        let overhead = store.startup_bytes + clients + indexes;
+        Figures {
+            used,
+            peak: store.stats.peak_bytes.max(used),
+            resident: heap.resident_bytes(),
+            startup: store.startup_bytes,
+            clients,
+            overhead,
+            dataset: used.saturating_sub(overhead),
+            keys: store.dbs.iter().map(|db| db.len() as u64).sum(),
+        }
+    }
+
+    /// The share of the data in what came since the start.
+    pub fn dataset_percent(&self) -> f64 {
+        percent(self.dataset, self.used.saturating_sub(self.startup)).min(100.0)
+    }
+
+    /// What the system has given for each byte that is used.
+    pub fn fragmentation(&self) -> f64 {
+        self.resident as f64 / self.used.max(1) as f64
+    }
+}
+
+/// How many percent of `whole` a part is.
+pub fn percent(part: u64, whole: u64) -> f64 {
+    part as f64 * 100.0 / whole.max(1) as f64
+}
+
+fn doctor(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    const SMALL_BYTES: u64 = 5 << 20;
+    const MUCH_PER_CLIENT_BYTES: u64 = 200 << 10;
+    let figures = Figures::of(context.store);
+    let store = &*context.store;
+    let mut text = Text::default();
+    // What finds no memory fails the whole text.
+    if figures.used < SMALL_BYTES {
+        let _ = writeln!(text, "There is so little data that its figures say nothing. Ask again when there is more.");
+        return text.reply(&mut context.reply);
+    }
+    let mut is_fine = true;
+    let mut advise = |advice: String| {
+        is_fine = false;
+        let _ = writeln!(text, "* {advice}");
+    };
+    if figures.peak > figures.used / 2 * 3 {
+        advise(format!(
+            "There was a peak: {} bytes were used once, {} are now. What the system has given since may stay with the \
+             process for a while.",
+            figures.peak, figures.used
+        ));
+    }
+    if figures.fragmentation() > 1.4 && figures.resident - figures.used > 10 << 20 {
+        advise(format!(
+            "The system has given {:.2} times the bytes that are used: after many changes of sizes the allocator has \
+             gaps. They are filled with new data; a restart closes them.",
+            figures.fragmentation()
+        ));
+    }
+    let clients = store.clients.max(1) as u64;
+    if figures.clients / clients > MUCH_PER_CLIENT_BYTES {
+        advise(format!(
+            "Clients take {} bytes each on average: some do not read their replies, or send large requests. CLIENT LIST \
+             shows which; client-output-buffer-limit and maxmemory-clients bound them.",
+            figures.clients / clients
+        ));
+    }
+    if let Some(limit) = store.memory_limit_bytes()
+        && figures.used > limit / 10 * 9
+    {
+        advise(format!("{} of {limit} bytes are used: little is left.", figures.used));
+    }
+    if is_fine {
+        let _ = writeln!(text, "Nothing is amiss.");
+    }
+    text.reply(&mut context.reply)
+}
+
+fn malloc_stats(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    let heap = context.store.environment.heap;
+    let mut text = Text::default();
+    // What finds no memory fails the whole text.
+    let _ = writeln!(text, "allocator: {}", heap.allocator());
+    let _ = writeln!(text, "allocated: {}", heap.used_bytes());
+    let _ = writeln!(text, "resident: {}", heap.resident_bytes());
+    if let Some(limit) = heap.limit_bytes() {
+        let _ = writeln!(text, "limit: {limit}");
+    }
+    text.reply(&mut context.reply)
+}
+
+/// Nothing is kept back that could be given: the allocator returns large pieces as they become free.
+fn purge(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    context.reply.ok();
+    Ok(())
+}
+
+fn stats(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    let figures = Figures::of(context.store);
+    let Context { store, reply, .. } = context;
+    let dbs = || store.dbs.iter().enumerate().filter(|(_, db)| !db.is_empty());
+    let bytes_per_key = figures.used.saturating_sub(figures.startup).checked_div(figures.keys).unwrap_or(0);
+    let numbers = [
+        ("peak.allocated", figures.peak),
+        ("total.allocated", figures.used),
+        ("startup.allocated", figures.startup),
+        ("replication.backlog", 0),
+        ("clients.slaves", 0),
+        ("clients.normal", figures.clients),
+        ("cluster.links", 0),
+        ("aof.buffer", 0),
+        ("overhead.total", figures.overhead),
+        ("keys.count", figures.keys),
+        ("keys.bytes-per-key", bytes_per_key),
+        ("dataset.bytes", figures.dataset),
+        ("allocator.allocated", figures.used),
+        ("allocator.active", figures.resident),
+        ("allocator.resident", figures.resident),
+        ("fragmentation.bytes", figures.resident.saturating_sub(figures.used)),
+    ];
+    let shares = [
+        ("dataset.percentage", figures.dataset_percent()),
+        ("peak.percentage", percent(figures.used, figures.peak)),
+        ("fragmentation", figures.fragmentation()),
+    ];
+    reply.map(numbers.len() + shares.len() + dbs().count());
+    for (name, number) in numbers {
+        reply.bulk(name.as_bytes());
+        reply.integer(number as i64);
+    }
+    for (name, share) in shares {
+        reply.bulk(name.as_bytes());
+        reply.double(&format!("{share}"));
+    }
+    for (index, db) in dbs() {
+        reply.bulk(format!("db.{index}").as_bytes());
+        reply.map(1);
+        reply.bulk(b"overhead.hashtable.main");
+        reply.integer(db.overhead_bytes() as i64);
+    }
+    Ok(())
+}
+
+fn usage(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    match (request.len(), request.get(3)) {
+        (3, _) => {}
+        // The number of samples matters for collections only.
+        (5, Some(word)) if is(word, "samples") => {
+            if integer(&request[4])? < 0 {
+                return Err(Error::SYNTAX);
+            }
+        }
+        _ => return Err(Error::SYNTAX),
+    }
+    match context.find(&request[2]) {
+        Some(found) => {
+            let bytes = context.db().bytes_of(found);
+            context.reply.integer(bytes as i64);
+        }
+        None => context.reply.null(),
+    }
+    Ok(())
+}
+
+fn help_text(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    help(context, "MEMORY", SUBCOMMANDS);
+    Ok(())
+}
