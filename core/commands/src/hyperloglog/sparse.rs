@@ -155,9 +155,7 @@ pub fn raise(bytes: &mut Vec<u8>, index: usize, value: u8, limit: usize) -> Resu
         at += run.bytes;
         first += run.len;
     };
-    if first + run.len > REGISTERS {
-        return Err(Corrupt.into());
-    }
+    // As in Redis, a run that goes on too far is found out by those who read all.
     if run.value >= value {
         return Ok(Raised::Unchanged);
     }
