@@ -1,0 +1,165 @@
+use super::*;
+use alloc::{vec, vec::Vec};
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+}
+
+#[test]
+fn checksum_is_that_of_redis() {
+    assert_eq!(checksum(b"123456789"), 0xe9c6_d914_c4b8_d9ca);
+}
+
+#[test]
+fn lengths_and_strings_read_back() {
+    let mut rng = fastrand::Rng::with_seed(1);
+    for round in 0..3000 {
+        let len = *rng.choice(&[0, 1, 5, 20, 21, 63, 64, 300, 16383, 16384, 20000]).unwrap();
+        let letters = rng.u8(1..=255);
+        let text: Vec<u8> = match rng.u8(..4) {
+            0 => alloc::format!("{}", rng.i64(..) >> rng.u32(..64)).into_bytes(),
+            _ => (0..len).map(|_| rng.u8(..letters)).collect(),
+        };
+        let number = rng.u64(..) >> rng.u32(..64);
+        let compression = if rng.bool() { Compression::On } else { Compression::Off };
+        let mut writer = Writer::new(kind::STRING, compression);
+        writer.text(&text);
+        writer.len(number);
+        let payload = writer.finish().unwrap();
+        let value = open(&payload).unwrap();
+        let mut reader = Reader::new(&value[1..]);
+        assert_eq!(reader.text().unwrap().as_bytes(), text, "round {round}");
+        assert_eq!(reader.len(), Ok(number));
+        assert_eq!(reader.left(), 0);
+    }
+}
+
+#[test]
+fn compression_shortens_what_repeats() {
+    let text = b"abcdefgh".repeat(1000);
+    let compressed = lzf::compress(&text).unwrap().unwrap();
+    assert!(compressed.len() < 150);
+    assert_eq!(lzf::expand(&compressed, text.len()).unwrap(), text);
+    assert_eq!(lzf::expand(&compressed, text.len() - 1), Err(Error::Corrupt));
+    assert_eq!(lzf::expand(&compressed, usize::MAX), Err(Error::Corrupt));
+    let mut rng = fastrand::Rng::with_seed(1);
+    let noise: Vec<u8> = (0..1000).map(|_| rng.u8(..)).collect();
+    assert_eq!(lzf::compress(&noise), Ok(None));
+}
+
+#[test]
+fn listpacks_read_back() {
+    let mut rng = fastrand::Rng::with_seed(2);
+    for _ in 0..500 {
+        let mut texts: Vec<Vec<u8>> = Vec::new();
+        let mut pack = Listpack::new();
+        for _ in 0..rng.usize(..30) {
+            let text = match rng.u8(..3) {
+                0 => alloc::format!("{}", rng.i64(..) >> rng.u32(..64)).into_bytes(),
+                1 => vec![b'x'; *rng.choice(&[0, 63, 64, 125, 126, 127, 4095, 4096, 16380, 16384]).unwrap()],
+                _ => (0..rng.usize(..20)).map(|_| rng.u8(..)).collect(),
+            };
+            pack.push(&text);
+            texts.push(text);
+        }
+        let (len, bytes) = (pack.len(), pack.finish().unwrap());
+        assert_eq!(bytes.len(), len);
+        let mut read: Vec<Vec<u8>> = Vec::new();
+        listpack::for_each(&bytes, |entry| -> Result<(), Error> {
+            entry.with_text(|text| read.push(text.to_vec()));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(read, texts);
+    }
+}
+
+fn elements(object: Object<'_>) -> Result<Vec<Vec<u8>>, Error> {
+    let mut all = Vec::new();
+    match object {
+        Object::String(text) => all.push(text.as_bytes().to_vec()),
+        Object::List(elements) | Object::Set(elements) | Object::Hash(elements) => {
+            elements.for_each(|element| -> Result<(), Error> {
+                all.push(element.to_vec());
+                Ok(())
+            })?;
+        }
+        Object::SortedSet(scored) => scored.for_each(|member, score| -> Result<(), Error> {
+            all.push(member.to_vec());
+            all.push(match score {
+                Score::Number(number) => alloc::format!("{number}").into_bytes(),
+                Score::Text(text) => text.to_vec(),
+            });
+            Ok(())
+        })?,
+    }
+    Ok(all)
+}
+
+/// Values of old versions: their bytes by hand, by the format's description.
+#[test]
+fn old_forms_are_read() {
+    for (hex, expected) in [
+        // A ziplist: "a", 5, -200, 70000, "b".
+        ("0a1c1c000000180000000500000161 03f6 02c038ff 04f0701101 05 0162 ff", vec!["a", "5", "-200", "70000", "b"]),
+        // A zipmap: a -> 1, with a free byte, b -> 22.
+        ("090e02 0161 01013100 0162 02003232 ff", vec!["a", "1", "b", "22"]),
+        // A sorted set with scores as text, and infinities.
+        ("0303 0161 03312e35 0162 ff 0163 fe", vec!["a", "1.5", "b", "-inf", "c", "inf"]),
+        // A set, a list, a hash of strings.
+        ("0202 0161 c07b", vec!["a", "123"]),
+        ("0101 0161", vec!["a"]),
+        ("0401 0161 0162", vec!["a", "b"]),
+        ("0b0c 02000000 02000000 feff 0500", vec!["-2", "5"]),
+    ] {
+        let bytes = unhex(&hex.replace(' ', ""));
+        let expected: Vec<Vec<u8>> = expected.iter().map(|text| text.as_bytes().to_vec()).collect();
+        assert_eq!(read(&bytes).and_then(elements), Ok(expected), "{hex}");
+    }
+}
+
+/// No bytes whatever do harm.
+#[test]
+fn mutated_values_do_no_harm() {
+    let mut seeds: Vec<Vec<u8>> = Vec::new();
+    let mut pack = Listpack::new();
+    ["a", "5", "b", "-70000", "c", "0", "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", "1.5"]
+        .iter()
+        .for_each(|text| pack.push(text.as_bytes()));
+    let pack = pack.finish().unwrap();
+    for kind in [kind::HASH_LISTPACK, kind::ZSET_LISTPACK, kind::SET_LISTPACK] {
+        let mut writer = Writer::new(kind, Compression::On);
+        writer.text(&pack);
+        seeds.push(writer.finish().unwrap());
+    }
+    let mut writer = Writer::new(kind::LIST_QUICKLIST_2, Compression::Off);
+    writer.len(2);
+    writer.len(2);
+    writer.text(&pack);
+    writer.len(1);
+    writer.text(&b"long ".repeat(50));
+    seeds.push(writer.finish().unwrap());
+    for hex in [
+        "0a1c1c0000001800000005000001610 3f602c038ff04f070110105 0162ff",
+        "090e020161010131000162020032 32ff",
+        "03030161 03312e350162ff0163fe",
+        "0b0c0200000002000000feff0500",
+        "0e011c1c0000001800000005000001610 3f602c038ff04f0701101050162ff",
+    ] {
+        seeds.push(unhex(&hex.replace(' ', "")));
+    }
+    for seed in 0..30_000 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut bytes = rng.choice(&seeds).unwrap().clone();
+        for _ in 0..rng.usize(1..5) {
+            let at = rng.usize(..bytes.len());
+            match rng.u8(..4) {
+                0 => bytes[at] = rng.u8(..),
+                1 => bytes[at] ^= 1 << rng.u8(..8),
+                2 => bytes.insert(at, rng.u8(..)),
+                _ => bytes.truncate(at.max(1)),
+            }
+        }
+        let _ = read(&bytes).and_then(elements);
+    }
+}

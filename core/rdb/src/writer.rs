@@ -1,0 +1,117 @@
+//! Writing values; see [`Reader`](crate::Reader) for the form of lengths and strings.
+
+use crate::{Digits, Error, VERSION, checksum, digits, lzf};
+use alloc::vec::Vec;
+
+/// Strings longer than this are compressed, as in Redis.
+const COMPRESSED_FROM: usize = 20;
+
+/// A payload that is being written. From the first part that finds no memory on it takes no more, and
+/// [`finish`](Self::finish) says so.
+#[derive(Debug)]
+pub struct Writer {
+    bytes: Vec<u8>,
+    failed: bool,
+    compression: Compression,
+}
+
+/// Whether long strings are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Compression {
+    On,
+    Off,
+}
+
+impl Writer {
+    /// Begins a value of this [`kind`](crate::kind).
+    pub fn new(kind: u8, compression: Compression) -> Writer {
+        let mut writer = Writer { bytes: Vec::new(), failed: false, compression };
+        writer.bytes(&[kind]);
+        writer
+    }
+
+    /// Bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.failed = self.failed || self.bytes.try_reserve(bytes.len()).is_err();
+        if !self.failed {
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    /// A length.
+    pub fn len(&mut self, len: u64) {
+        match len {
+            0..0x40 => self.bytes(&[len as u8]),
+            0x40..0x4000 => self.bytes(&[0x40 | (len >> 8) as u8, len as u8]),
+            _ => match u32::try_from(len) {
+                Ok(len) => {
+                    self.bytes(&[0x80]);
+                    self.bytes(&len.to_be_bytes());
+                }
+                Err(_) => {
+                    self.bytes(&[0x81]);
+                    self.bytes(&len.to_be_bytes());
+                }
+            },
+        }
+    }
+
+    /// A string, as short as it can be.
+    pub fn text(&mut self, text: &[u8]) {
+        /// A longer one does not fit 32 bits.
+        const INTEGER_LIMIT: usize = 11;
+        if let Some(number) = digits::parse(text).filter(|_| text.len() <= INTEGER_LIMIT)
+            && self.short_integer(number)
+        {
+            return;
+        }
+        if self.compression == Compression::On && text.len() > COMPRESSED_FROM {
+            match lzf::compress(text) {
+                Ok(Some(compressed)) => {
+                    self.bytes(&[0xc3]);
+                    self.len(compressed.len() as u64);
+                    self.len(text.len() as u64);
+                    return self.bytes(&compressed);
+                }
+                Ok(None) => {}
+                Err(_) => self.failed = true,
+            }
+        }
+        self.len(text.len() as u64);
+        self.bytes(text);
+    }
+
+    /// A string that is a number.
+    pub fn integer(&mut self, number: i64) {
+        if !self.short_integer(number) {
+            let digits = Digits::new(number);
+            self.len(digits.as_bytes().len() as u64);
+            self.bytes(digits.as_bytes());
+        }
+    }
+
+    fn short_integer(&mut self, number: i64) -> bool {
+        let bytes = number.to_le_bytes();
+        match number {
+            -0x80..0x80 => self.bytes(&[0xc0, bytes[0]]),
+            -0x8000..0x8000 => self.bytes(&[0xc1, bytes[0], bytes[1]]),
+            -0x8000_0000..0x8000_0000 => self.bytes(&[0xc2, bytes[0], bytes[1], bytes[2], bytes[3]]),
+            _ => return false,
+        }
+        true
+    }
+
+    /// A floating-point number.
+    pub fn double(&mut self, number: f64) {
+        self.bytes(&number.to_bits().to_le_bytes());
+    }
+
+    /// The payload with its version and checksum.
+    pub fn finish(mut self) -> Result<Vec<u8>, Error> {
+        self.bytes(&VERSION.to_le_bytes());
+        let sum = checksum(&self.bytes);
+        self.bytes(&sum.to_le_bytes());
+        if self.failed { Err(Error::OutOfMemory) } else { Ok(self.bytes) }
+    }
+}
