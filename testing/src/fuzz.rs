@@ -4,7 +4,7 @@
 //! [`Mutator`] makes them from examples.
 
 use crate::{
-    client::{ReplyReader, quoted},
+    client::{Reply, ReplyReader, encode, quoted},
     in_process::environment,
     random::Random,
 };
@@ -213,6 +213,31 @@ pub fn engine(data: &[u8]) {
     let whole = Driven::new(args).converse(stream, stream.len());
     let split = Driven::new(args).converse(stream, 1 + usize::from(mode >> 2));
     assert_eq!(replies(&whole), replies(&split), "the same replies however split: {}", quoted(stream));
+}
+
+/// Values in the dump format, with the right checksum whatever they are: `RESTORE` refuses them or makes a key that every
+/// command can use, and whose own dump is taken.
+pub fn restore(data: &[u8]) {
+    let mut payload = [data, &kayvee_rdb::VERSION.to_le_bytes()].concat();
+    payload.extend_from_slice(&kayvee_rdb::checksum(&payload).to_le_bytes());
+    let mut driven = Driven::new(&[]);
+    let mut call = |words: &[&[u8]]| {
+        let request = encode(&words.iter().map(|word| word.to_vec()).collect::<Vec<_>>());
+        let output = driven.converse(&request, request.len());
+        ReplyReader::new(&output[..]).read_reply().unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    };
+    match call(&[b"RESTORE", b"k", b"0", &payload]) {
+        Reply::Error(text) => return assert_eq!(String::from_utf8_lossy(&text), "ERR Bad data format"),
+        reply => assert_eq!(reply.to_string(), "+OK"),
+    }
+    for words in [&[&b"TYPE"[..], b"k"][..], &[b"COPY", b"k", b"copy"], &[b"SORT", b"k", b"ALPHA"], &[b"HGETALL", b"k"]]
+    {
+        call(words);
+    }
+    let dump = call(&[b"DUMP", b"k"]);
+    let dump = dump.text().expect("what was restored can be dumped");
+    assert_eq!(call(&[b"RESTORE", b"k", b"0", dump, b"REPLACE"]).to_string(), "+OK");
+    assert_eq!(call(&[b"DEL", b"k", b"copy"]).to_string(), ":2");
 }
 
 /// Reads output as replies, all of it. Reports that count bytes and reads are left out.

@@ -73,6 +73,31 @@ fn lua_scripts_and_what_they_decode() {
 }
 
 #[test]
+fn dumped_values() {
+    let listpack = b"\x1c\x00\x00\x00\x06\x00\x81a\x02\x01\x01\x81b\x02\x83two\x04\x81c\x02\xf2y)\xed\x04\xff";
+    let ziplist = b"\x1c\0\0\0\x18\0\0\0\x05\0\0\x01a\x03\xf6\x02\xc08\xff\x04\xf0p\x11\x01\x05\x01b\xff";
+    let mut examples: Vec<Vec<u8>> =
+        [b"\x10\x1c", b"\x11\x1c", b"\x14\x1c"].map(|head| [&head[..], listpack].concat()).into();
+    examples.extend([b"\x0a\x1c", b"\x0c\x1c", b"\x0d\x1c"].map(|head| [&head[..], ziplist].concat()));
+    examples.push([&b"\x0e\x01\x1c"[..], ziplist].concat());
+    examples.push([&b"\x12\x02\x02\x1c"[..], listpack, b"\x01\xc3\x06\x15\x01xx\xe0\x0a\x00"].concat());
+    examples.extend(
+        [
+            &b"\x00\xc190"[..],
+            b"\x00\xc3\x06\x15\x01xx\xe0\x0a\x00",
+            b"\x02\x02\x01a\xc0\x7b",
+            b"\x04\x01\x01a\xc0\x05",
+            b"\x03\x03\x01a\x031.5\x01b\xff\x01c\xfe",
+            b"\x05\x02\x01b\0\0\0\0\0\0\xf0\x7f\x01a\0\0\0\0\0\0\xf0?",
+            b"\x0b\x0c\x02\0\0\0\x02\0\0\0\xfe\xff\x05\0",
+            b"\x09\x0d\x02\x01a\x01\x001\x01b\x02\x0022\xff",
+        ]
+        .map(<[u8]>::to_vec),
+    );
+    run(fuzz::restore, &examples.iter().map(Vec::as_slice).collect::<Vec<_>>(), 5000);
+}
+
+#[test]
 fn the_engine_replies_the_same_however_requests_are_split() {
     for mode in [0x10, 0x05, 0x42] {
         let streams = streams(&[mode]);

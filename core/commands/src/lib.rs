@@ -36,6 +36,7 @@ mod command_command;
 mod connection;
 mod debug;
 mod double;
+mod dump;
 mod generic;
 mod geo;
 mod glob;

@@ -197,7 +197,8 @@ impl Items {
             Order::Numbers => {
                 a.number.partial_cmp(&b.number).unwrap_or(Ordering::Equal).then_with(|| element(a).cmp(element(b)))
             }
-            Order::Texts if sorting.by.is_some() => by(a).cmp(&by(b)),
+            // Whoever repeats the command must get the same order.
+            Order::Texts if sorting.by.is_some() => by(a).cmp(&by(b)).then_with(|| element(a).cmp(element(b))),
             Order::Texts => element(a).cmp(element(b)),
             Order::None => Ordering::Equal,
         };

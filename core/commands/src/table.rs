@@ -367,6 +367,7 @@ pub static FAMILIES: &[&[Command]] = &[
     crate::bitmaps::COMMANDS,
     crate::hyperloglog::COMMANDS,
     crate::sort::COMMANDS,
+    crate::dump::COMMANDS,
     crate::generic::COMMANDS,
     crate::connection::COMMANDS,
     crate::server::COMMANDS,

@@ -68,7 +68,8 @@ pub enum PartLimit {
 const SAFE_BYTES: usize = 8 << 10;
 
 impl PartLimit {
-    fn exceeds(self, bytes: usize, entries: usize) -> bool {
+    /// Whether a part would be larger.
+    pub fn exceeds(self, bytes: usize, entries: usize) -> bool {
         match self {
             PartLimit::Bytes(limit) => bytes > limit,
             PartLimit::Entries(limit) => bytes > SAFE_BYTES || entries > limit,

@@ -12,7 +12,7 @@ const LITERALS_LIMIT: usize = 1 << 5;
 const OFFSET_LIMIT: usize = 1 << 13;
 const MATCH_LIMIT: usize = (1 << 8) + (1 << 3);
 const SHORTEST_MATCH: usize = 3;
-const HASH_BITS: u32 = 14;
+const HASH_BITS: u32 = 16;
 
 /// Most bytes that a compressed byte can stand for: a match of 264 takes three.
 pub const MOST_PER_BYTE: usize = MATCH_LIMIT / 3;
@@ -54,64 +54,151 @@ pub fn expand(compressed: &[u8], len: usize) -> Result<Vec<u8>, Error> {
     if out.len() == len { Ok(out) } else { Err(Error::Corrupt) }
 }
 
-fn hash(bytes: &[u8]) -> usize {
-    let three = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]);
-    (three.wrapping_mul(0x9e37_79b1) >> (32 - HASH_BITS)) as usize
+/// Compresses strings one after the other.
+#[derive(Debug, Default)]
+pub struct Compressor {
+    /// Places of three bytes by their hash, counted over all strings so far, so that none needs an empty table.
+    places: Vec<u32>,
+    /// Where the next string begins in that count. Its first place, like no place at all, is never referred to.
+    start: u32,
 }
 
-/// Compresses bytes, if that makes them at least four shorter, which is what the longer head takes.
-pub fn compress(bytes: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-    const HEAD: usize = 4;
-    let Some(limit) = bytes.len().checked_sub(HEAD).filter(|limit| *limit > HEAD) else { return Ok(None) };
-    // Places of three bytes by their hash, one higher; 0 is none.
-    let mut places: Vec<u32> = Vec::new();
-    places.try_reserve_exact(1 << HASH_BITS)?;
-    places.resize(1 << HASH_BITS, 0);
-    let mut out = Vec::new();
-    out.try_reserve_exact(limit + 2 * LITERALS_LIMIT)?;
-    let (mut at, mut literals) = (0, 0);
-    while at + SHORTEST_MATCH <= bytes.len() && out.len() + (at - literals) <= limit {
-        let place = core::mem::replace(&mut places[hash(&bytes[at..])], at as u32 + 1) as usize;
-        let from = place.wrapping_sub(1);
-        let is_near = place > 0 && at - from <= OFFSET_LIMIT;
-        if !is_near || bytes[from..from + SHORTEST_MATCH] != bytes[at..at + SHORTEST_MATCH] {
-            at += 1;
-            continue;
+impl Compressor {
+    /// Where the three bytes at a place were last, in its string; the place takes its stead.
+    fn swap(&mut self, bytes: &[u8], at: usize) -> Option<usize> {
+        let three = u32::from_be_bytes([0, bytes[at], bytes[at + 1], bytes[at + 2]]);
+        // The same hash as Redis', so that the same strings give the same bytes.
+        let hash = (three >> (24 - HASH_BITS)).wrapping_sub(three.wrapping_mul(5)) & ((1 << HASH_BITS) - 1);
+        let before = core::mem::replace(&mut self.places[hash as usize], self.start + at as u32);
+        let place = before.checked_sub(self.start)? as usize;
+        (place > 0 && bytes[place..place + SHORTEST_MATCH] == bytes[at..at + SHORTEST_MATCH]).then_some(place)
+    }
+
+    fn begin(&mut self, len: u32) -> Result<(), Error> {
+        if self.places.is_empty() {
+            self.places.try_reserve_exact(1 << HASH_BITS)?;
+            self.places.resize(1 << HASH_BITS, 0);
+            self.start = 1;
+        } else if self.start.checked_add(len).is_none() {
+            self.places.fill(0);
+            self.start = 1;
         }
-        let pairs = bytes[from..].iter().zip(&bytes[at..]).take(MATCH_LIMIT);
-        let count = pairs.take_while(|(a, b)| a == b).count();
-        push_literals(&mut out, &bytes[literals..at])?;
-        push_match(&mut out, at - from - 1, count - 2);
-        let next = at + count;
-        // The last places within a match are where the next one begins most often.
-        for inner in next - 2..next.min(bytes.len() - 2) {
-            places[hash(&bytes[inner..])] = inner as u32 + 1;
+        Ok(())
+    }
+
+    /// Compresses bytes, if that makes them at least four shorter.
+    pub fn compress(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        const SHORTER_BY: usize = 4;
+        let len = u32::try_from(bytes.len()).ok().filter(|len| *len < u32::MAX / 2);
+        let (Some(len), Some(limit)) = (len, bytes.len().checked_sub(SHORTER_BY)) else { return Ok(None) };
+        self.begin(len)?;
+        let compressed = self.compress_to(bytes, limit);
+        self.start += len;
+        compressed
+    }
+
+    fn compress_to(&mut self, bytes: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Error> {
+        /// Bytes that a match may take, and the head of the literals behind it.
+        const MATCH_ROOM: usize = 4;
+        let mut out = Output::new(limit)?;
+        let mut at = 0;
+        while at + SHORTEST_MATCH <= bytes.len() {
+            let place = self.swap(bytes, at).filter(|place| at - place <= OFFSET_LIMIT);
+            let Some(place) = place else {
+                if out.len() >= limit {
+                    return Ok(None);
+                }
+                out.literal(bytes[at]);
+                at += 1;
+                continue;
+            };
+            if out.len() - usize::from(out.literals == 0) + MATCH_ROOM >= limit {
+                return Ok(None);
+            }
+            let count = match_len(bytes, place, at);
+            out.reference(at - place - 1, count - 2);
+            at += count;
+            if at + SHORTEST_MATCH > bytes.len() {
+                break;
+            }
+            self.swap(bytes, at - 2);
+            self.swap(bytes, at - 1);
         }
-        (at, literals) = (next, next);
+        if out.len() + SHORTEST_MATCH > limit {
+            return Ok(None);
+        }
+        bytes[at..].iter().for_each(|byte| out.literal(*byte));
+        Ok(Some(out.finish()))
     }
-    if out.len() + (bytes.len() - literals) > limit {
-        return Ok(None);
-    }
-    push_literals(&mut out, &bytes[literals..])?;
-    Ok(Some(out).filter(|out| out.len() <= limit))
 }
 
-fn push_literals(out: &mut Vec<u8>, literals: &[u8]) -> Result<(), Error> {
-    for part in literals.chunks(LITERALS_LIMIT) {
-        out.try_reserve(part.len() + LITERALS_LIMIT)?;
-        out.push((part.len() - 1) as u8);
-        out.extend_from_slice(part);
+/// How many bytes at two places are the same, as far as Redis looks: some of the last bytes it leaves alone.
+fn match_len(bytes: &[u8], place: usize, at: usize) -> usize {
+    const UNROLLED: usize = 16;
+    let most = (bytes.len() - at - 2).min(MATCH_LIMIT);
+    let is_same = |len: usize| bytes[place + len] == bytes[at + len];
+    let mut len = SHORTEST_MATCH;
+    if most > UNROLLED {
+        let unrolled = SHORTEST_MATCH..SHORTEST_MATCH + UNROLLED;
+        match unrolled.clone().find(|len| !is_same(*len)) {
+            Some(len) => return len,
+            None => len = unrolled.end,
+        }
     }
-    out.try_reserve(3)?;
-    Ok(())
+    while len < most && is_same(len) {
+        len += 1;
+    }
+    len
 }
 
-fn push_match(out: &mut Vec<u8>, offset: usize, count: usize) {
-    let high = (offset >> 8) as u8;
-    if count < 7 {
-        out.push((count << 5) as u8 | high);
-    } else {
-        out.extend_from_slice(&[7 << 5 | high, (count - 7) as u8]);
+/// Compressed bytes, with the head of the literals that come last still to be written.
+struct Output {
+    bytes: Vec<u8>,
+    literals: usize,
+}
+
+impl Output {
+    fn new(limit: usize) -> Result<Output, Error> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(limit + 2 * SHORTEST_MATCH)?;
+        bytes.push(0);
+        Ok(Output { bytes, literals: 0 })
     }
-    out.push(offset as u8);
+
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn literal(&mut self, byte: u8) {
+        self.bytes.push(byte);
+        self.literals += 1;
+        if self.literals == LITERALS_LIMIT {
+            self.end_literals();
+            self.bytes.push(0);
+        }
+    }
+
+    fn end_literals(&mut self) {
+        let head = self.bytes.len() - self.literals - 1;
+        match self.literals {
+            0 => _ = self.bytes.pop(),
+            literals => self.bytes[head] = (literals - 1) as u8,
+        }
+        self.literals = 0;
+    }
+
+    fn reference(&mut self, offset: usize, count: usize) {
+        self.end_literals();
+        let high = (offset >> 8) as u8;
+        match count {
+            0..7 => self.bytes.push((count << 5) as u8 | high),
+            _ => self.bytes.extend_from_slice(&[7 << 5 | high, (count - 7) as u8]),
+        }
+        self.bytes.extend_from_slice(&[offset as u8, 0]);
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        self.end_literals();
+        self.bytes
+    }
 }

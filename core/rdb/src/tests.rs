@@ -36,15 +36,27 @@ fn lengths_and_strings_read_back() {
 
 #[test]
 fn compression_shortens_what_repeats() {
+    let mut compressor = lzf::Compressor::default();
     let text = b"abcdefgh".repeat(1000);
-    let compressed = lzf::compress(&text).unwrap().unwrap();
+    let compressed = compressor.compress(&text).unwrap().unwrap();
     assert!(compressed.len() < 150);
     assert_eq!(lzf::expand(&compressed, text.len()).unwrap(), text);
     assert_eq!(lzf::expand(&compressed, text.len() - 1), Err(Error::Corrupt));
     assert_eq!(lzf::expand(&compressed, usize::MAX), Err(Error::Corrupt));
     let mut rng = fastrand::Rng::with_seed(1);
     let noise: Vec<u8> = (0..1000).map(|_| rng.u8(..)).collect();
-    assert_eq!(lzf::compress(&noise), Ok(None));
+    assert_eq!(compressor.compress(&noise), Ok(None));
+    for seed in 0..3000 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let letters = rng.u8(1..6);
+        let text: Vec<u8> = (0..rng.usize(1..400)).map(|_| rng.u8(..letters)).collect();
+        if let Some(compressed) = compressor.compress(&text).unwrap() {
+            assert!(compressed.len() + 4 <= text.len(), "seed {seed}");
+            assert_eq!(lzf::expand(&compressed, text.len()).unwrap(), text, "seed {seed}");
+        }
+    }
+    // What Redis makes of it.
+    assert_eq!(compressor.compress(&[b'x'; 21]).unwrap().unwrap(), b"\x01xx\xe0\x0a\x00");
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub struct Writer {
     bytes: Vec<u8>,
     failed: bool,
     compression: Compression,
+    compressor: lzf::Compressor,
 }
 
 /// Whether long strings are compressed.
@@ -26,9 +27,20 @@ pub enum Compression {
 impl Writer {
     /// Begins a value of this [`kind`](crate::kind).
     pub fn new(kind: u8, compression: Compression) -> Writer {
-        let mut writer = Writer { bytes: Vec::new(), failed: false, compression };
+        let mut writer = Writer::part(compression);
         writer.bytes(&[kind]);
         writer
+    }
+
+    /// Begins a part of a value, to be [appended](Self::append) to it.
+    pub fn part(compression: Compression) -> Writer {
+        Writer { bytes: Vec::new(), failed: false, compression, compressor: lzf::Compressor::default() }
+    }
+
+    /// Adds a part.
+    pub fn append(&mut self, part: Writer) {
+        self.failed |= part.failed;
+        self.bytes(&part.bytes);
     }
 
     /// Bytes as they are.
@@ -40,6 +52,7 @@ impl Writer {
     }
 
     /// A length.
+    #[allow(clippy::len_without_is_empty, reason = "it is not the writer's own")]
     pub fn len(&mut self, len: u64) {
         match len {
             0..0x40 => self.bytes(&[len as u8]),
@@ -67,7 +80,7 @@ impl Writer {
             return;
         }
         if self.compression == Compression::On && text.len() > COMPRESSED_FROM {
-            match lzf::compress(text) {
+            match self.compressor.compress(text) {
                 Ok(Some(compressed)) => {
                     self.bytes(&[0xc3]);
                     self.len(compressed.len() as u64);

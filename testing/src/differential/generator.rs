@@ -524,6 +524,10 @@ fn is_unfit(words: &[Vec<u8>]) -> bool {
     let is = |names: &[&str]| names.iter().any(|name| words[0].eq_ignore_ascii_case(name.as_bytes()));
     let number = |word: &Vec<u8>| std::str::from_utf8(word).ok()?.parse::<i64>().ok();
     let has_large = || words[1..].iter().filter_map(number).any(|number| number.unsigned_abs() > COUNT_LIMIT);
+    let is_by_text = || words.iter().any(|word| [&b"alpha"[..], b"nosort"].contains(&&word.to_ascii_lowercase()[..]));
+    if is(&["SORT", "SORT_RO"]) && !is_by_text() {
+        return true;
+    }
     // Wrong words count even where there is no key since 7.2.
     is(&["BITCOUNT", "BITPOS"])
         || (is(&["SRANDMEMBER", "HRANDFIELD", "ZRANDMEMBER", "SETBIT", "BITFIELD"]) && has_large())

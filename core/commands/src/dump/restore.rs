@@ -1,0 +1,245 @@
+//! Bytes to values.
+
+use crate::{Context, Error, EventClass, Outcome, args, double, lists};
+use kayvee_keyspace::{
+    Collection, Decimal, Expiry, Hash, List, ListEnd, OutOfMemory, Owned, Packed, Records, Set, SortedSet, Value,
+};
+use kayvee_platform::Heap;
+use kayvee_rdb::{Elements, Object, Score, Scored, kind};
+use kayvee_resp::Request;
+
+const BAD_FORMAT: Error = Error::text("ERR Bad data format");
+
+struct Options {
+    replaces: bool,
+    /// Whether the time to live is a time since 1970.
+    is_absolute: bool,
+    idle_s: Option<u64>,
+}
+
+impl Options {
+    fn parse(request: Request<'_>) -> Result<Options, Error> {
+        const BAD_IDLE: Error = Error::text("ERR Invalid IDLETIME value, must be >= 0");
+        const BAD_FREQUENCY: Error = Error::text("ERR Invalid FREQ value, must be >= 0 and <= 255");
+        let mut options = Options { replaces: false, is_absolute: false, idle_s: None };
+        let mut has_frequency = false;
+        let mut words = request.from(4);
+        while let Some(word) = words.next() {
+            match () {
+                () if args::is(word, "replace") => options.replaces = true,
+                () if args::is(word, "absttl") => options.is_absolute = true,
+                () if args::is(word, "idletime") && !has_frequency => {
+                    let idle_s = args::integer(words.next().ok_or(Error::SYNTAX)?)?;
+                    options.idle_s = Some(u64::try_from(idle_s).map_err(|_| BAD_IDLE)?);
+                }
+                () if args::is(word, "freq") && options.idle_s.is_none() => {
+                    let frequency = args::integer(words.next().ok_or(Error::SYNTAX)?)?;
+                    // It has a meaning under the policies for it only, which count uses.
+                    has_frequency = u8::try_from(frequency).map(|_| true).map_err(|_| BAD_FREQUENCY)?;
+                }
+                () => return Err(Error::SYNTAX),
+            }
+        }
+        Ok(options)
+    }
+}
+
+pub fn restore(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let (key, payload) = (&request[1], &request[3]);
+    let options = Options::parse(request)?;
+    let old = context.find(key);
+    if old.is_some() && !options.replaces {
+        return Err(Error::text("BUSYKEY Target key name already exists."));
+    }
+    let ttl = u64::try_from(args::integer(&request[2])?);
+    let ttl = ttl.map_err(|_| Error::text("ERR Invalid TTL value, must be >= 0"))?;
+    let value = kayvee_rdb::open(payload);
+    let value = value.ok_or(Error::text("ERR DUMP payload version or checksum are wrong"))?;
+    let now_ms = context.now_ms();
+    let expires_ms = match ttl {
+        0 => None,
+        at if options.is_absolute => Some(at),
+        ttl => Some(ttl.checked_add(now_ms).filter(|at| i64::try_from(*at).is_ok()).unwrap_or(i64::MAX as u64)),
+    };
+    let is_late = expires_ms.is_some_and(|at| at <= now_ms);
+    let expiry = expires_ms.map_or(Expiry::Never, Expiry::At);
+    put(context, key, value, if is_late { None } else { Some(expiry) })?;
+    if is_late {
+        if let Some(found) = context.find(key) {
+            context.effect(&[b"DEL", key]);
+            context.remove(key, found);
+        }
+    } else {
+        if let (Some(idle_s), Some(found)) = (options.idle_s, context.find(key)) {
+            context.db().touch(found, now_ms.saturating_sub(idle_s.saturating_mul(1000)));
+        }
+        if let Some(at) = expires_ms {
+            let at = Decimal::unsigned(at);
+            context.effect(&[b"RESTORE", key, at.as_bytes(), payload, b"REPLACE", b"ABSTTL"]);
+        }
+        context.changed(EventClass::GENERIC, "restore", key);
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+/// Why nothing could be made of a value.
+enum Failure {
+    Corrupt,
+    OutOfMemory,
+}
+
+impl From<kayvee_rdb::Error> for Failure {
+    fn from(error: kayvee_rdb::Error) -> Failure {
+        match error {
+            kayvee_rdb::Error::Corrupt => Failure::Corrupt,
+            kayvee_rdb::Error::OutOfMemory => Failure::OutOfMemory,
+        }
+    }
+}
+
+impl From<OutOfMemory> for Failure {
+    fn from(_: OutOfMemory) -> Failure {
+        Failure::OutOfMemory
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        match failure {
+            Failure::Corrupt => BAD_FORMAT,
+            Failure::OutOfMemory => Error::OUT_OF_MEMORY,
+        }
+    }
+}
+
+/// What may be used up while a value is made: a few bytes may stand for many.
+struct Room {
+    heap: &'static dyn Heap,
+    limit_bytes: u64,
+    /// Elements until the next look.
+    countdown: u32,
+}
+
+impl Room {
+    fn of(context: &Context<'_>) -> Room {
+        let heap = context.store.environment.heap;
+        Room { heap, limit_bytes: heap.used_bytes().saturating_add(context.store.data_room_bytes()), countdown: 0 }
+    }
+
+    fn check(&mut self) -> Result<(), Failure> {
+        const PERIOD: u32 = 256;
+        self.countdown = self.countdown.checked_sub(1).unwrap_or(PERIOD);
+        if self.countdown == PERIOD && self.heap.used_bytes() > self.limit_bytes {
+            return Err(Failure::OutOfMemory);
+        }
+        Ok(())
+    }
+}
+
+/// Gives a key a value, or only reads the value if there is no use for it.
+fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], expiry: Option<Expiry>) -> Outcome {
+    let object = kayvee_rdb::read(value).map_err(Failure::from)?;
+    let mut room = Room::of(context);
+    let options = &context.store.options;
+    match object {
+        Object::String(text) => {
+            let now_ms = context.now_ms();
+            if let Some(expiry) = expiry {
+                context.db().set(key, Owned::Text(text.as_bytes()), expiry, now_ms)?;
+            }
+            Ok(())
+        }
+        Object::List(elements) => {
+            let limit = lists::limit(context);
+            build(context, key, expiry, |list: &mut List, _| {
+                elements.for_each(|element| {
+                    room.check()?;
+                    Ok(list.push(ListEnd::Back, core::iter::once(element), limit)?)
+                })
+            })
+        }
+        Object::Set(elements) => {
+            let (limits, is_packed) = (options.set_limits(), value.first() == Some(&kind::SET_LISTPACK));
+            build(context, key, expiry, |set: &mut Set, records| {
+                if is_packed {
+                    *set = Set::Packed(Packed::new());
+                }
+                fill(&elements, &mut room, |member| Ok(set.add(records, Value::Bytes(member), limits)?))
+            })
+        }
+        Object::Hash(pairs) => {
+            let limits = options.hash_limits();
+            build(context, key, expiry, |hash: &mut Hash, records| {
+                pairs.for_each_pair(|field, value| {
+                    room.check()?;
+                    if hash.set(records, field, value, limits)? { Ok(()) } else { Err(Failure::Corrupt) }
+                })
+            })
+        }
+        Object::SortedSet(scored) => {
+            let limits = options.zset_limits();
+            build(context, key, expiry, |set: &mut SortedSet, records| {
+                fill_sorted(&scored, &mut room, |member, score| {
+                    if set.view(records).score(member).is_some() {
+                        return Err(Failure::Corrupt);
+                    }
+                    Ok(set.set(records, member, score, limits)?)
+                })
+            })
+        }
+    }
+}
+
+/// Adds elements, each of which must be new.
+fn fill(
+    elements: &Elements<'_>,
+    room: &mut Room,
+    mut add: impl FnMut(&[u8]) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    elements.for_each(|element| {
+        room.check()?;
+        if add(element)? { Ok(()) } else { Err(Failure::Corrupt) }
+    })
+}
+
+fn fill_sorted(
+    scored: &Scored<'_>,
+    room: &mut Room,
+    mut add: impl FnMut(&[u8], f64) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    scored.for_each(|member, score| {
+        room.check()?;
+        let score = match score {
+            Score::Number(number) => Some(number).filter(|number| !number.is_nan()),
+            Score::Text(text) => double::parse(text),
+        };
+        add(member, score.ok_or(Failure::Corrupt)?)
+    })
+}
+
+/// Makes a collection, which must have members, for a key.
+fn build<C: Collection>(
+    context: &mut Context<'_>,
+    key: &[u8],
+    expiry: Option<Expiry>,
+    make: impl FnOnce(&mut C, &mut Records) -> Result<(), Failure>,
+) -> Outcome {
+    let now_ms = context.now_ms();
+    let mut failure = Failure::OutOfMemory;
+    let made = context.db().build(|collection: &mut C, records| {
+        make(collection, records).map_err(|error| {
+            failure = error;
+            OutOfMemory
+        })
+    });
+    let collection = made.map_err(|_| failure)?;
+    if collection.is_empty() {
+        return Err(BAD_FORMAT);
+    }
+    match expiry {
+        Some(expiry) => context.db().put(key, collection, expiry, now_ms)?,
+        None => context.db().drop_built(collection),
+    }
+    Ok(())
+}

@@ -1,0 +1,4 @@
+//! Values in the dump format.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| kayvee_testing::fuzz::restore(data));
