@@ -161,8 +161,13 @@ impl Context<'_> {
             const NOT_IN_TRANSACTION: Error = Error::text("ERR Command not allowed inside a transaction");
             return self.store.reject(command, NOT_IN_TRANSACTION).map(|()| None);
         }
-        let is_too_much = |store: &Store| store.is_full() || request.bytes_len() as u64 > store.data_room_bytes();
-        if command.flags.contains(Flags::DENYOOM) && is_too_much(self.store) {
+        let needs_memory = command.flags.contains(Flags::DENYOOM);
+        let has_room = match self.origin {
+            // Any command makes room, even if it needs none.
+            Origin::Client if !self.store.make_room() => !(needs_memory || transactions::needs_memory(self, command)),
+            _ => !needs_memory || request.bytes_len() as u64 <= self.store.data_room_bytes(),
+        };
+        if !has_room {
             return self.store.reject(command, Error::OUT_OF_MEMORY).map(|()| None);
         }
         if listens && self.origin == Origin::Client && !crate::pubsub::is_allowed_while_listening(container) {

@@ -146,11 +146,11 @@ fn memory(store: &Store, out: &mut Text) {
         "mem_cluster_links",
         "mem_aof_buffer",
         "active_defrag_running",
-        "lazyfree_pending_objects",
-        "lazyfreed_objects",
     ] {
         line(out, field, 0);
     }
+    line(out, "lazyfree_pending_objects", store.pending_values());
+    line(out, "lazyfreed_objects", store.freed_values() - store.stats.freed_values_before);
 }
 
 /// Nothing is written to a disk yet: what has never happened is told as Redis tells it.
@@ -223,8 +223,10 @@ fn stats(store: &Store, out: &mut Text) {
         ("total_net_output_bytes", stats.net_output_bytes),
         ("rejected_connections", stats.connections_rejected),
         ("expired_keys", stats.expired_keys),
-        ("evicted_keys", 0),
+        ("evicted_keys", stats.evicted_keys),
         ("evicted_clients", stats.evicted_clients),
+        ("total_eviction_exceeded_time", stats.eviction_exceeded_ns / 1_000_000),
+        ("current_eviction_exceeded_time", store.eviction_exceeded_ms()),
         ("keyspace_hits", stats.keyspace_hits),
         ("keyspace_misses", stats.keyspace_misses),
         ("total_error_replies", stats.error_replies),

@@ -14,6 +14,7 @@ mod context;
 mod effects;
 mod error;
 mod events;
+mod eviction;
 mod execute;
 mod expiry;
 pub mod options;

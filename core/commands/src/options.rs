@@ -52,10 +52,9 @@ impl MaxmemoryPolicy {
         matches!(self, MaxmemoryPolicy::AllkeysLfu | MaxmemoryPolicy::VolatileLfu)
     }
 
-    /// Whether only keys that expire make way.
-    pub fn is_volatile(self) -> bool {
-        use MaxmemoryPolicy::*;
-        matches!(self, VolatileLru | VolatileLfu | VolatileRandom | VolatileTtl)
+    /// Whether it goes by when or how often keys were used.
+    pub fn measures_use(self) -> bool {
+        self.is_lfu() || matches!(self, MaxmemoryPolicy::AllkeysLru | MaxmemoryPolicy::VolatileLru)
     }
 
     /// Its name in redis.conf.

@@ -254,7 +254,8 @@ pub fn unknown_use(request: Request<'_>, container: &str) -> Error {
     Error::showing("ERR unknown subcommand or wrong number of arguments for '", &request[1], &after)
 }
 
-/// Checks the one option of the flushing commands. Freeing is quick enough here to be the same in both ways.
+/// Checks the one option of the flushing commands. In both ways the keys are gone at once, and their memory
+/// comes back bit by bit.
 fn check_flush_option(request: Request<'_>) -> Outcome {
     match (request.len(), request.get(1)) {
         (1, _) => Ok(()),
@@ -417,12 +418,14 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         store.sessions.iter_mut().flatten().for_each(|session| session.authenticated = true);
     }
     store.options = options;
+    store.apply_use_policy();
     context.reply.ok();
     Ok(())
 }
 
 fn config_resetstat(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    context.store.stats = Stats { peak_bytes: context.store.stats.peak_bytes, ..Stats::default() };
+    let (peak_bytes, freed_values_before) = (context.store.stats.peak_bytes, context.store.freed_values());
+    context.store.stats = Stats { peak_bytes, freed_values_before, ..Stats::default() };
     context.store.end_timing();
     context.store.calls.clear();
     context.reply.ok();

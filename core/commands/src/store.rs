@@ -2,6 +2,7 @@ use crate::{
     Session,
     blocking::Waiting,
     effects::Effects,
+    eviction::Pool,
     latency::{Histogram, Latencies},
     observe::Timed,
     options::{ClientsMemory, OptionError, Options},
@@ -104,8 +105,13 @@ pub struct Stats {
     pub keyspace_misses: u64,
     pub error_replies: u64,
     pub evicted_clients: u64,
+    pub evicted_keys: u64,
+    /// Time in which commands did not wait for enough keys to be evicted.
+    pub eviction_exceeded_ns: u64,
     pub query_buffer_limit_disconnections: u64,
     pub output_buffer_limit_disconnections: u64,
+    /// How many values had been freed in slices before all this was counted.
+    pub freed_values_before: u64,
     /// Times that bytes were taken from a client, and given to one.
     pub reads: u64,
     pub writes: u64,
@@ -193,6 +199,12 @@ pub struct Store {
     pub startup_bytes: u64,
     /// Whether expired keys are looked for in the background, by `DEBUG SET-ACTIVE-EXPIRE`.
     pub active_expiry: bool,
+    /// Candidates for eviction, and since when there has been no time to evict enough keys.
+    pub(crate) pool: Pool,
+    pub(crate) eviction_since_ns: Option<u64>,
+    /// Databases that were flushed and are being freed, and how many values of such ones were freed in slices.
+    pub(crate) flushed: Vec<Db>,
+    pub(crate) freed_in_flushed: u64,
     hash_key: HashKey,
 }
 
@@ -224,7 +236,7 @@ impl Store {
         }
         let all_commands = table::all().map(|command| 1 + command.subcommands.len()).sum();
         let startup_bytes = environment.heap.used_bytes();
-        Store {
+        let mut store = Store {
             dbs,
             options,
             stats: Stats::default(),
@@ -258,8 +270,14 @@ impl Store {
             samples: VecDeque::new(),
             startup_bytes,
             active_expiry: true,
+            pool: Pool::default(),
+            eviction_since_ns: None,
+            flushed: Vec::new(),
+            freed_in_flushed: 0,
             hash_key,
-        }
+        };
+        store.apply_use_policy();
+        store
     }
 
     /// Makes sure that so many clients can be touched at a time.
@@ -270,7 +288,7 @@ impl Store {
     /// Empties a database.
     pub fn flush(&mut self, db: usize) {
         self.db_changed(db, None);
-        self.dbs[db] = self.empty_db();
+        self.take_down(db);
         // Whoever waits for a stream's group has to learn that it is gone.
         self.wake_all_waiting(db);
     }
@@ -300,21 +318,13 @@ impl Store {
     pub fn empty_db(&self) -> Db {
         let mut db = Db::new(self.hash_key);
         db.keeps_expired = self.pause.is_some();
+        db.set_use_policy(self.use_policy());
         db
     }
 
     /// All clients.
     pub fn all_sessions(&self) -> impl Iterator<Item = &Session> {
         self.sessions.iter().flatten().map(Box::as_ref)
-    }
-
-    /// Bytes of memory that may be used for everything: the smaller one of `maxmemory` and the platform's limit, less
-    /// what the platform needs to go on working.
-    pub fn memory_limit_bytes(&self) -> Option<u64> {
-        match (self.options.maxmemory, self.platform_limit_bytes()) {
-            (0, platform) => platform,
-            (maxmemory, platform) => Some(platform.map_or(maxmemory, |limit| limit.min(maxmemory))),
-        }
     }
 
     /// The platform's limit, less what it needs to go on working.
@@ -355,9 +365,39 @@ impl Store {
         heap.limit_bytes().is_none_or(|limit| limit.saturating_sub(heap.used_bytes()) > bytes)
     }
 
-    /// Whether commands that need memory are refused.
+    /// Bytes of room in pages of records that other records will take. They are no more in use than an allocator's own free
+    /// blocks.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.dbs.iter().map(|db| db.free_bytes() as u64).sum()
+    }
+
+    /// Bytes in use.
+    pub fn used_bytes(&self) -> u64 {
+        self.environment.heap.used_bytes().saturating_sub(self.free_bytes())
+    }
+
+    /// Whether memory is full, by `maxmemory` or the platform's limit.
     pub fn is_full(&self) -> bool {
-        self.memory_limit_bytes().is_some_and(|limit| self.environment.heap.used_bytes() > limit)
+        self.excess_bytes() > 0
+    }
+
+    /// Bytes in use beyond `maxmemory` or the platform's limit.
+    pub(crate) fn excess_bytes(&self) -> u64 {
+        let above_maxmemory = match self.options.maxmemory {
+            0 => 0,
+            maxmemory => self.used_bytes().saturating_sub(maxmemory),
+        };
+        above_maxmemory.max(self.platform_excess_bytes())
+    }
+
+    /// Whether the platform's memory is full.
+    pub fn is_platform_full(&self) -> bool {
+        self.platform_excess_bytes() > 0
+    }
+
+    /// Here room in pages counts as used, since not every record can take it.
+    fn platform_excess_bytes(&self) -> u64 {
+        self.platform_limit_bytes().map_or(0, |limit| self.environment.heap.used_bytes().saturating_sub(limit))
     }
 }
 

@@ -59,6 +59,8 @@ pub struct Transaction {
     pub len: usize,
     /// Whether one of them may change data, or would be replicated.
     pub may_replicate: bool,
+    /// Whether one of them may need memory.
+    needs_memory: bool,
     /// Whether a command could not be queued, so that `EXEC` will run none.
     is_aborted: bool,
 }
@@ -69,6 +71,13 @@ pub fn queues(context: &mut Context<'_>, command: &Command) -> bool {
     context.origin == Origin::Client && context.session().transaction.is_some() && !NEVER.contains(&command.name)
 }
 
+/// Whether a command needs memory because of a transaction: to be queued, or to run what was queued.
+pub fn needs_memory(context: &mut Context<'_>, command: &Command) -> bool {
+    let runs_some = command.name == "exec"
+        && context.session().transaction.as_ref().is_some_and(|transaction| transaction.needs_memory);
+    runs_some || queues(context, command)
+}
+
 /// Queues a request.
 pub fn queue(context: &mut Context<'_>, command: &Command, request: Request<'_>) -> Outcome {
     let may_replicate = context.store.may_replicate(command, request);
@@ -76,6 +85,7 @@ pub fn queue(context: &mut Context<'_>, command: &Command, request: Request<'_>)
         request.encode(&mut transaction.requests).map_err(|_| Error::OUT_OF_MEMORY)?;
         transaction.len += 1;
         transaction.may_replicate |= may_replicate;
+        transaction.needs_memory |= command.flags.contains(Flags::DENYOOM);
     }
     context.reply.simple("QUEUED");
     Ok(())

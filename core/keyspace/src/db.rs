@@ -4,6 +4,7 @@ use crate::{
     record::{Decimal, Records},
     slab::Ref,
     table::Copying,
+    usage::{UsePolicy, Usage},
     value::{Data, Encoding, Kind, Owned, Value},
 };
 use alloc::vec::Vec;
@@ -53,9 +54,10 @@ pub struct Slice {
 /// One database.
 pub struct Db {
     pub(crate) records: Records,
-    index: Index,
+    pub(crate) index: Index,
     /// The records that have an expiry.
-    volatile: Index,
+    pub(crate) volatile: Index,
+    pub(crate) usage: Usage,
     /// Where the next slice of active expiry goes on.
     expire_cursor: u64,
     /// Keys that were found expired when they were looked up, since [`Db::take_lazily_expired`].
@@ -66,6 +68,10 @@ pub struct Db {
     expired_names: Option<Vec<Vec<u8>>>,
     /// What is left of large values that were removed. It is freed in slices.
     garbage: Vec<Data>,
+    /// How many of them have been freed.
+    freed_in_slices: u64,
+    /// How many places of objects have no members any more, as the database is taken down.
+    dismantled_places: usize,
 }
 
 /// Members of a value that are freed at once, as it is removed. The rest of a larger one waits for
@@ -79,11 +85,14 @@ impl Db {
             records: Records::new(hash_key),
             index: Index::new(),
             volatile: Index::new(),
+            usage: Usage::new(hash_key),
             expire_cursor: 0,
             lazily_expired: 0,
             keeps_expired: false,
             expired_names: None,
             garbage: Vec::new(),
+            freed_in_slices: 0,
+            dismantled_places: 0,
         }
     }
 
@@ -223,27 +232,46 @@ impl Db {
     /// Notes that a key was used now.
     #[inline]
     pub fn touch(&mut self, found: Found, now_ms: u64) {
-        self.records.touch(found.record, (now_ms / 1000) as u32);
+        let used = self.usage.after_use(self.records.use_field(found.record), now_ms);
+        self.records.set_use_field(found.record, used);
     }
 
     /// Seconds since a key was last used.
     pub fn idle_s(&self, found: Found, now_ms: u64) -> u32 {
-        let now_s = (now_ms / 1000) as u32;
-        now_s.wrapping_sub(self.records.last_use_s(found.record)) & 0x00ff_ffff
+        Usage::idle_s(self.records.use_field(found.record), now_ms)
+    }
+
+    /// How often a key is used, on Redis' logarithmic scale, if that is what is remembered.
+    pub fn frequency(&self, found: Found, now_ms: u64) -> u8 {
+        self.usage.frequency(self.records.use_field(found.record), now_ms)
+    }
+
+    /// Changes what is remembered of the use of keys. What was remembered until then is read in the new way.
+    pub fn set_use_policy(&mut self, policy: UsePolicy) {
+        self.usage.set_policy(policy);
+    }
+
+    /// What a key that is given a new value remembers of its use: this one, and what it was before.
+    #[inline]
+    pub(crate) fn new_use(&mut self, old: Option<Ref>, now_ms: u64) -> u32 {
+        match old {
+            Some(old) => self.usage.after_use(self.records.use_field(old), now_ms),
+            None => self.usage.of_new(now_ms),
+        }
     }
 
     /// Gives a key a value, whatever it had before.
     #[inline]
     pub fn set(&mut self, key: &[u8], value: Owned, expiry: Expiry, now_ms: u64) -> Result<(), OutOfMemory> {
         let (hash, old) = self.lookup(key);
-        let now_s = (now_ms / 1000) as u32;
         let expires_ms = self.new_expiry(old, expiry, now_ms);
+        let used = self.new_use(old, now_ms);
         if let Some(old) = old
-            && self.records.overwrite(old, &value, expires_ms, now_s)
+            && self.records.overwrite(old, &value, expires_ms, used)
         {
             return Ok(());
         }
-        let new = self.records.create(key, value, expires_ms, now_s)?;
+        let new = self.records.create(key, value, expires_ms, used)?;
         self.install(hash, old, new)
     }
 
@@ -284,7 +312,10 @@ impl Db {
         {
             match data.free(&mut self.records, budget) {
                 // One unit for the value itself, so that many small ones take their time, too.
-                Some(left) => budget = left.saturating_sub(1),
+                Some(left) => {
+                    budget = left.saturating_sub(1);
+                    self.freed_in_slices += 1;
+                }
                 None => {
                     self.garbage.push(data);
                     break;
@@ -292,6 +323,53 @@ impl Db {
             }
         }
         !self.garbage.is_empty()
+    }
+
+    /// Takes down a database that nobody uses any more, in steps of about the time that freeing `limit` members takes.
+    /// Returns whether there is more to do.
+    pub fn dismantle(&mut self, limit: usize) -> bool {
+        /// How much longer it takes to give back a page of records or of an index than to free a member.
+        const PAGE_COST: usize = 16;
+        let mut budget = limit;
+        while budget > 0 {
+            if !self.garbage.is_empty() {
+                self.free_slice(budget);
+                return true;
+            }
+            let cost = if self.dismantled_places < self.records.object_places() {
+                // Members have records and objects of their own, so collections go while those are there.
+                let members = self.records.take_members(self.dismantled_places);
+                self.dismantled_places += 1;
+                members.map_or(1, |members| {
+                    self.discard(members);
+                    FREED_AT_ONCE
+                })
+            } else if self.records.drop_object() {
+                self.dismantled_places -= 1;
+                1
+            } else if self.records.drop_page() || self.index.drop_segment() || self.volatile.drop_segment() {
+                PAGE_COST
+            } else {
+                return false;
+            };
+            budget = budget.saturating_sub(cost);
+        }
+        true
+    }
+
+    /// Whether it never had a key, or nothing of any is left.
+    pub fn is_unused(&self) -> bool {
+        self.overhead_bytes() == 0
+    }
+
+    /// Bytes of memory for records that no record takes: other records will.
+    pub fn free_bytes(&self) -> usize {
+        self.records.free_bytes()
+    }
+
+    /// How many large values have been freed in slices so far.
+    pub fn freed_in_slices(&self) -> u64 {
+        self.freed_in_slices
     }
 
     /// Number of large values that were removed and not freed yet.
@@ -436,11 +514,11 @@ impl Db {
     /// The same in another database.
     pub fn copy_to(&self, from: Found, other: &mut Db, to: &[u8], now_ms: u64) -> Result<(), OutOfMemory> {
         let form = self.records.form(from.record);
-        let (expires_ms, last_use_s) = (self.records.expires_ms(from.record), self.records.last_use_s(from.record));
+        let (expires_ms, used) = (self.records.expires_ms(from.record), self.records.use_field(from.record));
         let new = match self.records.data(from.record) {
             Some(data) => {
                 let copy = data.copy(&mut Copying::Across(&self.records, &mut other.records))?;
-                other.records.create_object(to, form, copy, expires_ms, last_use_s).map_err(|(error, data)| {
+                other.records.create_object(to, form, copy, expires_ms, used).map_err(|(error, data)| {
                     other.discard(data);
                     error
                 })?
@@ -460,9 +538,9 @@ impl Db {
     /// A record with another key and value, but otherwise like this one.
     fn create_like(&mut self, record: Ref, key: &[u8], data: Data) -> Result<Ref, OutOfMemory> {
         let records = &mut self.records;
-        let (form, expires_ms, last_use_s) =
-            (records.form(record), records.expires_ms(record), records.last_use_s(record));
-        records.create_object(key, form, data, expires_ms, last_use_s).map_err(|(error, data)| {
+        let (form, expires_ms, used) =
+            (records.form(record), records.expires_ms(record), records.use_field(record));
+        records.create_object(key, form, data, expires_ms, used).map_err(|(error, data)| {
             self.discard(data);
             error
         })
@@ -570,6 +648,7 @@ impl Db {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Hash, PackedLimits};
     use alloc::{collections::BTreeMap, string::ToString, vec};
 
     fn shown(db: &Db, found: Found) -> Vec<u8> {
@@ -691,6 +770,31 @@ mod tests {
         db.resize(b"k", 2, 0, 0).unwrap();
         let found = db.find(b"k", 0).unwrap();
         assert_eq!(db.encoding(found).name(), "raw");
+    }
+
+    /// However large a database is, each step of taking it down is small, and all of them together free everything.
+    #[test]
+    fn is_taken_down_in_steps() {
+        const LIMIT: usize = 256;
+        let mut db = Db::new(HashKey(0, 0));
+        for number in 0..30_000u32 {
+            let expiry = if number % 3 == 0 { Expiry::At(1 << 40) } else { Expiry::Never };
+            let text = vec![b'x'; if number % 5 == 0 { 2000 } else { 20 }];
+            db.set(&number.to_le_bytes(), Owned::Text(&text), expiry, 0).unwrap();
+            let key = [b's', number as u8 % 10];
+            let found = db.find(&key, 0);
+            let limits = PackedLimits { entries: 100, entry_bytes: 100 };
+            let edit = db.edit(&key, found, 0, |hash: &mut Hash, records| {
+                hash.set(records, &number.to_le_bytes(), &text, limits)
+            });
+            edit.unwrap();
+        }
+        let mut steps = 0;
+        while db.dismantle(LIMIT) {
+            steps += 1;
+        }
+        assert!(steps > 100, "{steps}");
+        assert_eq!((db.overhead_bytes(), db.garbage_len()), (0, 0));
     }
 
     #[test]

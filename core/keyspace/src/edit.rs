@@ -93,8 +93,8 @@ impl Db {
         match collection.into_data() {
             Data::Bytes(bytes) if self.records.overwrite_bytes(record, &bytes) => {}
             data => {
-                let (expires_ms, last_use_s) = (self.records.expires_ms(record), self.records.last_use_s(record));
-                let new = self.create(key, C::KIND, data, expires_ms, last_use_s)?;
+                let (expires_ms, used) = (self.records.expires_ms(record), self.records.use_field(record));
+                let new = self.create(key, C::KIND, data, expires_ms, used)?;
                 self.install(found.hash, Some(record), new)?;
             }
         }
@@ -121,7 +121,8 @@ impl Db {
         assert!(!collection.is_empty());
         let (hash, old) = self.lookup(key);
         let expires_ms = self.new_expiry(old, expiry, now_ms);
-        let new = self.create(key, C::KIND, collection.into_data(), expires_ms, (now_ms / 1000) as u32)?;
+        let used = self.new_use(old, now_ms);
+        let new = self.create(key, C::KIND, collection.into_data(), expires_ms, used)?;
         self.install(hash, old, new)
     }
 
@@ -152,14 +153,14 @@ impl Db {
         kind: Kind,
         data: Data,
         expires_ms: Option<u64>,
-        now_s: u32,
+        used: u32,
     ) -> Result<crate::slab::Ref, OutOfMemory> {
         if let Data::Bytes(bytes) = &data
             && crate::record::fits(key, bytes.len())
         {
-            return self.records.create_bytes(key, kind, bytes, expires_ms, now_s);
+            return self.records.create_bytes(key, kind, bytes, expires_ms, used);
         }
-        let created = self.records.create_object(key, Form { kind, is_edited: false }, data, expires_ms, now_s);
+        let created = self.records.create_object(key, Form { kind, is_edited: false }, data, expires_ms, used);
         created.map_err(|(error, data)| {
             self.discard(data);
             error

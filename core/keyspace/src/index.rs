@@ -339,6 +339,27 @@ impl Index {
         }
     }
 
+    /// Visits about `count` entries of neighbouring buckets, from a random one on: quicker than as many random ones, and
+    /// as good to judge all entries by. Gives up where there are only empty buckets.
+    pub fn sample(&self, count: usize, rng: &mut fastrand::Rng, mut visit: impl FnMut(Ref)) {
+        const BUCKETS_PER_ENTRY: usize = 10;
+        if self.len == 0 {
+            return;
+        }
+        let first = rng.usize(..self.buckets.len());
+        let mut visited = 0;
+        for at in 0..self.buckets.len().min(count.saturating_mul(BUCKETS_PER_ENTRY)) {
+            // Whole buckets: the last entry of a full one must not be harder to find than the others.
+            self.for_each_in((first + at) % self.buckets.len(), |record| {
+                visit(record);
+                visited += 1;
+            });
+            if visited >= count {
+                return;
+            }
+        }
+    }
+
     /// All entries, in no order.
     pub fn iter(&self) -> impl Iterator<Item = Ref> {
         (0..self.buckets.len()).flat_map(move |bucket| {
@@ -352,6 +373,13 @@ impl Index {
                 bucket.tags.iter().zip(bucket.refs).filter(|(tag, _)| **tag != EMPTY).map(|(_, record)| Ref(record))
             })
         })
+    }
+
+    /// Drops many buckets, without a look at their entries, which must need no freeing. Like
+    /// [`drop_bucket`](Self::drop_bucket), it is the beginning of the end. Returns whether there were any.
+    pub fn drop_segment(&mut self) -> bool {
+        self.len = 0;
+        self.buckets.drop_segment() || self.overflow.drop_segment()
     }
 
     /// Removes the last bucket with all its entries, without a thought for the others: an index that is being taken down

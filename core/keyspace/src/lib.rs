@@ -12,6 +12,7 @@ extern crate alloc;
 
 mod db;
 mod edit;
+mod eviction;
 mod hash;
 mod index;
 mod intset;
@@ -23,10 +24,12 @@ mod segmented;
 mod set;
 mod slab;
 mod table;
+mod usage;
 mod value;
 mod zset;
 
 pub use db::{Db, Expiry, Found, HashKey, Slice};
+pub use eviction::{Candidate, Measure, Scope};
 pub use edit::{Collection, Edit, PackedLimits};
 pub use hash::{Hash, HashView};
 pub use intset::{Intset, IntsetRef};
@@ -35,6 +38,7 @@ pub use ordered::Direction;
 pub use packed::{Offset, Packed, PackedRef};
 pub use record::{Decimal, Records};
 pub use set::{Member, MemberRecord, Set, SetLimits, SetView};
+pub use usage::UsePolicy;
 pub use value::{Encoding, Kind, Owned, Value, parse_integer};
 pub use zset::{LexBound, ScoreTable, SortedSet, SortedSetView, Update};
 

@@ -3,7 +3,7 @@
 //! ```text
 //! offset 0    1           4         6           8               8 or 16
 //!        +----+-----------+---------+-----------+---------------+-----+---------+
-//!        |flag| last use  | key len | value len | expiry, if    | key | value   |
+//!        |flag| use field | key len | value len | expiry, if    | key | value   |
 //!        |  8 | 24 bits   | 16      | 16        | flagged: 64   |     |         |
 //!        +----+-----------+---------+-----------+---------------+-----+---------+
 //! ```
@@ -236,15 +236,16 @@ impl Records {
         bytes[HEADER..HEADER + EXPIRY].copy_from_slice(&expires_ms.to_le_bytes());
     }
 
-    /// The low 24 bits of the time of last use, in seconds.
-    pub(crate) fn last_use_s(&self, record: Ref) -> u32 {
+    /// What the record remembers of its use, in 24 bits.
+    #[inline]
+    pub(crate) fn use_field(&self, record: Ref) -> u32 {
         let bytes = self.slab.bytes(record);
         u32::from_le_bytes([bytes[1], bytes[2], bytes[3], 0])
     }
 
     #[inline]
-    pub(crate) fn touch(&mut self, record: Ref, now_s: u32) {
-        self.slab.bytes_mut(record)[1..4].copy_from_slice(&now_s.to_le_bytes()[..3]);
+    pub(crate) fn set_use_field(&mut self, record: Ref, used: u32) {
+        self.slab.bytes_mut(record)[1..4].copy_from_slice(&used.to_le_bytes()[..3]);
     }
 
     /// Makes a record.
@@ -253,7 +254,7 @@ impl Records {
         key: &[u8],
         value: Owned,
         expires_ms: Option<u64>,
-        now_s: u32,
+        used: u32,
     ) -> Result<Ref, OutOfMemory> {
         let mut flags = if expires_ms.is_some() { HAS_EXPIRY } else { 0 };
         let payload = match value {
@@ -271,17 +272,17 @@ impl Records {
         let fits = |len| fits(key, len);
         match payload {
             Payload::Integer(number) if fits(size_of::<i64>()) => {
-                self.store(flags | IS_INTEGER, key, &number.to_le_bytes(), expires_ms, now_s)
+                self.store(flags | IS_INTEGER, key, &number.to_le_bytes(), expires_ms, used)
             }
-            Payload::Bytes(bytes) if fits(bytes.len()) => self.store(flags, key, bytes, expires_ms, now_s),
-            Payload::Blob(bytes) if fits(bytes.len()) => self.store(flags, key, &bytes, expires_ms, now_s),
+            Payload::Bytes(bytes) if fits(bytes.len()) => self.store(flags, key, bytes, expires_ms, used),
+            Payload::Blob(bytes) if fits(bytes.len()) => self.store(flags, key, &bytes, expires_ms, used),
             payload => {
                 let value = match payload {
                     Payload::Blob(bytes) => bytes,
                     Payload::Bytes(bytes) => copied(bytes)?,
                     Payload::Integer(number) => copied(Decimal::new(number).as_bytes())?,
                 };
-                self.store_object(flags, key, Data::Bytes(value), expires_ms, now_s).map_err(|(error, _)| error)
+                self.store_object(flags, key, Data::Bytes(value), expires_ms, used).map_err(|(error, _)| error)
             }
         }
     }
@@ -293,13 +294,13 @@ impl Records {
         kind: Kind,
         bytes: &[u8],
         expires_ms: Option<u64>,
-        now_s: u32,
+        used: u32,
     ) -> Result<Ref, OutOfMemory> {
         let flags = kind.bits() << KIND_SHIFT | if expires_ms.is_some() { HAS_EXPIRY } else { 0 };
         if fits(key, bytes.len()) {
-            return self.store(flags, key, bytes, expires_ms, now_s);
+            return self.store(flags, key, bytes, expires_ms, used);
         }
-        self.store_object(flags, key, Data::Bytes(copied(bytes)?), expires_ms, now_s).map_err(|(error, _)| error)
+        self.store_object(flags, key, Data::Bytes(copied(bytes)?), expires_ms, used).map_err(|(error, _)| error)
     }
 
     /// Makes a record whose value is an object. Gives the object back if there is no memory for that.
@@ -309,11 +310,11 @@ impl Records {
         form: Form,
         data: Data,
         expires_ms: Option<u64>,
-        now_s: u32,
+        used: u32,
     ) -> Result<Ref, (OutOfMemory, Data)> {
         let edited = if form.is_edited { IS_EDITED } else { 0 };
         let expiry = if expires_ms.is_some() { HAS_EXPIRY } else { 0 };
-        self.store_object(form.kind.bits() << KIND_SHIFT | edited | expiry, key, data, expires_ms, now_s)
+        self.store_object(form.kind.bits() << KIND_SHIFT | edited | expiry, key, data, expires_ms, used)
     }
 
     /// What of a record stays the same when its key changes or its value moves.
@@ -327,7 +328,7 @@ impl Records {
         key: &[u8],
         data: Data,
         expires_ms: Option<u64>,
-        now_s: u32,
+        used: u32,
     ) -> Result<Ref, (OutOfMemory, Data)> {
         let long_key = key.len() > KEY_LIMIT;
         let own_key = match long_key.then(|| copied(key)).transpose() {
@@ -337,7 +338,7 @@ impl Records {
         let handle = self.add_object(Object { key: own_key, data }).map_err(|(error, object)| (error, object.data))?;
         let flags = flags | IS_OBJECT | if long_key { KEY_IN_OBJECT } else { 0 };
         let key = if long_key { &[][..] } else { key };
-        let stored = self.store(flags, key, &handle.to_le_bytes(), expires_ms, now_s);
+        let stored = self.store(flags, key, &handle.to_le_bytes(), expires_ms, used);
         stored.map_err(|error| (error, self.free_object(handle)))
     }
 
@@ -354,13 +355,13 @@ impl Records {
 
     /// A record with this key and a copy of another one's value, which is not a collection with members of its own.
     pub(crate) fn copy_within(&mut self, key: &[u8], record: Ref) -> Result<Ref, OutOfMemory> {
-        let (form, last_use_s, expires_ms) = (self.form(record), self.last_use_s(record), self.expires_ms(record));
+        let (form, use_field, expires_ms) = (self.form(record), self.use_field(record), self.expires_ms(record));
         let value = match self.stored(record) {
             Stored::Integer(number) => Ok(number),
             Stored::Bytes(bytes) => Err(copied(bytes)?),
             Stored::Data(_) => unreachable!("it has no members"),
         };
-        self.create_like(key, form, value, expires_ms, last_use_s)
+        self.create_like(key, form, value, expires_ms, use_field)
     }
 
     /// The same from another database's record.
@@ -370,7 +371,7 @@ impl Records {
             Stored::Bytes(bytes) => Err(copied(bytes)?),
             Stored::Data(_) => unreachable!("it has no members"),
         };
-        self.create_like(key, from.form(record), value, from.expires_ms(record), from.last_use_s(record))
+        self.create_like(key, from.form(record), value, from.expires_ms(record), from.use_field(record))
     }
 
     fn create_like(
@@ -379,19 +380,19 @@ impl Records {
         form: Form,
         value: Result<i64, Vec<u8>>,
         expires_ms: Option<u64>,
-        now_s: u32,
+        used: u32,
     ) -> Result<Ref, OutOfMemory> {
         match value {
-            Ok(number) => self.create(key, Owned::Integer(number), expires_ms, now_s),
-            Err(bytes) if form.kind == Kind::String => self.create(key, form.string(bytes), expires_ms, now_s),
-            Err(bytes) => self.create_bytes(key, form.kind, &bytes, expires_ms, now_s),
+            Ok(number) => self.create(key, Owned::Integer(number), expires_ms, used),
+            Err(bytes) if form.kind == Kind::String => self.create(key, form.string(bytes), expires_ms, used),
+            Err(bytes) => self.create_bytes(key, form.kind, &bytes, expires_ms, used),
         }
     }
 
     /// Overwrites a record in place with a string or integer, if it has no object, keeps its expiry or lack of one, and
     /// fits the same slot. Returns whether it did.
     #[inline]
-    pub(crate) fn overwrite(&mut self, record: Ref, value: &Owned, expires_ms: Option<u64>, now_s: u32) -> bool {
+    pub(crate) fn overwrite(&mut self, record: Ref, value: &Owned, expires_ms: Option<u64>, used: u32) -> bool {
         let number;
         let (flag, payload) = match value {
             Owned::Integer(integer) => {
@@ -419,7 +420,7 @@ impl Records {
         let header = Header { flags: old.flags & HAS_EXPIRY | flag, key_len: old.key_len, value_len: payload.len() };
         header.write(bytes);
         bytes[header.value_at()..len].copy_from_slice(payload);
-        self.touch(record, now_s);
+        self.set_use_field(record, used);
         if let Some(expires_ms) = expires_ms {
             self.set_expires_ms(record, expires_ms);
         }
@@ -499,7 +500,7 @@ impl Records {
         body.copy_from_slice(&bytes[header.key_at()..header.len()]);
         let (key, payload) = body.split_at(header.key_len);
         let flags = header.flags & !HAS_EXPIRY | if expires_ms.is_some() { HAS_EXPIRY } else { 0 };
-        self.store(flags, key, payload, expires_ms, self.last_use_s(record))
+        self.store(flags, key, payload, expires_ms, self.use_field(record))
     }
 
     /// Frees a record whose object belongs to another one now.
@@ -524,6 +525,35 @@ impl Records {
         drop(self.dissolve(record));
     }
 
+    /// Number of places for objects.
+    pub(crate) fn object_places(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Takes a collection with members out of the object at a place, if there is one.
+    pub(crate) fn take_members(&mut self, place: usize) -> Option<Data> {
+        match &mut self.objects[place] {
+            ObjectSlot::Used(Object { data: Data::Bytes(_), .. }) | ObjectSlot::Free(_) => None,
+            ObjectSlot::Used(object) => Some(core::mem::replace(&mut object.data, Data::Bytes(Vec::new()))),
+        }
+    }
+
+    /// Drops the last object, wherever the record that has it is: nobody may ask for it any more. Returns whether there
+    /// was one.
+    pub(crate) fn drop_object(&mut self) -> bool {
+        self.objects.pop().is_some()
+    }
+
+    /// Gives a page with all its records back. Returns whether there was one.
+    pub(crate) fn drop_page(&mut self) -> bool {
+        self.slab.drop_page()
+    }
+
+    /// Bytes of pages that no record takes.
+    pub(crate) fn free_bytes(&self) -> usize {
+        self.slab.free_bytes()
+    }
+
     /// Bytes of the pages and of the table of objects, without the objects' own.
     pub(crate) fn overhead_bytes(&self) -> usize {
         self.slab.page_bytes() + self.objects.len() * size_of::<ObjectSlot>()
@@ -535,7 +565,7 @@ impl Records {
         key: &[u8],
         payload: &[u8],
         expires_ms: Option<u64>,
-        now_s: u32,
+        used: u32,
     ) -> Result<Ref, OutOfMemory> {
         let header = Header { flags, key_len: key.len(), value_len: payload.len() };
         let record = self.slab.allocate(header.len())?;
@@ -546,7 +576,7 @@ impl Records {
         if let Some(expires_ms) = expires_ms {
             bytes[HEADER..HEADER + EXPIRY].copy_from_slice(&expires_ms.to_le_bytes());
         }
-        self.touch(record, now_s);
+        self.set_use_field(record, used);
         Ok(record)
     }
 

@@ -30,8 +30,9 @@ impl<T> Segmented<T> {
         let first = self.segments.len() == 1;
         let last = &mut self.segments[self.len / SEGMENT];
         if last.len() == last.capacity() {
-            // Only the first segment starts small: a small database must stay small.
-            last.try_reserve_exact(if first { last.len().max(16) } else { SEGMENT })?;
+            // A small database must stay small, and one that grows must not need much at once.
+            let least = if first { 16 } else { SEGMENT / 8 };
+            last.try_reserve_exact(last.len().max(least))?;
         }
         last.push(element);
         self.len += 1;
@@ -47,6 +48,13 @@ impl<T> Segmented<T> {
         }
         self.len -= 1;
         Some(element)
+    }
+
+    /// Drops the last elements, as many as one step of memory holds. Returns whether there were any.
+    pub fn drop_segment(&mut self) -> bool {
+        let dropped = self.segments.pop();
+        self.len -= dropped.as_ref().map_or(0, Vec::len);
+        dropped.is_some()
     }
 }
 

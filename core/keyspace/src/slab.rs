@@ -91,11 +91,19 @@ pub struct Slab {
     /// The first index of a page that was given back, and how many there are.
     vacant: u32,
     vacant_len: usize,
+    /// Bytes of all slots in use.
+    used_bytes: usize,
 }
 
 impl Slab {
     pub const fn new() -> Slab {
-        Slab { pages: Segmented::new(), with_room: [NONE_U32; CLASS_BYTES.len()], vacant: NONE_U32, vacant_len: 0 }
+        Slab {
+            pages: Segmented::new(),
+            with_room: [NONE_U32; CLASS_BYTES.len()],
+            vacant: NONE_U32,
+            vacant_len: 0,
+            used_bytes: 0,
+        }
     }
 
     /// Bytes that a record of `len` bytes takes.
@@ -106,6 +114,19 @@ impl Slab {
     /// Bytes of all pages.
     pub fn page_bytes(&self) -> usize {
         (self.pages.len() - self.vacant_len) * PAGE_BYTES
+    }
+
+    /// Bytes of pages that no record takes.
+    pub fn free_bytes(&self) -> usize {
+        self.page_bytes() - self.used_bytes
+    }
+
+    /// Gives the last page back, whatever is in it: a slab that is being taken down can do nothing else any more. Returns
+    /// whether there was one.
+    pub fn drop_page(&mut self) -> bool {
+        let page = self.pages.pop();
+        self.vacant_len -= usize::from(page.as_ref().is_some_and(|page| page.bytes.is_empty()));
+        page.is_some()
     }
 
     /// Finds room for `len` bytes, at most [`RECORD_LIMIT`]. Their content is unspecified.
@@ -128,6 +149,7 @@ impl Slab {
             }
         };
         page.live += 1;
+        self.used_bytes += page.slot_bytes as usize;
         if page.is_full() {
             self.unlink(at);
         }
@@ -143,6 +165,7 @@ impl Slab {
         page.bytes[start..start + 2].copy_from_slice(&page.free.to_le_bytes());
         page.free = record.slot() as u16;
         page.live -= 1;
+        self.used_bytes -= page.slot_bytes as usize;
         let empty = page.live == 0;
         if was_full {
             self.link(at as u32);

@@ -374,12 +374,15 @@ impl Engine {
             let again = self.expire_round();
             let period_ns = if again { EXPIRE_AGAIN_NS } else { SECOND_NS / u64::from(self.store.options.hz) };
             self.next_cron_ns = now_ns + period_ns;
-            self.store.stats.peak_bytes = self.store.stats.peak_bytes.max(self.store.environment.heap.used_bytes());
+            self.store.stats.peak_bytes = self.store.stats.peak_bytes.max(self.store.used_bytes());
             self.limit_clients_memory();
         }
         if now_ns >= self.next_sweep_ns {
             self.sweep_clients();
             self.next_sweep_ns = now_ns + SECOND_NS;
+        }
+        if self.store.has_garbage() {
+            self.store.free_slice();
         }
         self.relieve_memory();
         self.store.end_waits();
@@ -623,7 +626,9 @@ impl Engine {
         let sweep = (store.clients > 0 && watches_clients).then_some(self.next_sweep_ns);
         let pause = store.pause.map(|pause| pause.until_ns);
         let wait = store.next_wait_ends_ns();
-        [cron, sweep, pause, wait].into_iter().flatten().min()
+        // Whoever has something to send is served between two slices.
+        let garbage = store.has_garbage().then_some(store.now.monotonic_ns);
+        [cron, sweep, pause, wait, garbage].into_iter().flatten().min()
     }
 
     /// A shutdown that a client has asked for. The target sends the output that is left, then ends.

@@ -1,6 +1,6 @@
 //! `OBJECT`: how values are stored and used.
 
-use crate::{Context, Error, Outcome};
+use crate::{Context, Error, Outcome, options::Options};
 use kayvee_keyspace::{Found, Kind, Value};
 use kayvee_resp::Request;
 
@@ -11,6 +11,11 @@ const SHARED: i64 = i32::MAX as i64;
 const NO_LFU: Error = Error::text(
     "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between \
      policies at runtime LRU and LFU data will take some time to adjust.",
+);
+
+const NO_LRU: Error = Error::text(
+    "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching between policies at \
+     runtime LRU and LFU data will take some time to adjust.",
 );
 
 /// Finds the key that is asked about, or replies that there is none.
@@ -34,7 +39,10 @@ pub fn refcount(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if let Some(found) = find(context, request) {
         let db = context.db();
         let is_shared = db.kind(found) == Kind::String && matches!(db.value(found), Value::Integer(0..SHARED_INTEGERS));
-        let count = if is_shared { SHARED } else { 1 };
+        let Options { maxmemory, maxmemory_policy: policy, .. } = context.store.options;
+        // What is known of the use of an object would be known of all uses of the number.
+        let may_share = maxmemory == 0 || !policy.measures_use();
+        let count = if is_shared && may_share { SHARED } else { 1 };
         context.reply.integer(count);
     }
     Ok(())
@@ -42,6 +50,9 @@ pub fn refcount(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 
 pub fn idletime(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if let Some(found) = find(context, request) {
+        if context.store.options.maxmemory_policy.is_lfu() {
+            return Err(NO_LRU);
+        }
         let now_ms = context.now_ms();
         let idle_s = context.db().idle_s(found, now_ms);
         context.reply.integer(idle_s.into());
@@ -50,10 +61,15 @@ pub fn idletime(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 pub fn freq(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    match find(context, request) {
-        Some(_) => Err(NO_LFU),
-        None => Ok(()),
+    if let Some(found) = find(context, request) {
+        if !context.store.options.maxmemory_policy.is_lfu() {
+            return Err(NO_LFU);
+        }
+        let now_ms = context.now_ms();
+        let frequency = context.db().frequency(found, now_ms);
+        context.reply.integer(frequency.into());
     }
+    Ok(())
 }
 
 const HELP: [&str; 11] = [
