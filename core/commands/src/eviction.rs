@@ -95,19 +95,14 @@ impl Store {
         let mut wanted = self.excess_bytes();
         loop {
             for _ in 0..KEYS_PER_LOOK {
-                let before = self.environment.heap.used_bytes() as i64 - self.free_bytes() as i64;
                 // What was removed already counts until it is freed, and must not cost other keys their place.
-                let gone = if self.free_some(FREED_PER_LOOK) { None } else { Some(self.remove_worst()) };
-                let after = self.environment.heap.used_bytes() as i64 - self.free_bytes() as i64;
-                wanted = wanted.saturating_sub(u64::try_from(before - after).unwrap_or(0));
-                match gone {
-                    Some(None) => {
-                        self.note_end_of_eviction(start_ns);
-                        return false;
-                    }
-                    Some(Some((db, name))) => self.tell_evicted(db, name),
-                    None => {}
-                }
+                let gone =
+                    self.measure(|store| store.free_some(FREED_PER_LOOK).then_some(())).or_else(|| self.evict_one());
+                let Some(gone_bytes) = gone else {
+                    self.note_end_of_eviction(start_ns);
+                    return false;
+                };
+                wanted = wanted.saturating_sub(gone_bytes);
                 if wanted == 0 || !self.is_full() {
                     self.note_end_of_eviction(start_ns);
                     return true;
@@ -131,25 +126,33 @@ impl Store {
         self.eviction_since_ns.map_or(0, |since_ns| self.now.monotonic_ns.saturating_sub(since_ns) / 1_000_000)
     }
 
-    /// Removes the key that is worth the least. Returns its database and its name, as far as there is memory for that, or
-    /// `None` where no key may go.
-    fn remove_worst(&mut self) -> Option<(usize, Option<Vec<u8>>)> {
+    /// Does something and tells how many bytes less are in use then, if it returns anything.
+    fn measure(&mut self, work: impl FnOnce(&mut Store) -> Option<()>) -> Option<u64> {
+        let before = self.used_bytes();
+        work(self)?;
+        Some(before.saturating_sub(self.used_bytes()))
+    }
+
+    /// Removes the key that is worth the least. Returns the number of bytes that are free at once, or `None` where no key
+    /// may go.
+    fn evict_one(&mut self) -> Option<u64> {
         let (scope, measure) = rule(self.options.maxmemory_policy)?;
         let (db, found) = match measure {
             Some(measure) => self.worst(scope, measure)?,
             None => self.any(scope)?,
         };
-        let name = args::copied(self.dbs[db].key(found)).ok();
-        self.dbs[db].remove(found);
+        let name = args::copied(self.dbs[db].key(found));
+        let gone_bytes = self.measure(|store| {
+            store.dbs[db].remove(found);
+            Some(())
+        });
         self.stats.evicted_keys += 1;
-        Some((db, name))
-    }
-
-    fn tell_evicted(&mut self, db: usize, name: Option<Vec<u8>>) {
-        if let Some(name) = name {
+        // Without memory for its name nobody can be told.
+        if let Ok(name) = name {
             self.changed(db, &name);
             self.notify(EventClass::EVICTED, "evicted", db, &name);
         }
+        gone_bytes
     }
 
     /// The key with the highest score among some random ones of each database and those seen before.
@@ -264,7 +267,7 @@ mod tests {
         harness.heap.used_bytes.set(1 << 30);
         harness.run(&format!("CONFIG SET maxmemory {}", 1 << 20));
         for _ in 0..100 {
-            harness.store.remove_worst();
+            harness.store.evict_one();
         }
         assert_eq!(harness.store.stats.evicted_keys, 100);
         harness.heap.used_bytes.set(0);
@@ -309,7 +312,10 @@ mod tests {
         harness.heap.used_bytes.set(1 << 30);
         harness.store.options.maxmemory = 1 << 20;
         harness.expect(&[
-            ("EXEC", "-EXECABORT Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'."),
+            (
+                "EXEC",
+                "-EXECABORT Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.",
+            ),
             ("SET k w", OOM),
             ("GET k", "$1 v"),
             ("MULTI", "+OK"),

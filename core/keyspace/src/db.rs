@@ -4,7 +4,7 @@ use crate::{
     record::{Decimal, Records},
     slab::Ref,
     table::Copying,
-    usage::{UsePolicy, Usage},
+    usage::{Usage, UsePolicy},
     value::{Data, Encoding, Kind, Owned, Value},
 };
 use alloc::vec::Vec;
@@ -538,8 +538,7 @@ impl Db {
     /// A record with another key and value, but otherwise like this one.
     fn create_like(&mut self, record: Ref, key: &[u8], data: Data) -> Result<Ref, OutOfMemory> {
         let records = &mut self.records;
-        let (form, expires_ms, used) =
-            (records.form(record), records.expires_ms(record), records.use_field(record));
+        let (form, expires_ms, used) = (records.form(record), records.expires_ms(record), records.use_field(record));
         records.create_object(key, form, data, expires_ms, used).map_err(|(error, data)| {
             self.discard(data);
             error

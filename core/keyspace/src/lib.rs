@@ -29,8 +29,8 @@ mod value;
 mod zset;
 
 pub use db::{Db, Expiry, Found, HashKey, Slice};
-pub use eviction::{Candidate, Measure, Scope};
 pub use edit::{Collection, Edit, PackedLimits};
+pub use eviction::{Candidate, Measure, Scope};
 pub use hash::{Hash, HashView};
 pub use intset::{Intset, IntsetRef};
 pub use list::{List, ListEnd, ListIter, ListView, PartLimit, Parts, Side};

@@ -251,6 +251,14 @@ impl Engine {
                             parser.reset();
                             return (used, Stop::Held);
                         }
+                        // Clients that take too much make way before keys do.
+                        if self.store.clients_memory_limit_bytes().is_some() && self.store.is_full() {
+                            self.limit_clients_memory();
+                            if self.store.sessions[slot as usize].as_ref().is_none_or(|session| session.close.is_some())
+                            {
+                                return (bytes.len(), Stop::Closing);
+                            }
+                        }
                         self.store.execute(slot, request);
                     }
                     parser.reset();
@@ -525,6 +533,11 @@ impl Engine {
             log::warn!("closing client {} at {}: its {bytes} bytes of buffers are needed", session.id, session.remote);
         }
         session.close = Some(Close::Now);
+        // Its memory is needed now. The buffers of the one that is being served go when that is done.
+        if let Some(connection) = self.connections[slot as usize].as_deref_mut() {
+            (connection.query, connection.parser, connection.sent) = (Vec::new(), Parser::new(), 0);
+            (session.output, session.pending) = (Vec::new(), Pending::default());
+        }
         self.store.stats.evicted_clients += 1;
         self.mark_ready(ClientId(slot));
     }
