@@ -5,6 +5,9 @@ use alloc::vec::Vec;
 
 /// Elements in one segment.
 const SEGMENT: usize = 1024;
+/// Elements for which room is made at once.
+const LEAST_STEP: usize = 16;
+const MOST_STEP: usize = SEGMENT / 8;
 
 /// A growable array in segments, so that neither growth nor shrinking copies more than one of them.
 pub struct Segmented<T> {
@@ -27,12 +30,10 @@ impl<T> Segmented<T> {
             self.segments.try_reserve(1)?;
             self.segments.push(Vec::new());
         }
-        let first = self.segments.len() == 1;
         let last = &mut self.segments[self.len / SEGMENT];
         if last.len() == last.capacity() {
             // A small database must stay small, and one that grows must not need much at once.
-            let least = if first { 16 } else { SEGMENT / 8 };
-            last.try_reserve_exact(last.len().max(least))?;
+            last.try_reserve_exact(last.len().clamp(LEAST_STEP, MOST_STEP))?;
         }
         last.push(element);
         self.len += 1;

@@ -291,6 +291,9 @@ impl Engine {
             Stop::Held => _ = self.append(slot, connection, rest),
         }
         if let Some(session) = self.store.sessions[slot as usize].as_deref_mut() {
+            if session.close == Some(Close::Now) {
+                (session.output, connection.sent) = (Vec::new(), 0);
+            }
             let (query_bytes, query_capacity) = (connection.query.len(), connection.query.capacity());
             session.pending = Pending { query_bytes, query_capacity };
             session.is_paused = connection.is_held && session.waits.is_none();
@@ -490,7 +493,8 @@ impl Engine {
     /// Ends the connections that take the most memory while all together take more than `maxmemory-clients`.
     fn limit_clients_memory(&mut self) {
         let Some(limit) = self.store.clients_memory_limit_bytes() else { return };
-        let mut total: u64 = self.store.all_sessions().map(|session| session.memory_bytes() as u64).sum();
+        let open = self.store.all_sessions().filter(|session| session.close != Some(Close::Now));
+        let mut total: u64 = open.map(|session| session.memory_bytes() as u64).sum();
         let mut largest_first: Vec<(u64, u32)> = Vec::new();
         if total <= limit || largest_first.try_reserve_exact(self.store.clients).is_err() {
             return;
