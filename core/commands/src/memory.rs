@@ -86,9 +86,9 @@ impl Figures {
     /// Those of this moment.
     pub fn of(store: &Store) -> Figures {
         let heap = store.environment.heap;
-        let used = heap.used_bytes();
+        let used = store.used_bytes();
         let clients = store.all_sessions().map(Session::memory_bytes).sum::<usize>() as u64;
-        let indexes = store.dbs.iter().map(|db| db.overhead_bytes()).sum::<usize>() as u64;
+        let indexes = store.dbs.iter().map(|db| db.overhead_bytes() - db.free_bytes()).sum::<usize>() as u64;
         let overhead = store.startup_bytes + clients + indexes;
         Figures {
             used,
