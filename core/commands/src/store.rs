@@ -327,6 +327,15 @@ impl Store {
         self.sessions.iter().flatten().map(Box::as_ref)
     }
 
+    /// Bytes of memory that may be used for everything: the smaller one of `maxmemory` and the platform's limit, less
+    /// what the platform needs to go on working.
+    pub fn memory_limit_bytes(&self) -> Option<u64> {
+        match (self.options.maxmemory, self.platform_limit_bytes()) {
+            (0, platform) => platform,
+            (maxmemory, platform) => Some(platform.map_or(maxmemory, |limit| limit.min(maxmemory))),
+        }
+    }
+
     /// The platform's limit, less what it needs to go on working.
     fn platform_limit_bytes(&self) -> Option<u64> {
         self.environment.heap.limit_bytes().map(|limit| limit - reserve_bytes(limit))
