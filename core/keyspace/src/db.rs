@@ -210,7 +210,7 @@ impl Db {
             Kind::List => self.list(found).encoding(),
             Kind::Set => self.set_at(found).encoding(),
             Kind::SortedSet => self.sorted_set(found).encoding(),
-            kind => unreachable!("there is no {} yet", kind.name()),
+            Kind::Stream => Encoding::Stream,
         }
     }
 

@@ -23,6 +23,7 @@ mod record;
 mod segmented;
 mod set;
 mod slab;
+mod stream;
 mod table;
 mod usage;
 mod value;
@@ -39,6 +40,7 @@ pub use packed::{Offset, Packed, PackedRef};
 pub use record::{Decimal, Records};
 pub use set::{Member, MemberRecord, Set, SetLimits, SetView};
 pub use usage::UsePolicy;
+pub use stream::{BlockLimits, Consumer, EntryRef, Group, Keep, Pending, Stream, StreamId, Trim};
 pub use value::{Encoding, Kind, Owned, Value, parse_integer};
 pub use zset::{LexBound, ScoreTable, SortedSet, SortedSetView, Update};
 

@@ -97,7 +97,6 @@ impl<T: Item> Tree<T> {
     }
 
     /// The item whose key compares as equal.
-    #[cfg(test)]
     pub fn find(&self, compare: impl Fn(T::Key) -> Ordering) -> Option<&T> {
         let mut node = &self.root;
         loop {
@@ -110,6 +109,22 @@ impl<T: Item> Tree<T> {
         }
     }
 
+    /// The same to change, but for its key.
+    pub fn find_mut(&mut self, compare: impl Fn(T::Key) -> Ordering) -> Option<&mut T> {
+        let mut node = &mut self.root;
+        loop {
+            match node {
+                Node::Leaf(items) => {
+                    return items.binary_search_by(|item| compare(item.key())).ok().map(|at| &mut items[at]);
+                }
+                Node::Branch(children) => {
+                    let at = child_of(children, &compare);
+                    node = &mut children[at].node;
+                }
+            }
+        }
+    }
+
     /// The item that has `rank` others before it.
     pub fn get(&self, rank: usize) -> Option<&T> {
         let mut found = None;
@@ -118,6 +133,26 @@ impl<T: Item> Tree<T> {
             ControlFlow::Break(())
         });
         found
+    }
+
+    /// The same to change, but for its key.
+    pub fn get_mut(&mut self, mut rank: usize) -> Option<&mut T> {
+        let mut node = &mut self.root;
+        loop {
+            match node {
+                Node::Leaf(items) => return items.get_mut(rank),
+                Node::Branch(children) => {
+                    let holds = |child: &&mut Child<T>| match rank.checked_sub(child.count as usize) {
+                        Some(rest) => {
+                            rank = rest;
+                            false
+                        }
+                        None => true,
+                    };
+                    node = &mut children.iter_mut().find(holds)?.node;
+                }
+            }
+        }
     }
 
     /// Number of items whose keys lie before a place: `is_before` holds for them, and for no other behind them.
@@ -143,6 +178,14 @@ impl<T: Item> Tree<T> {
             Direction::Forward => self.root.visit_forward(skipped, &mut visit),
             Direction::Backward => self.root.visit_backward(skipped, &mut visit),
         };
+    }
+
+    /// All items in order.
+    pub fn for_each<'a>(&'a self, mut visit: impl FnMut(&'a T)) {
+        self.visit(0, Direction::Forward, |item| {
+            visit(item);
+            ControlFlow::Continue(())
+        });
     }
 
     /// Bytes allocated, without what the items refer to.
@@ -450,6 +493,7 @@ mod tests {
                 let rank = model.partition_point(|&key| key < place);
                 assert_eq!(tree.rank(|key| key < place), rank, "{context:?}");
                 assert_eq!(tree.get(rank), model.get(rank), "{context:?}");
+                assert_eq!(tree.get_mut(rank).copied(), model.get(rank).copied(), "{context:?}");
                 if step % 500 == 0 {
                     depth_and_check(&tree.root);
                     let skipped = rng.usize(..=model.len());

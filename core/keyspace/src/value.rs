@@ -1,6 +1,7 @@
 use crate::{
     OutOfMemory, Parts,
     record::{INLINE_TEXT_LIMIT, Records, copied},
+    stream::Stream,
     table::{Copying, Table},
     zset::ScoreTable,
 };
@@ -55,6 +56,8 @@ pub enum Data {
     Set(Box<Table>),
     /// A sorted set that is not packed.
     SortedSet(Box<ScoreTable>),
+    /// A stream.
+    Stream(Box<Stream>),
 }
 
 impl Data {
@@ -65,6 +68,7 @@ impl Data {
             Data::List(parts) => parts.bytes(),
             Data::Hash(table) | Data::Set(table) => table.bytes(records),
             Data::SortedSet(zset) => zset.bytes(records),
+            Data::Stream(stream) => stream.bytes(),
         }
     }
 
@@ -76,6 +80,7 @@ impl Data {
             Data::List(parts) => parts.free(limit),
             Data::Hash(table) | Data::Set(table) => table.free(records, limit),
             Data::SortedSet(zset) => zset.free(records, limit),
+            Data::Stream(stream) => stream.free(limit),
         }
     }
 
@@ -87,6 +92,7 @@ impl Data {
             Data::Hash(table) => Data::Hash(Box::new(table.copy(copying)?)),
             Data::Set(table) => Data::Set(Box::new(table.copy(copying)?)),
             Data::SortedSet(zset) => Data::SortedSet(Box::new(zset.copy(copying)?)),
+            Data::Stream(stream) => Data::Stream(Box::new(stream.copy()?)),
         })
     }
 }
