@@ -56,6 +56,7 @@ mod server;
 mod sets;
 mod slowlog;
 mod sort;
+mod streams;
 mod strings;
 mod text;
 mod tracking;

@@ -362,6 +362,7 @@ pub static FAMILIES: &[&[Command]] = &[
     crate::lists::COMMANDS,
     crate::zset::COMMANDS,
     crate::geo::COMMANDS,
+    crate::streams::COMMANDS,
     crate::hashes::COMMANDS,
     crate::sets::COMMANDS,
     crate::bitmaps::COMMANDS,

@@ -34,7 +34,7 @@ pub enum Pattern {
     Push(Vec<Pattern>, Rest),
     /// `{k v …}`: an array in RESP2.
     Map(Vec<(Pattern, Pattern)>, Rest),
-    /// `pairs [a 1 b 2]`: an array of pairs; a flat one in RESP2.
+    /// `pairs [a 1 b 2]`: an array of pairs; a flat one in RESP2, or a map in RESP3.
     Pairs(Vec<Pattern>),
     /// `one-of […]`
     OneOf(Vec<Pattern>),
@@ -229,9 +229,17 @@ impl Pattern {
             }
             Pattern::Map(pairs, more) => matches_map(pairs, *more, reply, bindings),
             Pattern::Pairs(items) => {
-                let Reply::Array(replies) = reply else { return false };
-                let pairs: Vec<Reply> = replies.iter().flat_map(|pair| pair.items().unwrap_or(&[]).to_vec()).collect();
-                in_order(items, Rest::Nothing, if pairs.is_empty() { replies } else { &pairs }, bindings)
+                let flat: Vec<Reply> = match reply {
+                    Reply::Map(pairs) => pairs.iter().flat_map(|(name, value)| [name.clone(), value.clone()]).collect(),
+                    Reply::Array(pairs)
+                        if pairs.iter().all(|pair| pair.items().is_some_and(|pair| pair.len() == 2)) =>
+                    {
+                        pairs.iter().flat_map(|pair| pair.items().unwrap_or(&[]).to_vec()).collect()
+                    }
+                    Reply::Array(flat) => flat.clone(),
+                    _ => return false,
+                };
+                in_order(items, Rest::Nothing, &flat, bindings)
             }
             Pattern::OneOf(items) => items.iter().any(|item| item.matches(reply, bindings)),
             Pattern::Bind(name) => {

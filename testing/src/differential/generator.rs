@@ -218,6 +218,8 @@ fn argument(word: &str, random: &mut Random) -> Vec<u8> {
         "score" => score(random),
         "score_bound" => score_bound(random),
         "lex_bound" => lex_bound(random),
+        "stream_id" => stream_id(random),
+        "range_id" => range_id(random),
         "longitude" => format!("{}", (random.below(360_000) as f64 - 180_000.0) / 1e3).into(),
         "latitude" => format!("{}", (random.below(170_000) as f64 - 85_000.0) / 1e3).into(),
         "distance" => random.below(3_000_000).to_string().into(),
@@ -281,6 +283,23 @@ fn score(random: &mut Random) -> Vec<u8> {
         1 => edge(random),
         2..=5 => format!("{}", (random.below(80) as f64 - 40.0) / 4.0).into(),
         _ => (random.below(20) as i64 - 5).to_string().into(),
+    }
+}
+
+fn stream_id(random: &mut Random) -> Vec<u8> {
+    match random.below(12) {
+        0 => edge(random),
+        1..=4 => random.below(60).to_string().into(),
+        _ => format!("{}-{}", random.below(60), random.below(4)).into(),
+    }
+}
+
+fn range_id(random: &mut Random) -> Vec<u8> {
+    match random.below(6) {
+        0 => b"-".to_vec(),
+        1 => b"+".to_vec(),
+        2 => [b"(".to_vec(), stream_id(random)].concat(),
+        _ => stream_id(random),
     }
 }
 
@@ -537,7 +556,11 @@ fn is_unfit(words: &[Vec<u8>]) -> bool {
 /// and for places: what they give is specified only while all members have the same score, or scores that are places.
 fn is_unspecified(words: &[Vec<u8>]) -> bool {
     let is = |word: &Vec<u8>, names: &[&str]| names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
-    is(&words[0], &["BZPOPMIN", "BZPOPMAX", "BZMPOP"])
+    // New entries have the time in their IDs.
+    let has_time =
+        is(&words[0], &["XADD", "XREAD", "XREADGROUP"]) && words.iter().any(|word| is(word, &["*", "BLOCK"]));
+    has_time
+        || is(&words[0], &["BZPOPMIN", "BZPOPMAX", "BZMPOP"])
         || (is(&words[0], &["ZRANK", "ZREVRANK"]) && words.len() > 3)
         || words.iter().any(|word| is(word, &["names", "places"]))
 }

@@ -135,8 +135,8 @@ fn listpack_text_bytes(text: &[u8]) -> u64 {
     }
     let len = text.len() as u64;
     with_back_length(match len {
-        ..64 => 1 + len,
-        ..4096 => 2 + len,
+        0..64 => 1 + len,
+        64..4096 => 2 + len,
         _ => 5 + len,
     })
 }

@@ -123,6 +123,11 @@ impl Group {
         found
     }
 
+    /// The first one that is pending from an ID on.
+    pub fn next_pending(&self, start: StreamId) -> Option<Pending> {
+        self.pending.get(self.pending.rank(|id| id < start)).copied()
+    }
+
     /// Shows the entries that are pending from an ID on, until `visit` breaks.
     pub fn visit_pending(&self, start: StreamId, mut visit: impl FnMut(Pending) -> ControlFlow<()>) {
         visit_from(&self.pending, start, |&pending| visit(pending));
