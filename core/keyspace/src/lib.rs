@@ -39,8 +39,8 @@ pub use ordered::Direction;
 pub use packed::{Offset, Packed, PackedRef};
 pub use record::{Decimal, Records};
 pub use set::{Member, MemberRecord, Set, SetLimits, SetView};
-pub use usage::UsePolicy;
 pub use stream::{BlockLimits, Consumer, EntryRef, Group, Keep, Pending, Stream, StreamId, Trim};
+pub use usage::UsePolicy;
 pub use value::{Encoding, Kind, Owned, Value, parse_integer};
 pub use zset::{LexBound, ScoreTable, SortedSet, SortedSetView, Update};
 
