@@ -59,6 +59,7 @@ mod sort;
 mod streams;
 mod strings;
 mod text;
+mod topology;
 mod tracking;
 mod transactions;
 mod zset;

@@ -375,6 +375,7 @@ pub static FAMILIES: &[&[Command]] = &[
     crate::transactions::COMMANDS,
     crate::pubsub::COMMANDS,
     crate::blocking::COMMANDS,
+    crate::topology::COMMANDS,
 ];
 
 /// All commands.
