@@ -3,13 +3,13 @@
 mod still;
 
 use kayvee_platform::Now;
-use kayvee_server::{Engine, Options};
+use kayvee_server::{Engine, Options, Peer};
 use std::time::Instant;
 
 fn main() {
     const TURNS: u32 = 200_000;
     let mut engine = Engine::new(Options::default(), still::environment(), Now::default());
-    let client = engine.connect(still::peer()).expect("the first client is welcome");
+    let client = engine.connect(Peer { is_local: true, ..Peer::default() }).expect("the first client is welcome");
     for request in
         ["*1\r\n$4\r\nPING\r\n", "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$3\r\nxxx\r\n", "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n"]
     {

@@ -8,7 +8,7 @@
 mod still;
 
 use kayvee_platform::Now;
-use kayvee_server::{Engine, Options};
+use kayvee_server::{Engine, Options, Peer};
 use std::{
     io::{Read, Write},
     process::{Command, Stdio},
@@ -29,7 +29,7 @@ fn resident_bytes() -> u64 {
 /// Inserts all keys and writes the nanoseconds of each, and at last the bytes of memory that they take.
 fn measure(keys: usize) {
     let mut engine = Engine::new(Options::default(), still::environment(), Now::default());
-    let client = engine.connect(still::peer()).expect("the first client is welcome");
+    let client = engine.connect(Peer { is_local: true, ..Peer::default() }).expect("the first client is welcome");
     let mut times_ns = vec![1u32; keys];
     let before = resident_bytes();
     for (number, time_ns) in times_ns.iter_mut().enumerate() {

@@ -1,7 +1,7 @@
 //! What the examples run the engine on: nothing of it moves, so that the engine alone is measured.
 
 use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
-use kayvee_server::{Environment, Peer};
+use kayvee_server::Environment;
 
 /// A clock for where durations do not matter.
 struct StillClock;
@@ -47,9 +47,4 @@ pub fn environment() -> Environment {
         host: &kayvee_commands::NoHost,
         seed: [1; 32],
     }
-}
-
-/// A client on this machine: the protected mode lets no other in.
-pub fn peer() -> Peer {
-    Peer { remote: "127.0.0.1:1".into(), local: "127.0.0.1:6379".into(), is_local: true }
 }
