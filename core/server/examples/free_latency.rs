@@ -31,7 +31,7 @@ fn send(engine: &mut Engine, client: ClientId, words: &[String]) {
 /// Fills a store, and returns how many nanoseconds each turn takes from the removal on until all is freed.
 fn turns(members: usize, add: impl Fn(usize) -> Vec<String>, remove: &str) -> Vec<u64> {
     let mut engine = Engine::new(Options::default(), still::environment(), Now::default());
-    let client = engine.connect(Peer::default()).expect("the first client is welcome");
+    let client = engine.connect(Peer { is_local: true, ..Peer::default() }).expect("the first client is welcome");
     for first in (0..members).step_by(MEMBERS_PER_REQUEST) {
         send(&mut engine, client, &add(first));
     }
