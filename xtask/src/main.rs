@@ -4,6 +4,7 @@
 
 mod clients;
 mod command;
+mod compatibility;
 mod store;
 mod suite;
 
@@ -47,6 +48,7 @@ const SECTIONS: &[Section] = &[
         what: "clippy has nothing to say",
         run: |_| cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"]),
     },
+    Section { name: "docs", what: "docs/compatibility.md is up to date", run: |_| compatibility::check() },
     Section {
         name: "core",
         what: "the tests that need nothing but this host",
@@ -95,6 +97,13 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first() {
         Some((task, rest)) if task == "suite" => suite::main(rest),
+        Some((task, [])) if task == "compatibility" => match compatibility::write() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("xtask: {error}");
+                ExitCode::FAILURE
+            }
+        },
         Some((task, rest)) if task == "test" && !rest.iter().any(|word| word == "-h" || word == "--help") => {
             let (options, names): (Vec<&String>, Vec<&String>) = rest.iter().partition(|word| word.starts_with("--"));
             let known = |name: &&String| SECTIONS.iter().any(|section| section.name == name.as_str());
