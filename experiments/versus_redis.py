@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Kayvee beside redis-server, in one run.
 
-    experiments/versus_redis.py [--target linux|kvm|tcg] [--repetitions 5] [--requests 1000000]
+    experiments/versus_redis.py [--workloads get-set|default-set|large-keys] [--target linux|kvm|tcg]
+                                [--repetitions 5] [--requests 1000000]
 
 Starts both, then alternates: each repetition runs redis-benchmark against one of them while the other is stopped
 (SIGSTOP), and then the other way round. Prints the medians of throughput, their ratio, and the processor time that the
@@ -24,13 +25,33 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
-WORKLOADS = [
-    # (name, redis-benchmark arguments, share of --requests)
-    ("GET, 50 clients", ["-t", "get", "-c", "50"], 0.3),
-    ("SET, 50 clients", ["-t", "set", "-c", "50"], 0.3),
-    ("GET, 50 clients, pipeline 16", ["-t", "get", "-c", "50", "-P", "16"], 3),
-    ("SET, 50 clients, pipeline 16", ["-t", "set", "-c", "50", "-P", "16"], 3),
-]
+# Elements of a large key.
+LARGE = 1_000_000
+
+# By name: what fills the store before each run, and the runs: (name, redis-benchmark arguments, share of --requests).
+WORKLOADS = {
+    "get-set": ([], [
+        ("GET, 50 clients", ["-t", "get", "-c", "50"], 0.3),
+        ("SET, 50 clients", ["-t", "set", "-c", "50"], 0.3),
+        ("GET, 50 clients, pipeline 16", ["-t", "get", "-c", "50", "-P", "16"], 3),
+        ("SET, 50 clients, pipeline 16", ["-t", "set", "-c", "50", "-P", "16"], 3),
+    ]),
+    # All that redis-benchmark runs by itself; each of its lines is a line here.
+    "default-set": ([], [("default set, pipeline 16", ["-P", "16"], 0.5)]),
+    # Keys of a million elements. HGETALL of all of them is few requests, so it is counted in elements.
+    "large-keys": ([
+        ["-n", str(LARGE), "-P", "64", "ZADD", "zset", "__rand_int__", "element:__rand_int__"],
+        ["-n", str(LARGE), "-P", "64", "HSET", "hash", "field:__rand_int__", "value:__rand_int__"],
+        ["-n", str(LARGE), "-P", "64", "RPUSH", "list", "element:__rand_int__"],
+    ], [
+        ("ZADD, 1 million members", ["-P", "16", "ZADD", "zset", "__rand_int__", "element:__rand_int__"], 0.5),
+        ("ZRANGE of 100, 1 million members", ["-P", "16", "ZRANGE", "zset", "500000", "500099"], 0.1),
+        ("HSET, 1 million fields", ["-P", "16", "HSET", "hash", "field:__rand_int__", "other:__rand_int__"], 0.5),
+        ("HGETALL, 1 million fields", ["-c", "1", "HGETALL", "hash"], 0.00002),
+        ("LPUSH, 1 million elements", ["-P", "16", "LPUSH", "list", "element:__rand_int__"], 0.5),
+        ("LRANGE of 100 at the start", ["-P", "16", "LRANGE", "list", "0", "99"], 0.1),
+    ]),
+}
 
 
 def free_port():
@@ -114,12 +135,39 @@ def run(server, arguments, requests):
         sys.exit(f"redis-benchmark failed against {server.name}: {text}")
     server_us = (server.processor_seconds() - before) * 1e6 / requests
     client_us = (usage.ru_utime + usage.ru_stime) * 1e6 / requests
-    rate = float(re.findall(r'^"(?:GET|SET)[^"]*","([\d.]+)"', text, re.M)[0])
-    return rate, server_us, client_us
+    rates = {name: float(rate) for name, rate in re.findall(r'^"([^"]*)","([\d.]+)"', text, re.M)}
+    return rates, server_us, client_us
+
+
+def fill(server, commands):
+    """Empties a store and puts into it what a workload needs."""
+    base = ["redis-benchmark", "-h", server.host, "-p", str(server.port), "-q", "-r", str(10 * LARGE)]
+    for command in [["-n", "1", "-c", "1", "FLUSHALL"], *commands]:
+        subprocess.run([*base, *command], check=True, stdout=subprocess.DEVNULL)
+
+
+def report(name, results, redis, kayvee):
+    """Prints the medians of a run, and of each of its lines if it has several."""
+    rates, costs = {}, {}
+    for server, rows in results.items():
+        rates[server] = {line: statistics.median(row[0][line] for row in rows) for line in rows[0][0]}
+        costs[server] = [statistics.median(row[at] for row in rows) for at in (1, 2)]
+    lines = list(rates[redis])
+    ratios = [rates[kayvee][line] / rates[redis][line] for line in lines]
+    if len(lines) > 1:
+        for line, ratio in zip(lines, ratios):
+            print(f"{line[:32]:32} {'':14} {rates[kayvee][line]:12,.0f} {ratio:6.2f}")
+    for server in (redis, kayvee):
+        rate = statistics.median(rates[server].values())
+        ratio = 1 if server is redis else statistics.median(ratios)
+        server_us, client_us = costs[server]
+        print(f"{name:32} {server.name:14} {rate:12,.0f} {ratio:6.2f} {server_us:10.2f} "
+              f"{server_us / costs[redis][0]:6.2f} {client_us:10.2f}", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", default="get-set", choices=sorted(WORKLOADS))
     parser.add_argument("--target", default="linux", choices=["linux", "kvm", "tcg"])
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--requests", type=int, default=1_000_000, help="scale of a run; pipelined ones take 3 times that")
@@ -130,20 +178,21 @@ def main():
     try:
         redis.pause(), kayvee.pause()
         print(f"{'workload':32} {'':14} {'requests/s':>12} {'ratio':>6} {'server us':>10} {'ratio':>6} {'client us':>10}")
-        for name, arguments, share in WORKLOADS:
+        content, runs = WORKLOADS[options.workloads]
+        for server in (redis, kayvee):
+            server.resume()
+            fill(server, content)
+            server.pause()
+        for name, arguments, share in runs:
             results = {redis: [], kayvee: []}
             for repetition in range(options.repetitions):
                 for server in (redis, kayvee) if repetition % 2 == 0 else (kayvee, redis):
                     server.resume()
                     time.sleep(0.2)  # Let the guest's clock and the scheduler settle after the stop.
-                    results[server].append(run(server, arguments, int(options.requests * share)))
+                    requests = max(int(options.requests * share), 10)
+                    results[server].append(run(server, ["-r", str(10 * LARGE), *arguments] if content else arguments, requests))
                     server.pause()
-            medians = {server: [statistics.median(column) for column in zip(*rows)] for server, rows in results.items()}
-            base = medians[redis]
-            for server in (redis, kayvee):
-                rate, server_us, client_us = medians[server]
-                print(f"{name:32} {server.name:14} {rate:12,.0f} {rate / base[0]:6.2f} {server_us:10.2f} "
-                      f"{server_us / base[1]:6.2f} {client_us:10.2f}", flush=True)
+            report(name, results, redis, kayvee)
     finally:
         redis.stop(), kayvee.stop()
 
