@@ -481,11 +481,12 @@ impl Parts {
         size_of::<Parts>() + self.parts.capacity() * size_of::<Part>() + parts
     }
 
-    /// Frees about `limit` parts; see [`Data::free`].
+    /// Frees as many parts as take the time of `limit` members of other collections; see [`Data::free`].
     pub(crate) fn free(&mut self, limit: usize) -> Option<usize> {
-        let freed = self.parts.len().min(limit);
+        const MEMBERS_PER_PART: usize = 16;
+        let freed = self.parts.len().min(limit.div_ceil(MEMBERS_PER_PART));
         self.parts.truncate(self.parts.len() - freed);
-        self.parts.is_empty().then_some(limit - freed)
+        self.parts.is_empty().then_some(limit.saturating_sub(freed * MEMBERS_PER_PART))
     }
 
     /// A copy.
