@@ -19,11 +19,12 @@ mod listpack;
 mod lzf;
 mod object;
 mod reader;
+pub mod stream;
 mod writer;
 mod ziplist;
 
 pub use digits::Digits;
-pub use listpack::Listpack;
+pub use listpack::{Entry, Listpack};
 pub use object::{Elements, Object, Score, Scored, read};
 pub use reader::{Reader, Text};
 pub use writer::{Compression, Writer};

@@ -21,7 +21,9 @@ const END: u8 = 0xff;
 /// An entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
+    /// A string.
     Text(&'a [u8]),
+    /// A number.
     Integer(i64),
 }
 
@@ -88,24 +90,75 @@ fn tail(len: usize) -> ([u8; 5], usize) {
     (tail, tail_len)
 }
 
+/// Reads entries one by one.
+#[derive(Clone, Copy)]
+pub struct Cursor<'a> {
+    rest: &'a [u8],
+    /// How many there should be, if that is known.
+    count: Option<usize>,
+    passed: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// At the first entry of a listpack, whose head and end are right.
+    pub fn new(bytes: &'a [u8]) -> Result<Cursor<'a>, Error> {
+        let (header, _) = bytes.split_first_chunk::<HEADER>().ok_or(Error::Corrupt)?;
+        let [a, b, c, d, low, high] = *header;
+        let (len, count) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes([low, high]));
+        if len as usize != bytes.len() || bytes.len() == HEADER || bytes.last() != Some(&END) {
+            return Err(Error::Corrupt);
+        }
+        let count = (count != UNKNOWN).then_some(usize::from(count));
+        let cursor = Cursor { rest: &bytes[HEADER..bytes.len() - 1], count, passed: 0 };
+        cursor.check_end()?;
+        Ok(cursor)
+    }
+
+    fn check_end(&self) -> Result<(), Error> {
+        let is_wrong = self.rest.is_empty() && self.count.is_some_and(|count| count != self.passed);
+        if is_wrong { Err(Error::Corrupt) } else { Ok(()) }
+    }
+
+    /// Whether there is no further entry.
+    pub fn is_at_end(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// Number of entries that were read.
+    pub fn passed(&self) -> usize {
+        self.passed
+    }
+
+    /// The next entry.
+    pub fn next(&mut self) -> Result<Entry<'a>, Error> {
+        let (entry, len) = entry(self.rest)?;
+        self.rest = &self.rest[len..];
+        self.passed += 1;
+        self.check_end()?;
+        Ok(entry)
+    }
+
+    /// The next entry, which is a number.
+    pub fn number(&mut self) -> Result<i64, Error> {
+        match self.next()? {
+            Entry::Integer(number) => Ok(number),
+            Entry::Text(_) => Err(Error::Corrupt),
+        }
+    }
+
+    /// The next entry, which is a number of others.
+    pub fn size(&mut self) -> Result<usize, Error> {
+        usize::try_from(self.number()?).map_err(|_| Error::Corrupt)
+    }
+}
+
 /// Visits the entries of a listpack, which must be right in every byte.
 pub fn for_each<E: From<Error>>(bytes: &[u8], mut visit: impl FnMut(Entry<'_>) -> Result<(), E>) -> Result<(), E> {
-    let corrupt = || E::from(Error::Corrupt);
-    let (header, _) = bytes.split_first_chunk::<HEADER>().ok_or_else(corrupt)?;
-    let [a, b, c, d, low, high] = *header;
-    let (len, count) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes([low, high]));
-    if len as usize != bytes.len() || bytes.len() == HEADER || bytes.last() != Some(&END) {
-        return Err(corrupt());
+    let mut cursor = Cursor::new(bytes)?;
+    while !cursor.is_at_end() {
+        visit(cursor.next()?)?;
     }
-    let mut rest = &bytes[HEADER..bytes.len() - 1];
-    let mut seen = 0;
-    while !rest.is_empty() {
-        let (entry, len) = entry(rest)?;
-        visit(entry)?;
-        rest = &rest[len..];
-        seen += 1;
-    }
-    if count != UNKNOWN && usize::from(count) != seen { Err(corrupt()) } else { Ok(()) }
+    Ok(())
 }
 
 /// A listpack that is being written. From the first entry that finds no memory on it takes no more, and
@@ -181,6 +234,19 @@ impl Listpack {
         }
         [head, data, &tail[..tail_len]].iter().for_each(|part| self.bytes.extend_from_slice(part));
         self.count += 1;
+    }
+
+    /// Adds all entries of another one.
+    pub fn append(&mut self, other: Listpack) {
+        let entries = other.bytes.get(HEADER..).unwrap_or_default();
+        self.failed = self.failed || other.failed || self.bytes.try_reserve(HEADER + entries.len() + 1).is_err();
+        if !self.failed && !entries.is_empty() {
+            if self.bytes.is_empty() {
+                self.bytes.extend_from_slice(&[0; HEADER]);
+            }
+            self.bytes.extend_from_slice(entries);
+            self.count += other.count;
+        }
     }
 
     /// The bytes.

@@ -1,6 +1,6 @@
 //! Values as a whole.
 
-use crate::{Error, Reader, Text, intset, kind, listpack, listpack::Entry, ziplist};
+use crate::{Error, Reader, Text, intset, kind, listpack, listpack::Entry, stream::Stream, ziplist};
 
 /// A value.
 #[derive(Debug)]
@@ -12,6 +12,7 @@ pub enum Object<'a> {
     /// Fields and values in turn.
     Hash(Elements<'a>),
     SortedSet(Scored<'a>),
+    Stream(Stream<'a>),
 }
 
 /// Elements that are read as they are visited.
@@ -78,6 +79,9 @@ pub fn read(bytes: &[u8]) -> Result<Object<'_>, Error> {
         kind::ZSET_2 => Object::SortedSet(Scored(ScoredForm::Binary(reader.len()?, reader))),
         kind::ZSET_ZIPLIST => Object::SortedSet(Scored(ScoredForm::Packed(Form::Ziplist(reader.text()?)))),
         kind::ZSET_LISTPACK => Object::SortedSet(Scored(ScoredForm::Packed(Form::Listpack(reader.text()?)))),
+        kind::STREAM_LISTPACKS => Object::Stream(Stream { reader, version: 1 }),
+        kind::STREAM_LISTPACKS_2 => Object::Stream(Stream { reader, version: 2 }),
+        kind::STREAM_LISTPACKS_3 => Object::Stream(Stream { reader, version: 3 }),
         _ => return Err(Error::Corrupt),
     })
 }
