@@ -110,7 +110,12 @@ fn shown(commands: &[&str]) -> String {
 /// The lines of a file of the repository, without empty ones and comments.
 fn lines(path: &str) -> io::Result<Vec<String>> {
     let text = fs::read_to_string(root().join(path))?;
-    Ok(text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).map(String::from).collect())
+    Ok(text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(String::from)
+        .collect())
 }
 
 /// What is written about differences.

@@ -6,7 +6,7 @@ use crate::{
     table::{Begin, Categories, Command, Find, Flags, KeyFlags, Keys},
 };
 use alloc::vec::Vec;
-use kayvee_keyspace::{Decimal, EntryRef, Kind, Stream, StreamId, parse_integer};
+use kayvee_keyspace::{BlockLimits, Decimal, EntryRef, Kind, Stream, StreamId, parse_integer};
 use kayvee_resp::{Request, Writer};
 
 mod claim;
@@ -320,6 +320,12 @@ static XINFO: &[Command] = &[
         ..ROW
     },
 ];
+
+/// Where blocks of a stream end, by the `stream-node-max-*` options.
+pub fn block_limits(context: &Context<'_>) -> BlockLimits {
+    let options = &context.store.options;
+    BlockLimits { bytes: options.stream_node_max_bytes, entries: options.stream_node_max_entries }
+}
 
 /// Longest text of an ID that is looked at.
 const ID_LIMIT: usize = 127;

@@ -236,6 +236,18 @@ impl Db {
         self.records.set_use_field(found.record, used);
     }
 
+    /// Says when a key was used last, where that is what is remembered.
+    pub fn set_last_use(&mut self, found: Found, last_ms: u64) {
+        let field = self.usage.of_last_use(last_ms);
+        field.into_iter().for_each(|field| self.records.set_use_field(found.record, field));
+    }
+
+    /// Says how often a key is used, where that is what is remembered.
+    pub fn set_frequency(&mut self, found: Found, counter: u8, now_ms: u64) {
+        let field = self.usage.of_frequency(counter, now_ms);
+        field.into_iter().for_each(|field| self.records.set_use_field(found.record, field));
+    }
+
     /// Seconds since a key was last used.
     pub fn idle_s(&self, found: Found, now_ms: u64) -> u32 {
         Usage::idle_s(self.records.use_field(found.record), now_ms)

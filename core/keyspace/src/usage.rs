@@ -71,6 +71,16 @@ impl Usage {
         counter.saturating_add(u8::from(self.rng.f64() < likelihood))
     }
 
+    /// The field of a record that was used last at this time, where that is what is remembered.
+    pub fn of_last_use(&self, last_ms: u64) -> Option<u32> {
+        (self.policy == UsePolicy::Recency).then(|| seconds(last_ms))
+    }
+
+    /// The field of a record with this counter, where that is what is remembered.
+    pub fn of_frequency(&self, counter: u8, now_ms: u64) -> Option<u32> {
+        (self.policy != UsePolicy::Recency).then(|| frequency_field(now_ms, counter))
+    }
+
     /// The counter in a field, as it is by now. Where recency is remembered it means nothing.
     pub fn frequency(&self, field: u32, now_ms: u64) -> u8 {
         match self.policy {

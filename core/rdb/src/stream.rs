@@ -193,15 +193,18 @@ fn read_block<E: From<Error>>(
         let (ms, seq) = (cursor.number()? as u64, cursor.number()? as u64);
         let id = Id { ms: block.ms.wrapping_add(ms), seq: block.seq.wrapping_add(seq) };
         let has_names = flags & SAME_NAMES == 0;
-        let len = if has_names { cursor.size()? } else { names.len() };
+        let own_names = if has_names { cursor.size()? } else { 0 };
         fields.clear();
-        for at in 0..len {
+        for _ in 0..own_names {
             fields.try_reserve(2).map_err(Error::from)?;
-            fields.push(if has_names { cursor.next()? } else { names[at] });
-            fields.push(cursor.next()?);
+            fields.extend([cursor.next()?, cursor.next()?]);
+        }
+        for name in names.iter().filter(|_| !has_names) {
+            fields.try_reserve(2).map_err(Error::from)?;
+            fields.extend([*name, cursor.next()?]);
         }
         let passed = cursor.passed() - start;
-        if cursor.number()? != passed as i64 || flags & !(DELETED | SAME_NAMES) != 0 || len == 0 {
+        if cursor.number()? != passed as i64 || flags & !(DELETED | SAME_NAMES) != 0 || fields.is_empty() {
             return Err(corrupt());
         }
         let is_deleted = flags & DELETED != 0;

@@ -1,8 +1,10 @@
 //! Bytes to values.
 
-use crate::{Context, Error, EventClass, Outcome, args, double, lists};
+use crate::{Context, Error, EventClass, Outcome, args, double, lists, streams};
+use alloc::{boxed::Box, vec::Vec};
 use kayvee_keyspace::{
-    Collection, Decimal, Expiry, Hash, List, ListEnd, OutOfMemory, Owned, Packed, Records, Set, SortedSet, Value,
+    BlockLimits, Collection, Decimal, Expiry, Hash, List, ListEnd, OutOfMemory, Owned, Packed, Pending, Records, Set,
+    SortedSet, Stream, StreamId, Value,
 };
 use kayvee_platform::Heap;
 use kayvee_rdb::{Elements, Object, Score, Scored, kind};
@@ -15,27 +17,27 @@ struct Options {
     /// Whether the time to live is a time since 1970.
     is_absolute: bool,
     idle_s: Option<u64>,
+    /// How often the key is used, on Redis' logarithmic scale.
+    frequency: Option<u8>,
 }
 
 impl Options {
     fn parse(request: Request<'_>) -> Result<Options, Error> {
         const BAD_IDLE: Error = Error::text("ERR Invalid IDLETIME value, must be >= 0");
         const BAD_FREQUENCY: Error = Error::text("ERR Invalid FREQ value, must be >= 0 and <= 255");
-        let mut options = Options { replaces: false, is_absolute: false, idle_s: None };
-        let mut has_frequency = false;
+        let mut options = Options { replaces: false, is_absolute: false, idle_s: None, frequency: None };
         let mut words = request.from(4);
         while let Some(word) = words.next() {
             match () {
                 () if args::is(word, "replace") => options.replaces = true,
                 () if args::is(word, "absttl") => options.is_absolute = true,
-                () if args::is(word, "idletime") && !has_frequency => {
+                () if args::is(word, "idletime") && options.frequency.is_none() => {
                     let idle_s = args::integer(words.next().ok_or(Error::SYNTAX)?)?;
                     options.idle_s = Some(u64::try_from(idle_s).map_err(|_| BAD_IDLE)?);
                 }
                 () if args::is(word, "freq") && options.idle_s.is_none() => {
                     let frequency = args::integer(words.next().ok_or(Error::SYNTAX)?)?;
-                    // It has a meaning under the policies for it only, which count uses.
-                    has_frequency = u8::try_from(frequency).map(|_| true).map_err(|_| BAD_FREQUENCY)?;
+                    options.frequency = Some(u8::try_from(frequency).map_err(|_| BAD_FREQUENCY)?);
                 }
                 () => return Err(Error::SYNTAX),
             }
@@ -70,8 +72,13 @@ pub fn restore(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             context.remove(key, found);
         }
     } else {
-        if let (Some(idle_s), Some(found)) = (options.idle_s, context.find(key)) {
-            context.db().touch(found, now_ms.saturating_sub(idle_s.saturating_mul(1000)));
+        if let Some(found) = context.find(key) {
+            if let Some(idle_s) = options.idle_s {
+                context.db().set_last_use(found, now_ms.saturating_sub(idle_s.saturating_mul(1000)));
+            }
+            if let Some(frequency) = options.frequency {
+                context.db().set_frequency(found, frequency, now_ms);
+            }
         }
         if let Some(at) = expires_ms {
             let at = Decimal::unsigned(at);
@@ -177,6 +184,12 @@ fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], expiry: Option<Expir
                 })
             })
         }
+        Object::Stream(mut value) => {
+            let limits = streams::block_limits(context);
+            build(context, key, expiry, |stream: &mut Box<Stream>, _| {
+                fill_stream(stream, &mut value, &mut room, limits)
+            })
+        }
         Object::SortedSet(scored) => {
             let limits = options.zset_limits();
             build(context, key, expiry, |set: &mut SortedSet, records| {
@@ -216,6 +229,91 @@ fn fill_sorted(
         };
         add(member, score.ok_or(Failure::Corrupt)?)
     })
+}
+
+fn stream_id(id: kayvee_rdb::stream::Id) -> StreamId {
+    StreamId { ms: id.ms, seq: id.seq }
+}
+
+fn fill_stream(
+    stream: &mut Stream,
+    value: &mut kayvee_rdb::stream::Stream<'_>,
+    room: &mut Room,
+    limits: BlockLimits,
+) -> Result<(), Failure> {
+    let mut texts = Vec::new();
+    value.entries(|id, fields| {
+        room.check()?;
+        // One behind the other, since numbers have no text of their own.
+        texts.clear();
+        let mut ends = Vec::new();
+        ends.try_reserve_exact(fields.len()).map_err(kayvee_rdb::Error::from)?;
+        for field in fields {
+            field.with_text(|text| {
+                texts.try_reserve(text.len()).map_err(kayvee_rdb::Error::from)?;
+                texts.extend_from_slice(text);
+                ends.push(texts.len());
+                Ok::<(), Failure>(())
+            })?;
+        }
+        let text = |at: usize| &texts[at.checked_sub(1).map_or(0, |before| ends[before])..ends[at]];
+        let pairs = (0..ends.len() / 2).map(|pair| (text(2 * pair), text(2 * pair + 1)));
+        Ok::<(), Failure>(stream.append(stream_id(id), pairs, limits)?)
+    })?;
+    let head = value.head()?;
+    if head.len != stream.len() || stream_id(head.last_id) < stream.last_id {
+        return Err(Failure::Corrupt);
+    }
+    (stream.last_id, stream.max_deleted_id) = (stream_id(head.last_id), stream_id(head.max_deleted_id));
+    stream.entries_added = head.entries_added;
+    for _ in 0..value.count()? {
+        fill_group(stream, value, room)?;
+    }
+    Ok(())
+}
+
+fn fill_group(stream: &mut Stream, value: &mut kayvee_rdb::stream::Stream<'_>, room: &mut Room) -> Result<(), Failure> {
+    let read = value.group()?;
+    if !stream.add_group(read.name.as_bytes(), stream_id(read.last_id), read.entries_read)? {
+        return Err(Failure::Corrupt);
+    }
+    let group = stream.group_mut(read.name.as_bytes()).expect("it was just added");
+    // In order, each with its consumer, once that is known.
+    let mut pending: Vec<(kayvee_rdb::stream::Pending, Option<u32>)> = Vec::new();
+    for _ in 0..value.count()? {
+        room.check()?;
+        let next = value.pending()?;
+        if pending.last().is_some_and(|(last, _)| last.id >= next.id) {
+            return Err(Failure::Corrupt);
+        }
+        pending.try_reserve(1).map_err(kayvee_rdb::Error::from)?;
+        pending.push((next, None));
+    }
+    for _ in 0..value.count()? {
+        room.check()?;
+        let read = value.consumer()?;
+        let (place, is_new) = group.add_consumer(read.name.as_bytes(), read.seen_ms)?;
+        if !is_new {
+            return Err(Failure::Corrupt);
+        }
+        group.consumer_mut(place).active_ms = read.active_ms;
+        for _ in 0..value.count()? {
+            let id = value.pending_id()?;
+            let at = pending.binary_search_by(|(pending, _)| pending.id.cmp(&id)).map_err(|_| Failure::Corrupt)?;
+            if pending[at].1.replace(place).is_some() {
+                return Err(Failure::Corrupt);
+            }
+        }
+    }
+    for (pending, consumer) in pending {
+        group.deliver(Pending {
+            id: stream_id(pending.id),
+            consumer: consumer.ok_or(Failure::Corrupt)?,
+            delivered_ms: pending.delivered_ms,
+            deliveries: pending.deliveries,
+        })?;
+    }
+    Ok(())
 }
 
 /// Makes a collection, which must have members, for a key.

@@ -32,7 +32,19 @@ fn fill(harness: &mut Harness, seed: u64) -> Vec<&'static str> {
         harness.run(&format!("HSET bighash f{number} {number} {number} {long}"));
         harness.run(&format!("ZADD bigzset {number} m{number} {}.25 n{number}", rng.i32(..)));
     }
-    Vec::from(["int", "text", "list", "intset", "set", "hash", "zset", "biglist", "bigset", "bighash", "bigzset"])
+    for number in 0..rng.usize(1..150) {
+        let name = rng.choice(["a", "b", "c"]).unwrap();
+        harness.run(&format!("XADD stream {}-* name {number} {name} {long}", 1000 + number / 3));
+    }
+    harness.run("XDEL stream 1000-0");
+    harness.run("XGROUP CREATE stream group 1000-1");
+    harness.run("XGROUP CREATE stream other $ ENTRIESREAD 5");
+    harness.run("XREADGROUP GROUP group alice COUNT 3 STREAMS stream >");
+    harness.run("XREADGROUP GROUP group bob COUNT 2 STREAMS stream >");
+    harness.run("XGROUP CREATECONSUMER stream other idle");
+    Vec::from([
+        "stream", "int", "text", "list", "intset", "set", "hash", "zset", "biglist", "bigset", "bighash", "bigzset",
+    ])
 }
 
 /// What a key holds, in an order that is the same for the same content.
@@ -43,6 +55,7 @@ fn shown(harness: &mut Harness, key: &str) -> (String, Vec<String>) {
         "+list" => format!("LRANGE {key} 0 -1"),
         "+set" => format!("SMEMBERS {key}"),
         "+hash" => format!("HGETALL {key}"),
+        "+stream" => return (harness.run(&format!("XINFO STREAM {key} FULL")), Vec::new()),
         "+zset" => format!("ZRANGE {key} 0 -1 WITHSCORES"),
         other => panic!("{other}"),
     };
@@ -93,7 +106,7 @@ fn mutated_payloads_do_no_harm() {
     let payloads: Vec<Vec<u8>> = keys.into_iter().map(|key| dumped(&mut harness, key)).collect();
     for seed in 0..4000 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let mut payload = rng.choice(&payloads[..7]).unwrap().clone();
+        let mut payload = rng.choice(&payloads[..8]).unwrap().clone();
         payload.truncate(payload.len() - kayvee_rdb::FOOTER);
         if rng.u8(..20) == 0 {
             payload = rng.choice(&payloads).unwrap().clone();

@@ -1,34 +1,42 @@
 //! Values to bytes.
 
-use crate::{Context, Error, double::DoubleText, lists, strings::with_text};
+use crate::{Context, Error, double::DoubleText, lists, streams, strings::with_text};
 use alloc::vec::Vec;
+use core::ops::ControlFlow;
 use kayvee_keyspace::{
-    Db, Direction, Found, HashView, IntsetRef, Kind, ListView, PartLimit, SetView, SortedSetView, Value,
+    BlockLimits, Db, Direction, Found, Group, HashView, IntsetRef, Kind, ListView, PartLimit, SetView, SortedSetView,
+    Stream, StreamId, Value,
 };
-use kayvee_rdb::{Compression, Listpack, Writer, kind};
+use kayvee_rdb::{Compression, Listpack, Writer, kind, stream};
 
 /// The value at a key as `RESTORE` takes it.
 pub fn payload(context: &mut Context<'_>, found: Found) -> Result<Vec<u8>, Error> {
     if context.db().bytes_of(found) as u64 > context.store.data_room_bytes() {
         return Err(Error::OUT_OF_MEMORY);
     }
-    let limit = lists::limit(context);
+    let limits = Limits { list: lists::limit(context), stream: streams::block_limits(context) };
     let compression = Compression::On;
-    write(context.db(), found, limit, compression)
+    write(context.db(), found, limits, compression)
 }
 
-fn write(db: &Db, found: Found, limit: PartLimit, compression: Compression) -> Result<Vec<u8>, Error> {
+/// How large the parts of values are.
+struct Limits {
+    list: PartLimit,
+    stream: BlockLimits,
+}
+
+fn write(db: &Db, found: Found, limits: Limits, compression: Compression) -> Result<Vec<u8>, Error> {
     let written = match db.kind(found) {
         Kind::String => {
             let mut writer = Writer::new(kind::STRING, compression);
             write_value(&mut writer, db.value(found));
             writer.finish()
         }
-        Kind::List => write_list(db.list(found), limit, compression),
+        Kind::List => write_list(db.list(found), limits.list, compression),
         Kind::Hash => write_hash(db.hash(found), compression),
         Kind::Set => write_set(db.set_at(found), compression),
         Kind::SortedSet => write_sorted_set(db.sorted_set(found), compression),
-        Kind::Stream => return Err(Error::text("ERR streams cannot be dumped yet")),
+        Kind::Stream => write_stream(db.stream(found), limits.stream, compression),
     };
     // Only memory can be missing.
     written.map_err(|_| Error::OUT_OF_MEMORY)
@@ -152,4 +160,58 @@ fn write_sorted_set(set: SortedSetView<'_>, compression: Compression) -> Result<
         writer.double(score);
     });
     writer.finish()
+}
+
+fn id_of(id: StreamId) -> stream::Id {
+    stream::Id { ms: id.ms, seq: id.seq }
+}
+
+fn write_stream(value: &Stream, limits: BlockLimits, compression: Compression) -> Result<Vec<u8>, kayvee_rdb::Error> {
+    let limit = stream::BlockLimit { bytes: limits.bytes, entries: limits.entries };
+    let mut blocks = stream::Blocks::new(limit, compression);
+    let mut fields: Vec<(&[u8], &[u8])> = Vec::new();
+    let mut result = Ok(());
+    value.visit(StreamId::MIN, StreamId::MAX, Direction::Forward, |entry| {
+        fields.clear();
+        result = fields.try_reserve(entry.len()).map_err(kayvee_rdb::Error::from).and_then(|()| {
+            entry.for_each(|name, value| fields.push((name, value)));
+            blocks.push(id_of(entry.id()), &fields)
+        });
+        if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    result?;
+    let mut writer = Writer::new(kind::STREAM_LISTPACKS_3, compression);
+    blocks.finish(&mut writer)?;
+    writer.stream_head(stream::Head {
+        len: value.len(),
+        last_id: id_of(value.last_id),
+        first_id: id_of(value.first_id()),
+        max_deleted_id: id_of(value.max_deleted_id),
+        entries_added: value.entries_added,
+    });
+    writer.len(value.groups().len() as u64);
+    value.groups().iter().for_each(|group| write_group(&mut writer, group));
+    writer.finish()
+}
+
+fn write_group(writer: &mut Writer, group: &Group) {
+    writer.group(group.name(), id_of(group.last_id), group.entries_read);
+    writer.len(group.pending_len() as u64);
+    group.visit_pending(StreamId::MIN, |pending| {
+        writer.pending(stream::Pending {
+            id: id_of(pending.id),
+            delivered_ms: pending.delivered_ms,
+            deliveries: pending.deliveries,
+        });
+        ControlFlow::Continue(())
+    });
+    writer.len(group.consumers().len() as u64);
+    for consumer in group.consumers() {
+        writer.consumer(consumer.name(), consumer.seen_ms, consumer.active_ms);
+        writer.len(consumer.pending_len() as u64);
+        consumer.visit_pending(StreamId::MIN, |id| {
+            writer.pending_id(id_of(id));
+            ControlFlow::Continue(())
+        });
+    }
 }

@@ -3,7 +3,7 @@
 use super::{INVALID_ID, PartialId, id, ids, partial_id, reply_id};
 use crate::{Context, Error, EventClass, Outcome, args};
 use alloc::boxed::Box;
-use kayvee_keyspace::{BlockLimits, Keep, Kind, Stream, StreamId, Trim};
+use kayvee_keyspace::{Keep, Kind, Stream, StreamId, Trim};
 use kayvee_resp::Request;
 
 const TOO_SMALL: Error =
@@ -159,10 +159,7 @@ pub fn xadd(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         return Err(EXHAUSTED);
     }
     let id = new_id.choose(last, context.now_ms()).ok_or(TOO_SMALL)?;
-    let limits = BlockLimits {
-        bytes: context.store.options.stream_node_max_bytes,
-        entries: context.store.options.stream_node_max_entries,
-    };
+    let limits = super::block_limits(context);
     let trim = options.trim(limits.entries);
     let arg = move |at| request.get(at).unwrap_or_default();
     let pairs = (0..fields / 2).map(move |pair| (arg(first + 2 * pair), arg(first + 2 * pair + 1)));
