@@ -27,12 +27,14 @@ pub struct Context<'a> {
     pub origin: Origin,
     /// Whether the command has not been answered, since its client waits for something.
     pub(crate) is_blocked: bool,
+    /// Whether the reply is a message, which comes even to a client that wants no replies.
+    pub(crate) is_message: bool,
 }
 
 impl<'a> Context<'a> {
     /// For one command of the client in `slot`, whose reply is written to `reply`.
     pub fn new(store: &'a mut Store, reply: Writer<'a>, slot: u32, origin: Origin) -> Context<'a> {
-        Context { store, reply, slot, origin, is_blocked: false }
+        Context { store, reply, slot, origin, is_blocked: false, is_message: false }
     }
 
     /// The client that sent the command.

@@ -3,6 +3,7 @@
 use crate::{
     Context, Error, Outcome,
     args::{copied, integer, is, lower_case},
+    digest,
     error::c_text,
     options::parse_memory,
     server::rewrite_config,
@@ -13,6 +14,8 @@ use kayvee_resp::Request;
 
 const HELP: &[(&str, &str)] = &[
     ("CONFIG-REWRITE-FORCE-ALL", "Writes all options to the configuration file, even those at their defaults."),
+    ("DIGEST", "Returns a number that is the same for the same data."),
+    ("DIGEST-VALUE <key> [<key> ...]", "Returns such a number for each value."),
     ("ERROR <message>", "Replies with this error."),
     ("LOG <message>", "Writes a line to the log."),
     ("OBJECT <key>", "Shows how a value is stored."),
@@ -39,6 +42,8 @@ pub fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     }
     match (&request[1], request.len()) {
         (sub, 2) if is(sub, "config-rewrite-force-all") => return rewrite_config(context, true),
+        (sub, 2) if is(sub, "digest") => return digest::of_everything(context),
+        (sub, 3..) if is(sub, "digest-value") => return digest::of_values(context, request),
         (sub, 3) if is(sub, "error") => return Err(Error::showing("", &request[2], "")),
         (sub, 3) if is(sub, "log") => {
             log::warn!("DEBUG LOG: {}", request[2].escape_ascii());

@@ -41,21 +41,17 @@ impl Store {
                 context.session().close = Some(Close::AfterOutput);
             }
         }
-        let is_blocked = context.is_blocked;
+        let (is_blocked, is_message) = (context.is_blocked, context.is_message);
         self.running = outer;
         let messages = core::mem::take(&mut self.messages_to_running);
         let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return false };
+        if session.reply_mode != ReplyMode::On && !is_message {
+            output.truncate(start);
+        }
         match session.reply_mode {
-            ReplyMode::On => {}
-            ReplyMode::Off => output.truncate(start),
-            ReplyMode::SkipNext => {
-                output.truncate(start);
-                session.reply_mode = ReplyMode::Skip;
-            }
-            ReplyMode::Skip => {
-                output.truncate(start);
-                session.reply_mode = ReplyMode::On;
-            }
+            ReplyMode::On | ReplyMode::Off => {}
+            ReplyMode::SkipNext => session.reply_mode = ReplyMode::Skip,
+            ReplyMode::Skip => session.reply_mode = ReplyMode::On,
         }
         if !messages.is_empty() && output.try_reserve(messages.len()).is_ok() {
             output.extend_from_slice(&messages);

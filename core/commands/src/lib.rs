@@ -36,6 +36,7 @@ mod client;
 mod command_command;
 mod connection;
 mod debug;
+mod digest;
 mod double;
 mod dump;
 mod generic;

@@ -306,6 +306,7 @@ fn sunsubscribe(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 fn subscribe_to(context: &mut Context<'_>, request: Request<'_>, scope: Scope) -> Outcome {
+    context.is_message = true;
     if context.origin == crate::Origin::Script {
         return Err(Error::text("ERR This Redis command is not allowed from script"));
     }
@@ -337,6 +338,7 @@ fn confirm(reply: &mut Writer<'_>, what: &[u8], name: Option<&[u8]>, count: usiz
 }
 
 fn unsubscribe_from(context: &mut Context<'_>, request: Request<'_>, scope: Scope) -> Outcome {
+    context.is_message = true;
     let slot = context.slot;
     if request.len() == 1 {
         let names = core::mem::take(&mut context.session().subscriptions.names[scope as usize]);
