@@ -3,7 +3,7 @@
 use crate::{
     Context, Error, Outcome,
     args::{copied, integer, is, lower_case},
-    digest,
+    digest, dump,
     error::c_text,
     options::parse_memory,
     server::rewrite_config,
@@ -13,6 +13,7 @@ use kayvee_keyspace::{Expiry, Kind, Owned, Value};
 use kayvee_resp::Request;
 
 const HELP: &[(&str, &str)] = &[
+    ("CHANGE-REPL-ID", "Takes another name for this run."),
     ("CONFIG-REWRITE-FORCE-ALL", "Writes all options to the configuration file, even those at their defaults."),
     ("DIGEST", "Returns a number that is the same for the same data."),
     ("DIGEST-VALUE <key> [<key> ...]", "Returns such a number for each value."),
@@ -20,12 +21,14 @@ const HELP: &[(&str, &str)] = &[
     ("LOG <message>", "Writes a line to the log."),
     ("OBJECT <key>", "Shows how a value is stored."),
     ("PANIC", "Ends the server as a bug would."),
+    ("PAUSE-CRON <0|1>", "Stops what happens in the background, or lets it go on."),
     ("POPULATE <count> [<prefix>] [<size>]", "Makes keys that are not there yet."),
     ("PROTOCOL <type>", "Replies with a value of each kind of the protocol."),
     (
         "QUICKLIST-PACKED-THRESHOLD <size>",
         "Takes a size in bytes. It changes nothing: long elements need no other form.",
     ),
+    ("RELOAD", "Makes all values anew from their dumps."),
     ("SET-ACTIVE-EXPIRE <0|1>", "Switches the search for expired keys off or on."),
     ("SLEEP <seconds>", "Does nothing for a time, and serves nobody."),
     ("STRINGMATCH-LEN <len> <pattern>", "Matches a string of this many letters against a pattern."),
@@ -57,6 +60,18 @@ pub fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             const RANGE: Error = Error::text("ERR argument must be a memory value bigger than 1 and smaller than 4gb");
             let bytes = parse_memory(&request[2]).filter(|bytes| *bytes < 1 << 32);
             bytes.ok_or(RANGE)?;
+            context.reply.ok();
+        }
+        (sub, 3) if is(sub, "pause-cron") => {
+            context.store.pauses_cron = integer(&request[2])? != 0;
+            context.reply.ok();
+        }
+        (sub, 2) if is(sub, "reload") => {
+            dump::reload(context)?;
+            context.reply.ok();
+        }
+        (sub, 2) if is(sub, "change-repl-id") => {
+            context.store.renew_run_id();
             context.reply.ok();
         }
         (sub, 3) if is(sub, "set-active-expire") => {

@@ -166,6 +166,10 @@ impl Context<'_> {
         if !has_room {
             return self.store.reject(command, Error::OUT_OF_MEMORY).map(|()| None);
         }
+        if self.store.options.min_replicas_to_write > 0 && self.lacks_replicas(command) {
+            const NO_REPLICAS: Error = Error::text("NOREPLICAS Not enough good replicas to write.");
+            return self.store.reject(command, NO_REPLICAS).map(|()| None);
+        }
         if listens && self.origin == Origin::Client && !crate::pubsub::is_allowed_while_listening(container) {
             let name = full_name(container, sub);
             let text = format!(
@@ -174,6 +178,16 @@ impl Context<'_> {
             return self.store.reject(command, text.into()).map(|()| None);
         }
         Ok(Some(command))
+    }
+}
+
+impl Context<'_> {
+    /// Whether a command needs replicas, of which there are none. What is in a transaction was looked at with `EXEC`.
+    fn lacks_replicas(&mut self, command: &Command) -> bool {
+        let transaction = self.session().transaction.as_ref();
+        let writes = command.flags.contains(Flags::WRITE)
+            || (command.name == "exec" && transaction.is_some_and(|transaction| transaction.writes));
+        writes && self.origin != Origin::Transaction
     }
 }
 

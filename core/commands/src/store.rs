@@ -205,6 +205,8 @@ pub struct Store {
     /// Databases that were flushed and are being freed, and how many values of such ones were freed in slices.
     pub(crate) flushed: Vec<Db>,
     pub(crate) freed_in_flushed: u64,
+    /// Whether nothing happens in the background, by `DEBUG PAUSE-CRON`.
+    pub pauses_cron: bool,
     hash_key: HashKey,
 }
 
@@ -227,7 +229,7 @@ impl Store {
         let word = |at: usize| u64::from_le_bytes(environment.seed[at..at + 8].try_into().expect("eight bytes"));
         let hash_key = HashKey(word(0), word(8));
         let mut rng = fastrand::Rng::with_seed(word(16));
-        let run_id = (0..40).map(|_| char::from(b"0123456789abcdef"[rng.usize(..16)])).collect();
+        let run_id = new_run_id(&mut rng);
         let dbs = (0..options.databases).map(|_| Db::new(hash_key)).collect();
         let mut commands = ByName::default();
         for (old, new) in &options.renamed_commands {
@@ -274,6 +276,7 @@ impl Store {
             eviction_since_ns: None,
             flushed: Vec::new(),
             freed_in_flushed: 0,
+            pauses_cron: false,
             hash_key,
         };
         store.apply_use_policy();
@@ -407,6 +410,17 @@ impl Store {
     /// Here room in pages counts as used, since not every record can take it.
     fn platform_excess_bytes(&self) -> u64 {
         self.platform_limit_bytes().map_or(0, |limit| self.environment.heap.used_bytes().saturating_sub(limit))
+    }
+}
+
+fn new_run_id(rng: &mut fastrand::Rng) -> String {
+    (0..40).map(|_| char::from(b"0123456789abcdef"[rng.usize(..16)])).collect()
+}
+
+impl Store {
+    /// Takes another name for this run.
+    pub fn renew_run_id(&mut self) {
+        self.run_id = new_run_id(&mut self.rng);
     }
 }
 

@@ -57,6 +57,8 @@ pub struct Transaction {
     pub requests: Vec<u8>,
     /// How many there are.
     pub len: usize,
+    /// Whether one of them may change data.
+    pub writes: bool,
     /// Whether one of them may change data, or would be replicated.
     pub may_replicate: bool,
     /// Whether one of them may need memory.
@@ -86,6 +88,7 @@ pub fn queue(context: &mut Context<'_>, command: &Command, request: Request<'_>)
         transaction.len += 1;
         transaction.may_replicate |= may_replicate;
         transaction.needs_memory |= command.flags.contains(Flags::DENYOOM);
+        transaction.writes |= command.flags.contains(Flags::WRITE);
     }
     context.reply.simple("QUEUED");
     Ok(())

@@ -381,7 +381,7 @@ impl Engine {
             self.store.set_pause(None);
             self.release_held();
         }
-        if now_ns >= self.next_cron_ns {
+        if now_ns >= self.next_cron_ns && !self.store.pauses_cron {
             let again = self.expire_round();
             let period_ns = if again { EXPIRE_AGAIN_NS } else { SECOND_NS / u64::from(self.store.options.hz) };
             self.next_cron_ns = now_ns + period_ns;
@@ -635,7 +635,8 @@ impl Engine {
         let store = &self.store;
         let bounds_clients = store.clients > 0 && store.clients_memory_limit_bytes().is_some();
         let has_expiry = store.dbs.iter().any(|db| db.volatile_len() > 0);
-        let cron = (has_expiry || bounds_clients).then_some(self.next_cron_ns);
+        let has_cron = (has_expiry || bounds_clients) && !store.pauses_cron;
+        let cron = has_cron.then_some(self.next_cron_ns);
         // To look at each client for one that is over its soft limit would cost every turn.
         let [normal, _, listeners] = store.options.client_output_buffer_limit;
         let has_soft_limit = normal.soft_bytes > 0 || (store.has_listeners() && listeners.soft_bytes > 0);

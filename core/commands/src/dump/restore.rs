@@ -145,7 +145,7 @@ impl Room {
 }
 
 /// Gives a key a value, or only reads the value if there is no use for it.
-fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], expiry: Option<Expiry>) -> Outcome {
+pub fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], expiry: Option<Expiry>) -> Outcome {
     let object = kayvee_rdb::read(value).map_err(Failure::from)?;
     let mut room = Room::of(context);
     let options = &context.store.options;
