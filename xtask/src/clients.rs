@@ -21,7 +21,20 @@ pub fn redis_cli(addr: &str) -> io::Result<Tally> {
 }
 
 fn redis_py(addr: &str) -> io::Result<Tally> {
-    let venv = installed("python", &["requirements.txt"], |dir| {
+    let venv = python()?;
+    run(Command::new(venv).arg(sources().join("redis_py.py")).args(host_and_port(addr)))
+}
+
+/// RQ, Celery and BullMQ: applications that lean on blocking commands and scripts.
+pub fn applications(addr: &str) -> io::Result<Tally> {
+    let mut tally = run(Command::new(python()?).arg(sources().join("applications.py")).args(host_and_port(addr)))?;
+    tally += run(Command::new("node").arg(node_modules()?.join("applications.mjs")).args(host_and_port(addr)))?;
+    Ok(tally)
+}
+
+/// A Python with all that the scripts need.
+fn python() -> io::Result<PathBuf> {
+    let dir = installed("python", &["requirements.txt"], |dir| {
         let venv = dir.join("venv");
         if !succeeds(Command::new("python3").args(["-m", "venv"]).arg(&venv)) {
             // Debian keeps this part of Python in a package of its own.
@@ -37,15 +50,20 @@ fn redis_py(addr: &str) -> io::Result<Tally> {
         let pip = Command::new(venv.join("bin/python")).args(pip).arg(dir.join("requirements.txt")).status();
         if pip.is_ok_and(|status| status.success()) { Ok(()) } else { Err("pip could not install redis-py") }
     })?;
-    run(Command::new(venv.join("venv/bin/python")).arg(sources().join("redis_py.py")).args(host_and_port(addr)))
+    Ok(dir.join("venv/bin/python"))
 }
 
 fn node(addr: &str) -> io::Result<Tally> {
-    let dir = installed("node", &["package.json", "package-lock.json", "node_clients.mjs"], |dir| {
+    run(Command::new("node").arg(node_modules()?.join("node_clients.mjs")).args(host_and_port(addr)))
+}
+
+/// The folder with Node's scripts and all that they need.
+fn node_modules() -> io::Result<PathBuf> {
+    let files = ["package.json", "package-lock.json", "node_clients.mjs", "applications.mjs"];
+    installed("node", &files, |dir| {
         let install = ["ci", "--no-audit", "--no-fund", "--loglevel=error"];
         if succeeds(Command::new("npm").args(install).current_dir(dir)) { Ok(()) } else { Err("npm ci failed") }
-    })?;
-    run(Command::new("node").arg(dir.join("node_clients.mjs")).args(host_and_port(addr)))
+    })
 }
 
 fn sources() -> PathBuf {

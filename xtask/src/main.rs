@@ -202,6 +202,7 @@ fn everything(effort: Effort, arguments: &[&str]) -> io::Result<Tally> {
     };
     let mut tally = run(testing("conformance").args(["--addr", &store.addr]))?;
     tally += clients::all(&store.addr)?;
+    tally += clients::applications(&store.addr)?;
     tally += run(testing("stress").args(["--addr", &store.addr]).args(long))?;
     let pair = ["--left", &redis.addr(), "--right", &store.addr];
     tally += run(testing("differential").args(pair).args(["--steps", steps]))?;
