@@ -132,6 +132,8 @@ pub struct Patience {
 #[derive(Default)]
 pub struct Waiting {
     slots: VecDeque<u32>,
+    /// How many of them wait for any change, rather than for a value of some kind.
+    for_any_change: usize,
     /// Whether the key is in the list of keys that have changed.
     has_changed: bool,
 }
@@ -198,30 +200,48 @@ impl Context<'_> {
         }
         let mut request = Vec::new();
         kayvee_resp::encode(words, &mut request).map_err(|_| Error::OUT_OF_MEMORY)?;
-        let mut copies: Vec<Vec<u8>> = Vec::new();
-        for key in keys {
-            if !copies.iter().any(|copy| copy == key) {
-                copies.try_reserve(1).map_err(|_| Error::OUT_OF_MEMORY)?;
-                copies.push(args::copied(key)?);
-            }
-        }
         let Patience { kind, timeout_ns, on_timeout } = patience;
         let until_ns = timeout_ns.map(|timeout| self.store.now.monotonic_ns.saturating_add(timeout));
         let (db, slot) = (self.db_index(), self.slot);
-        for key in &copies {
-            self.store.waiting.of(db, key)?.slots.push_back(slot);
-        }
+        let mut wait = Wait { request, keys: Vec::new(), kind, until_ns, on_timeout };
+        let noted = self.store.note_waiting(slot, db, &mut wait, keys);
         if let Some(until_ns) = until_ns {
             self.store.deadlines.insert((until_ns, slot));
         }
         self.store.blocked_clients += 1;
-        self.session().waits = Some(Box::new(Wait { request, keys: copies, kind, until_ns, on_timeout }));
+        self.session().waits = Some(Box::new(wait));
+        if let Err(error) = noted {
+            self.store.unblock(slot);
+            return Err(error);
+        }
         self.is_blocked = true;
         Ok(())
     }
 }
 
 impl Store {
+    /// Puts a client at the end of the queues of the keys that it waits for.
+    fn note_waiting<'w>(
+        &mut self,
+        slot: u32,
+        db: usize,
+        wait: &mut Wait,
+        keys: impl Iterator<Item = &'w [u8]>,
+    ) -> Result<(), Error> {
+        for key in keys {
+            let copy = args::copied(key)?;
+            wait.keys.try_reserve(1).map_err(|_| Error::OUT_OF_MEMORY)?;
+            let waiting = self.waiting.of(db, key)?;
+            // A key that is named twice is waited for once.
+            if waiting.slots.back() != Some(&slot) {
+                waiting.slots.push_back(slot);
+                waiting.for_any_change += usize::from(wait.kind.is_none());
+                wait.keys.push(copy);
+            }
+        }
+        Ok(())
+    }
+
     /// Notes that a key has changed, for those who wait for it.
     pub(crate) fn wake_waiting(&mut self, db: usize, key: &[u8]) {
         if let Some(waiting) = self.waiting.get_mut(db, key)
@@ -242,20 +262,29 @@ impl Store {
     /// Runs the commands again that wait for keys which have changed.
     pub(crate) fn serve_waiting(&mut self) {
         while let Some((db, key)) = self.changed_keys.pop_front() {
-            let Some(waiting) = self.waiting.get_mut(db, &key) else { continue };
-            waiting.has_changed = false;
-            let slots: Vec<u32> = waiting.slots.iter().copied().collect();
-            for slot in slots {
-                self.retry(slot, db, &key);
+            if let Some(waiting) = self.waiting.get_mut(db, &key) {
+                waiting.has_changed = false;
+            }
+            let mut at = 0;
+            // One who is served leaves the queue; one who is not stays, and the next one has its turn.
+            while let Some(waiting) = self.waiting.get(db, &key)
+                && let Some(&slot) = waiting.slots.get(at)
+            {
+                let is_there = self.dbs[db].find(&key, self.now.unix_ms()).is_some();
+                if !is_there && waiting.for_any_change == 0 {
+                    break;
+                }
+                at += usize::from(self.retry(slot, db, &key));
                 self.end_unit();
             }
         }
     }
 
-    fn retry(&mut self, slot: u32, db: usize, key: &[u8]) {
+    /// Runs a client's command again. Returns whether it still waits.
+    fn retry(&mut self, slot: u32, db: usize, key: &[u8]) -> bool {
         let now_ms = self.now.unix_ms();
-        let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
-        let Some(wait) = session.waits.take() else { return };
+        let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return true };
+        let Some(wait) = session.waits.take() else { return true };
         let found = self.dbs[db].find(key, now_ms);
         let is_worthwhile = match wait.kind {
             Some(kind) => found.is_some_and(|found| self.dbs[db].kind(found) == kind),
@@ -267,11 +296,12 @@ impl Store {
                 still_waits = self.run_as(slot, Origin::Retry, |context| context.process(request));
             });
         }
-        let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
+        let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return true };
         session.waits = Some(wait);
         if !still_waits {
             self.unblock(slot);
         }
+        still_waits
     }
 
     /// Ends a client's wait without a reply: that was written, or the client goes.
@@ -281,7 +311,12 @@ impl Store {
         let Some(wait) = session.waits.take() else { return };
         for key in &wait.keys {
             if let Some(waiting) = self.waiting.get_mut(db, key) {
-                waiting.slots.retain(|&other| other != slot);
+                // The first one is the likeliest to go.
+                match waiting.slots.front() {
+                    Some(&first) if first == slot => _ = waiting.slots.pop_front(),
+                    _ => waiting.slots.retain(|&other| other != slot),
+                }
+                waiting.for_any_change -= usize::from(wait.kind.is_none());
                 if waiting.slots.is_empty() {
                     self.waiting.remove(db, key);
                 }

@@ -28,7 +28,7 @@ pub use context::{Context, Origin};
 pub use error::{Error, Outcome};
 pub use events::EventClass;
 pub use glob::matches as glob_matches;
-pub use session::{Close, Pending, ReplyMode, Session};
+pub use session::{ClientRef, Close, Pending, ReplyMode, Session};
 pub use store::{Environment, Host, NoHost, Pause, Stats, Store};
 
 mod bitmaps;

@@ -34,6 +34,15 @@ pub struct Pending {
     pub query_capacity: usize,
 }
 
+/// One client among all there ever are: the slot alone may be another one's by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClientRef {
+    #[allow(missing_docs)]
+    pub slot: u32,
+    #[allow(missing_docs)]
+    pub id: u64,
+}
+
 /// What the store knows of one client.
 pub struct Session {
     /// Its unique number, from 1 on.

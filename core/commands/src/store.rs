@@ -1,5 +1,5 @@
 use crate::{
-    Session,
+    ClientRef, Session,
     blocking::Waiting,
     effects::Effects,
     eviction::Pool,
@@ -363,6 +363,11 @@ impl Store {
             ClientsMemory::Percent(_) | ClientsMemory::Unlimited => return None,
         };
         Some(limit.max(LEAST_BYTES))
+    }
+
+    /// A client, if it is still there.
+    pub fn client(&self, client: ClientRef) -> Option<&Session> {
+        self.sessions[client.slot as usize].as_deref().filter(|session| session.id == client.id)
     }
 
     /// The slot of the client with this unique number.

@@ -4,7 +4,7 @@
 //! remembers nothing but prefixes, and tells of every key that begins with one, at the end of the turn.
 
 use crate::{
-    Context, Error, Origin, Outcome, Session, Store,
+    ClientRef, Context, Error, Origin, Outcome, Session, Store,
     args::{self, integer, is},
     table::{Command, Flags},
 };
@@ -36,7 +36,7 @@ pub struct Tracking {
     /// Whether it is spared what it changes itself.
     no_loop: bool,
     /// The client that is told in its place.
-    redirect: Option<u64>,
+    redirect: Option<ClientRef>,
     /// Whether that client is gone.
     is_redirect_broken: bool,
     /// Whether `CLIENT CACHING` was called, and no command since.
@@ -61,8 +61,8 @@ impl Tracking {
 pub struct Trackers {
     /// Number of clients that keep copies, in whatever mode.
     clients: usize,
-    /// The numbers of the clients that have read a key, by key.
-    readers: BTreeMap<Vec<u8>, BTreeSet<u64>>,
+    /// The clients that have read a key, by key.
+    readers: BTreeMap<Vec<u8>, BTreeSet<ClientRef>>,
     /// Number of pairs in `readers`.
     items: usize,
     /// What each prefix's clients are to be told, by prefix.
@@ -71,9 +71,9 @@ pub struct Trackers {
 
 #[derive(Default)]
 struct Broadcast {
-    clients: BTreeSet<u64>,
+    clients: BTreeSet<ClientRef>,
     /// Keys that have changed in this turn, each with the client that changed it.
-    keys: BTreeMap<Vec<u8>, Option<u64>>,
+    keys: BTreeMap<Vec<u8>, Option<ClientRef>>,
 }
 
 impl Trackers {
@@ -91,7 +91,7 @@ impl Trackers {
 struct Wish {
     mode: Mode,
     no_loop: bool,
-    redirect: Option<u64>,
+    redirect: Option<ClientRef>,
     prefixes: BTreeSet<Vec<u8>>,
 }
 
@@ -108,10 +108,10 @@ fn parse(context: &mut Context<'_>, request: Request<'_>) -> Result<Wish, Error>
                 return Err(Error::text("ERR A client can only redirect to a single other client"));
             }
             let id = integer(id)? as u64;
-            if context.store.slot_of(id).is_none() {
+            let Some(slot) = context.store.slot_of(id) else {
                 return Err(Error::text("ERR The client ID you want redirect to does not exist"));
-            }
-            wish.redirect = Some(id);
+            };
+            wish.redirect = Some(ClientRef { slot, id });
         } else if is(word, "bcast") {
             broadcast = true;
         } else if is(word, "optin") {
@@ -238,7 +238,7 @@ pub fn getredir(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 
 /// The client that is told in this one's place; 0 for none, -1 if it keeps no copies.
 pub fn redirect_of(session: &Session) -> i64 {
-    session.tracking.as_ref().map_or(-1, |tracking| tracking.redirect.unwrap_or(0) as i64)
+    session.tracking.as_ref().map_or(-1, |tracking| tracking.redirect.map_or(0, |client| client.id as i64))
 }
 
 pub fn trackinginfo(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
@@ -301,11 +301,11 @@ impl Context<'_> {
         {
             tracking.caching_called = false;
         }
-        let id = session.id;
+        let reader = ClientRef { id: session.id, slot: self.slot };
         let reads = command.flags.contains(Flags::READONLY) && !command.flags.contains(Flags::PUBSUB);
         if is_wanted && reads {
             for (at, _) in command.keys_in(request).unwrap_or_default() {
-                self.store.remember_reader(&request[at], id);
+                self.store.remember_reader(&request[at], reader);
             }
             self.store.limit_readers();
         }
@@ -317,7 +317,12 @@ impl Store {
         let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return Ok(()) };
         let Wish { mode, no_loop, redirect, prefixes } = wish;
         for prefix in &prefixes {
-            self.tracking.prefixes.entry(args::copied(prefix)?).or_default().clients.insert(session.id);
+            self.tracking
+                .prefixes
+                .entry(args::copied(prefix)?)
+                .or_default()
+                .clients
+                .insert(ClientRef { slot, id: session.id });
         }
         match session.tracking.as_deref_mut() {
             Some(tracking) => {
@@ -342,7 +347,7 @@ impl Store {
         self.tracking.clients -= 1;
         for prefix in tracking.prefixes {
             if let Some(broadcast) = self.tracking.prefixes.get_mut(&prefix) {
-                broadcast.clients.remove(&session.id);
+                broadcast.clients.remove(&ClientRef { slot, id: session.id });
                 if broadcast.clients.is_empty() {
                     self.tracking.prefixes.remove(&prefix);
                 }
@@ -353,7 +358,7 @@ impl Store {
         }
     }
 
-    fn remember_reader(&mut self, key: &[u8], id: u64) {
+    fn remember_reader(&mut self, key: &[u8], reader: ClientRef) {
         let trackers = &mut self.tracking;
         if !trackers.readers.contains_key(key) {
             // A copy that is not remembered could not be called back: without memory the store ends up here anyway.
@@ -361,7 +366,7 @@ impl Store {
             trackers.readers.insert(copy, BTreeSet::new());
         }
         if let Some(readers) = trackers.readers.get_mut(key) {
-            trackers.items += usize::from(readers.insert(id));
+            trackers.items += usize::from(readers.insert(reader));
         }
     }
 
@@ -377,7 +382,8 @@ impl Store {
 
     /// Tells the clients that keep a copy of a key that it has changed.
     pub(crate) fn invalidate(&mut self, key: &[u8]) {
-        let writer = self.running.and_then(|slot| self.sessions[slot as usize].as_deref()).map(|session| session.id);
+        let id_of = |slot: u32| self.sessions[slot as usize].as_deref().map(|session| session.id);
+        let writer = self.running.and_then(|slot| id_of(slot).map(|id| ClientRef { slot, id }));
         for (prefix, broadcast) in &mut self.tracking.prefixes {
             if key.starts_with(prefix)
                 && let Ok(copy) = args::copied(key)
@@ -388,19 +394,15 @@ impl Store {
         self.call_back(key, writer);
     }
 
-    fn call_back(&mut self, key: &[u8], writer: Option<u64>) {
+    fn call_back(&mut self, key: &[u8], writer: Option<ClientRef>) {
         let Some(readers) = self.tracking.readers.remove(key) else { return };
         self.tracking.items -= readers.len();
-        for id in readers {
-            let Some(slot) = self.slot_of(id) else { continue };
-            let Some(tracking) = self.sessions[slot as usize].as_ref().and_then(|session| session.tracking.as_deref())
-            else {
-                continue;
-            };
-            if tracking.mode == Mode::Broadcast || (tracking.no_loop && writer == Some(id)) {
+        for reader in readers {
+            let Some(tracking) = self.client(reader).and_then(|session| session.tracking.as_deref()) else { continue };
+            if tracking.mode == Mode::Broadcast || (tracking.no_loop && writer == Some(reader)) {
                 continue;
             }
-            self.send_invalidation(slot, |writer| {
+            self.send_invalidation(reader.slot, |writer| {
                 writer.array(1);
                 writer.bulk(key);
             });
@@ -429,15 +431,14 @@ impl Store {
         let mut prefixes = core::mem::take(&mut self.tracking.prefixes);
         for broadcast in prefixes.values_mut() {
             let keys = core::mem::take(&mut broadcast.keys);
-            for id in broadcast.clients.iter().filter(|_| !keys.is_empty()) {
-                let Some(slot) = self.slot_of(*id) else { continue };
-                let session = self.sessions[slot as usize].as_deref();
-                let no_loop = session.and_then(|session| session.tracking.as_ref()).is_some_and(|t| t.no_loop);
-                let told = || keys.iter().filter(|(_, writer)| !no_loop || **writer != Some(*id));
+            for client in broadcast.clients.iter().filter(|_| !keys.is_empty()) {
+                let tracking = self.client(*client).and_then(|session| session.tracking.as_deref());
+                let no_loop = tracking.is_some_and(|tracking| tracking.no_loop);
+                let told = || keys.iter().filter(|(_, writer)| !no_loop || **writer != Some(*client));
                 if told().next().is_none() {
                     continue;
                 }
-                self.send_invalidation(slot, |writer| {
+                self.send_invalidation(client.slot, |writer| {
                     writer.array(told().count());
                     told().for_each(|(key, _)| writer.bulk(key));
                 });
@@ -462,12 +463,11 @@ impl Store {
             }
             return;
         };
-        let target = self.slot_of(redirect);
-        let Some(target) = target else {
-            self.tell_redirect_is_broken(slot, redirect);
+        let target = redirect.slot;
+        let Some(receiver) = self.client(redirect) else {
+            self.tell_redirect_is_broken(slot, redirect.id);
             return;
         };
-        let Some(receiver) = self.sessions[target as usize].as_deref() else { return };
         if receiver.protocol == Protocol::Resp3 {
             self.send(target, |writer| {
                 if writer.push(2) {

@@ -194,13 +194,13 @@ fn unwatch(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 impl Store {
     fn watch(&mut self, slot: u32, db: usize, key: &[u8]) -> Outcome {
         let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return Ok(()) };
-        if session.watched.iter().any(|(watched_db, watched)| *watched_db == db && watched == key) {
-            return Ok(());
-        }
-        let copy = args::copied(key)?;
         session.watched.try_reserve(1).map_err(|_| Error::OUT_OF_MEMORY)?;
-        session.watched.push((db, copy));
-        self.watchers.of(db, key)?.push(slot);
+        let copy = args::copied(key)?;
+        let watchers = self.watchers.of(db, key)?;
+        if !watchers.contains(&slot) {
+            watchers.push(slot);
+            session.watched.push((db, copy));
+        }
         Ok(())
     }
 

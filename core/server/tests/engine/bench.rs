@@ -1,0 +1,101 @@
+//! An engine as a target drives it, with a clock and a heap of the test's own.
+
+use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
+use kayvee_server::{ClientId, Engine, Environment, Options, Peer};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A clock for where durations do not matter.
+struct StillClock;
+
+impl Clock for StillClock {
+    fn now(&self) -> Now {
+        Now::default()
+    }
+
+    fn name(&self) -> &'static str {
+        "still"
+    }
+}
+
+/// A heap whose figures the test sets.
+#[derive(Default)]
+pub struct FakeHeap {
+    pub used: AtomicU64,
+    pub limit: AtomicU64,
+}
+
+impl Heap for FakeHeap {
+    fn used_bytes(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+    fn limit_bytes(&self) -> Option<u64> {
+        Some(self.limit.load(Ordering::Relaxed)).filter(|&limit| limit > 0)
+    }
+    fn resident_bytes(&self) -> u64 {
+        self.used_bytes()
+    }
+    fn allocator(&self) -> &'static str {
+        "fake"
+    }
+}
+
+/// An engine with a clock of its own.
+pub struct Bench {
+    pub engine: Engine,
+    pub heap: &'static FakeHeap,
+    pub now: Now,
+}
+
+impl Bench {
+    pub fn new(options: &[&str]) -> Bench {
+        let heap: &'static FakeHeap = Box::leak(Box::default());
+        let environment = Environment {
+            target: "test",
+            os: "none".into(),
+            multiplexing: "none",
+            process_id: 0,
+            clock: &StillClock,
+            heap,
+            system_memory_bytes: 1 << 30,
+            processor_time: ProcessorTime::default,
+            host: &kayvee_commands::NoHost,
+            seed: [7; 32],
+        };
+        let options = Options::from_args(options.iter().map(|word| word.as_bytes())).unwrap();
+        let now = Now { monotonic_ns: 5_000_000_000, unix_us: 1_700_000_000_000_000 };
+        let mut bench = Bench { engine: Engine::new(options, environment, now), heap, now };
+        bench.engine.begin_turn(now);
+        bench
+    }
+
+    pub fn advance_ms(&mut self, ms: u64) {
+        self.now.monotonic_ns += ms * 1_000_000;
+        self.now.unix_us += ms * 1000;
+        self.engine.begin_turn(self.now);
+    }
+
+    pub fn connect(&mut self) -> ClientId {
+        self.engine
+            .connect(Peer { remote: "10.0.0.9:5000".into(), local: "10.0.0.1:6379".into(), is_local: true })
+            .unwrap()
+    }
+
+    /// Ends the turn and takes all output of one client.
+    pub fn take(&mut self, client: ClientId) -> Vec<u8> {
+        self.engine.end_turn();
+        while self.engine.next_ready().is_some() {}
+        let output = self.engine.output(client).to_vec();
+        self.engine.sent(client, output.len());
+        output
+    }
+
+    pub fn ask(&mut self, client: ClientId, request: &str) -> String {
+        self.engine.receive(client, request.as_bytes());
+        String::from_utf8(self.take(client)).unwrap()
+    }
+
+    /// The same as text.
+    pub fn take_text(&mut self, client: ClientId) -> String {
+        String::from_utf8(self.take(client)).unwrap()
+    }
+}

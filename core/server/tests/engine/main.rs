@@ -1,0 +1,5 @@
+//! The engine as a target drives it.
+
+mod bench;
+mod turns;
+mod waiting;
