@@ -2,7 +2,7 @@
 
 use crate::Error;
 use alloc::{format, vec::Vec};
-use kayvee_keyspace::parse_integer;
+use kayvee_keyspace::{OutOfMemory, parse_integer};
 
 /// A 64-bit integer in canonical form.
 pub fn integer(arg: &[u8]) -> Result<i64, Error> {
@@ -44,4 +44,11 @@ pub fn lower_case(arg: &[u8]) -> Result<Vec<u8>, Error> {
 /// The error for a request that has too few or too many arguments. A subcommand's name is `container|name`.
 pub fn wrong_arity(command: &str) -> Error {
     format!("ERR wrong number of arguments for '{command}' command").into()
+}
+
+/// Adds an element, if there is memory for it.
+pub fn push<T>(elements: &mut Vec<T>, element: T) -> Result<(), OutOfMemory> {
+    elements.try_reserve(1)?;
+    elements.push(element);
+    Ok(())
 }

@@ -10,11 +10,15 @@ use kayvee_keyspace::{BlockLimits, Decimal, EntryRef, Kind, Stream, StreamId, pa
 use kayvee_resp::{Request, Writer};
 
 mod claim;
+mod effects;
 mod groups;
 mod info;
 mod pending;
 mod read;
 mod write;
+
+#[cfg(test)]
+mod tests;
 
 const GROW: Flags = Flags::WRITE.union(Flags::DENYOOM);
 const GROW_FAST: Flags = GROW.union(Flags::FAST);

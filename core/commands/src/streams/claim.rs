@@ -1,6 +1,9 @@
 //! Giving a consumer what is pending for others.
 
-use super::{id, no_group, range_start, reply_entry, reply_id};
+use super::{
+    effects::{self, Touched},
+    id, no_group, range_start, reply_entry, reply_id,
+};
 use crate::{Context, Error, EventClass, Outcome, args};
 use alloc::{boxed::Box, vec::Vec};
 use kayvee_keyspace::{Found, Kind, OutOfMemory, Pending, Stream, StreamId};
@@ -73,8 +76,7 @@ impl Query {
         let mut last_id = StreamId::MIN;
         let mut at = 5;
         while let Some(Ok(id)) = request.get(at).map(id) {
-            ids.try_reserve(1).map_err(|_| Error::OUT_OF_MEMORY)?;
-            ids.push(id);
+            args::push(&mut ids, id)?;
             at += 1;
         }
         // A time that makes no sense is taken for now: clients count from clocks of their own.
@@ -113,13 +115,18 @@ impl Query {
 struct Done {
     is_new_consumer: bool,
     changes: u64,
+    touched: Touched,
 }
 
-fn tell(context: &mut Context<'_>, key: &[u8], done: &Done) {
+fn tell(context: &mut Context<'_>, request: Request<'_>, done: &Done) {
+    let (key, group, consumer) = (&request[1], &request[2], &request[3]);
     if done.is_new_consumer {
         context.notify(EventClass::STREAM, "xgroup-createconsumer", key);
+        effects::tell_consumer(context, key, group, consumer);
     }
-    context.store.changes += done.changes;
+    done.touched.tell(context, key, group, consumer);
+    context.no_more_effects();
+    context.store.changes += done.changes + u64::from(done.is_new_consumer);
 }
 
 /// Notes that a consumer asks for something, making it if need be.
@@ -135,6 +142,7 @@ pub fn xclaim(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let (key, group) = (&request[1], &request[2]);
     let (index, now_ms) = (context.db_index(), context.now_ms());
     let query = Query::parse(request, now_ms)?;
+    let mut touched = Touched::new(context);
     let Context { store, reply, .. } = context;
     let edit = store.dbs[index].edit(key, Some(found), now_ms, |stream: &mut Box<Stream>, _| {
         let of = stream.group_mut(group).expect("it was found");
@@ -143,19 +151,30 @@ pub fn xclaim(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         let begin = reply.len();
         let (mut claimed, mut forgotten) = (0, 0);
         for &id in &query.ids {
-            if stream.get(id).is_some() {
-                claimed += usize::from(query.claim.claim(reply, stream, group, consumer, id)?);
+            let is_changed = if stream.get(id).is_some() {
+                let is_claimed = query.claim.claim(reply, stream, group, consumer, id)?;
+                claimed += usize::from(is_claimed);
+                is_claimed
             } else {
                 // What is removed cannot be claimed, and is pending no longer.
-                forgotten += u64::from(stream.group_mut(group).expect("it was found").acknowledge(id));
+                let is_forgotten = stream.group_mut(group).expect("it was found").acknowledge(id);
+                forgotten += u64::from(is_forgotten);
+                is_forgotten
+            };
+            if is_changed {
+                touched.note(stream, group, id)?;
             }
         }
         let head = reply.len();
         reply.array(claimed);
         reply.move_before(begin, head);
-        Ok(Done { is_new_consumer, changes: claimed as u64 + forgotten })
+        Ok(Done { is_new_consumer, changes: claimed as u64 + forgotten, touched })
     })?;
-    tell(context, key, &edit.result);
+    tell(context, request, &edit.result);
+    if query.last_id != StreamId::MIN {
+        effects::tell_position(context, key, group);
+        context.store.changes += 1;
+    }
     Ok(())
 }
 
@@ -185,6 +204,7 @@ pub fn xautoclaim(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let (key, group) = (&request[1], &request[2]);
     let (index, now_ms) = (context.db_index(), context.now_ms());
     let claim = Claim { least_idle_ms, delivered_ms: now_ms, deliveries: None, force: false, only_ids, now_ms };
+    let mut touched = Touched::new(context);
     let Context { store, reply, .. } = context;
     let edit = store.dbs[index].edit(key, Some(found), now_ms, |stream: &mut Box<Stream>, _| {
         let (consumer, is_new_consumer) = see_consumer(stream, group, &request[3], now_ms)?;
@@ -202,13 +222,15 @@ pub fn xautoclaim(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         {
             attempts -= 1;
             cursor = id.next();
-            if stream.get(id).is_some() {
-                claimed += u64::from(claim.claim(reply, stream, group, consumer, id)?);
-            } else {
+            if stream.get(id).is_none() {
                 stream.group_mut(group).expect("it was found").acknowledge(id);
-                gone.try_reserve(1)?;
-                gone.push(id);
+                args::push(&mut gone, id)?;
+            } else if claim.claim(reply, stream, group, consumer, id)? {
+                claimed += 1;
+            } else {
+                continue;
             }
+            touched.note(stream, group, id)?;
         }
         let head = reply.len();
         reply.array(3);
@@ -217,8 +239,8 @@ pub fn xautoclaim(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         reply.move_before(begin, head);
         reply.array(gone.len());
         gone.iter().for_each(|&id| reply_id(reply, id));
-        Ok(Done { is_new_consumer, changes: claimed + gone.len() as u64 })
+        Ok(Done { is_new_consumer, changes: claimed + gone.len() as u64, touched })
     })?;
-    tell(context, key, &edit.result);
+    tell(context, request, &edit.result);
     Ok(())
 }

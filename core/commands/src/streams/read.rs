@@ -1,6 +1,10 @@
 //! Reading entries.
 
-use super::{IdText, id, no_group, range_end, range_start, reply_entry, reply_from, reply_id};
+use super::{
+    IdText,
+    effects::{self, Touched},
+    id, no_group, range_end, range_start, reply_entry, reply_from, reply_id,
+};
 use crate::{
     Context, Error, EventClass, Origin, Outcome, args,
     blocking::{self, OnTimeout, Patience},
@@ -230,12 +234,16 @@ pub fn xread(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 /// Waits for entries, with `$` replaced by what it means now.
 fn wait(context: &mut Context<'_>, request: Request<'_>, query: &Query<'_>, timeout_ns: Option<u64>) -> Outcome {
     let ids_at = query.keys_at + query.streams;
-    let texts: Vec<Option<IdText>> = (query.after.iter().zip(request.from(ids_at)))
-        .map(|(after, arg)| match after {
-            After::Id(id) if arg == b"$" => Some(IdText::new(*id)),
-            _ => None,
-        })
-        .collect();
+    let mut texts: Vec<Option<IdText>> = Vec::new();
+    for (after, arg) in query.after.iter().zip(request.from(ids_at)) {
+        args::push(
+            &mut texts,
+            match after {
+                After::Id(id) if arg == b"$" => Some(IdText::new(*id)),
+                _ => None,
+            },
+        )?;
+    }
     let words = (0..request.len()).map(|at| {
         let text = at.checked_sub(ids_at).and_then(|at| texts[at].as_ref());
         text.map_or(request.get(at).unwrap_or_default(), IdText::as_bytes)
@@ -280,109 +288,128 @@ fn read_for_group(
 ) -> Result<bool, Error> {
     let Some(found) = context.find(key) else { return Ok(false) };
     let (index, now_ms) = (context.db_index(), context.now_ms());
+    let mut delivery = Delivery { group, consumer: 0, query, now_ms, touched: Touched::new(context) };
     let Context { store, reply, .. } = context;
     let edit = store.dbs[index].edit(key, Some(found), now_ms, |stream: &mut Box<Stream>, _| {
-        let Some(of) = stream.group_mut(group) else { return Ok((false, false)) };
+        let Some(of) = stream.group_mut(group) else { return Ok((false, Served::Nothing)) };
         let (place, is_new) = of.add_consumer(consumer, now_ms)?;
         of.consumer_mut(place).seen_ms = now_ms;
+        delivery.consumer = place;
         let last_delivered = of.last_id;
-        let is_served = match after {
+        let served = match after {
             After::Id(id) => {
                 reply_key(reply, key);
-                reply_history(reply, stream, group, place, id, query.count, now_ms)?;
-                true
+                delivery.reply_history(reply, stream, id)?;
+                Served::History
             }
             After::Delivered if stream.end(Direction::Backward).is_some_and(|last| last.id() > last_delivered) => {
                 reply_key(reply, key);
-                deliver(reply, stream, group, place, last_delivered, query, now_ms)?;
-                true
+                delivery.deliver(reply, stream, last_delivered)?;
+                Served::New
             }
-            After::Delivered => false,
+            After::Delivered => Served::Nothing,
         };
-        Ok((is_new, is_served))
+        Ok((is_new, served))
     })?;
-    let (is_new, is_served) = edit.result;
+    let (is_new, served) = edit.result;
     if is_new {
         context.notify(EventClass::STREAM, "xgroup-createconsumer", key);
+        effects::tell_consumer(context, key, group, consumer);
     }
-    context.store.changes += u64::from(is_new || is_served);
-    Ok(is_served)
+    delivery.touched.tell(context, key, group, consumer);
+    if served == Served::New {
+        effects::tell_position(context, key, group);
+    }
+    context.no_more_effects();
+    context.store.changes += u64::from(is_new || served != Served::Nothing);
+    Ok(served != Served::Nothing)
 }
 
-/// Replies with what is pending for a consumer behind an ID.
-fn reply_history(
-    reply: &mut Writer<'_>,
-    stream: &mut Stream,
-    group: &[u8],
+/// What a consumer of a group has got.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Served {
+    Nothing,
+    History,
+    New,
+}
+
+/// To whom entries are delivered, and how.
+struct Delivery<'a> {
+    group: &'a [u8],
     consumer: u32,
-    after: StreamId,
-    count: usize,
+    query: &'a Query<'a>,
     now_ms: u64,
-) -> Result<(), OutOfMemory> {
-    let mut ids = Vec::new();
-    let mut result = Ok(());
-    let of: &Group = stream.group(group).expect("it was found");
-    of.consumer(consumer).visit_pending(after.next().unwrap_or(StreamId::MIN), |id| {
-        result = ids.try_reserve(1);
-        if result.is_err() {
-            return ControlFlow::Break(());
-        }
-        ids.push(id);
-        if ids.len() == count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    result?;
-    reply.array(ids.len());
-    for id in ids {
-        match stream.get(id) {
-            Some(entry) => {
-                reply_entry(reply, entry);
-                let of = stream.group_mut(group).expect("it was found");
-                if let Some(pending) = of.pending(id) {
-                    let deliveries = pending.deliveries.saturating_add(1);
-                    of.deliver(Pending { delivered_ms: now_ms, deliveries, ..pending })?;
-                }
+    touched: Touched,
+}
+
+impl Delivery<'_> {
+    fn group_of<'s>(&self, stream: &'s mut Stream) -> &'s mut Group {
+        stream.group_mut(self.group).expect("it was found")
+    }
+
+    /// Replies with what is pending for the consumer behind an ID.
+    fn reply_history(
+        &mut self,
+        reply: &mut Writer<'_>,
+        stream: &mut Stream,
+        after: StreamId,
+    ) -> Result<(), OutOfMemory> {
+        let mut ids = Vec::new();
+        let mut result = Ok(());
+        let start = after.next().unwrap_or(StreamId::MIN);
+        self.group_of(stream).consumer(self.consumer).visit_pending(start, |id| {
+            result = args::push(&mut ids, id);
+            if result.is_err() || ids.len() == self.query.count {
+                return ControlFlow::Break(());
             }
-            // It was removed meanwhile.
-            None => {
+            ControlFlow::Continue(())
+        });
+        result?;
+        reply.array(ids.len());
+        for id in ids {
+            let Some(entry) = stream.get(id) else {
+                // It was removed meanwhile.
                 reply.array(2);
                 reply_id(reply, id);
                 reply.null_array();
+                continue;
+            };
+            reply_entry(reply, entry);
+            let of = self.group_of(stream);
+            if let Some(pending) = of.pending(id) {
+                let deliveries = pending.deliveries.saturating_add(1);
+                of.deliver(Pending { delivered_ms: self.now_ms, deliveries, ..pending })?;
+                self.touched.note(stream, self.group, id)?;
             }
         }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Replies with entries that the group has not got yet, and notes that this consumer has them.
-fn deliver(
-    reply: &mut Writer<'_>,
-    stream: &mut Stream,
-    group: &[u8],
-    consumer: u32,
-    after: StreamId,
-    query: &Query<'_>,
-    now_ms: u64,
-) -> Result<(), OutOfMemory> {
-    let start = after.next().unwrap_or(StreamId::MAX);
-    let written = reply_entries(reply, stream, start, StreamId::MAX, Direction::Forward, query.count);
-    if reply.failed() {
-        return Err(OutOfMemory);
-    }
-    let mut ids = Vec::new();
-    ids.try_reserve_exact(written)?;
-    stream.visit(start, StreamId::MAX, Direction::Forward, |entry| {
-        ids.push(entry.id());
-        if ids.len() == written { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    for id in ids {
-        stream.note_read(group, id);
-        if !query.no_ack {
-            let of = stream.group_mut(group).expect("it was found");
-            of.deliver(Pending { id, consumer, delivered_ms: now_ms, deliveries: 1 })?;
-            of.consumer_mut(consumer).active_ms = Some(now_ms);
+    /// Replies with entries that the group has not got yet, and notes that the consumer has them.
+    fn deliver(&mut self, reply: &mut Writer<'_>, stream: &mut Stream, after: StreamId) -> Result<(), OutOfMemory> {
+        let start = after.next().unwrap_or(StreamId::MAX);
+        let written = reply_entries(reply, stream, start, StreamId::MAX, Direction::Forward, self.query.count);
+        if reply.failed() {
+            return Err(OutOfMemory);
         }
+        let mut ids = Vec::new();
+        ids.try_reserve_exact(written)?;
+        stream.visit(start, StreamId::MAX, Direction::Forward, |entry| {
+            ids.push(entry.id());
+            if ids.len() == written { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        for id in ids {
+            stream.note_read(self.group, id);
+            if !self.query.no_ack {
+                let (consumer, delivered_ms) = (self.consumer, self.now_ms);
+                let of = self.group_of(stream);
+                of.deliver(Pending { id, consumer, delivered_ms, deliveries: 1 })?;
+                of.consumer_mut(consumer).active_ms = Some(delivered_ms);
+                self.touched.note(stream, self.group, id)?;
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 pub fn xreadgroup(context: &mut Context<'_>, request: Request<'_>) -> Outcome {

@@ -1,6 +1,6 @@
 //! Adding and removing entries.
 
-use super::{INVALID_ID, PartialId, id, ids, partial_id, reply_id};
+use super::{INVALID_ID, PartialId, effects, id, ids, partial_id, reply_id};
 use crate::{Context, Error, EventClass, Outcome, args};
 use alloc::boxed::Box;
 use kayvee_keyspace::{Keep, Kind, Stream, StreamId, Trim};
@@ -165,13 +165,15 @@ pub fn xadd(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let pairs = (0..fields / 2).map(move |pair| (arg(first + 2 * pair), arg(first + 2 * pair + 1)));
     let edit = context.edit(key, found, |stream: &mut Box<Stream>, _| {
         stream.append(id, pairs, limits)?;
-        Ok(trim.map_or(0, |trim| stream.trim(trim)))
+        let removed = trim.map_or(0, |trim| stream.trim(trim));
+        Ok((removed > 0).then_some(stream.len()))
     })?;
     reply_id(&mut context.reply, id);
     context.changed(EventClass::STREAM, "xadd", key);
-    if edit.result > 0 {
+    if edit.result.is_some() {
         context.notify(EventClass::STREAM, "xtrim", key);
     }
+    effects::tell_added(context, request, first, id, edit.result);
     Ok(())
 }
 
@@ -181,9 +183,12 @@ pub fn xtrim(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let trim = options.trim(context.store.options.stream_node_max_entries);
     let mut removed = 0;
     if let (Some(found), Some(trim)) = (context.find_to_change(key, Kind::Stream)?, trim) {
-        removed = context.edit(key, Some(found), |stream: &mut Box<Stream>, _| Ok(stream.trim(trim)))?.result;
+        let edit =
+            context.edit(key, Some(found), |stream: &mut Box<Stream>, _| Ok((stream.trim(trim), stream.len())))?;
+        removed = edit.result.0;
         if removed > 0 {
             context.changed(EventClass::STREAM, "xtrim", key);
+            effects::tell_trimmed(context, key, edit.result.1);
         }
     }
     context.reply.integer(removed as i64);

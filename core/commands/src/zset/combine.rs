@@ -131,6 +131,8 @@ impl Gathered {
 struct Source {
     found: Option<Found>,
     weight: f64,
+    /// How many come before it in the request.
+    at: usize,
 }
 
 /// A set to read.
@@ -214,7 +216,7 @@ impl Query {
             {
                 return Err(Error::WRONG_TYPE);
             }
-            sources.push(Source { found, weight: 1.0 });
+            sources.push(Source { found, weight: 1.0, at: sources.len() });
         }
         let mut query = Query { sources, aggregate: Aggregate::Sum, with_scores: false, limit: 0 };
         query.parse_options(request, first + count, operation, purpose)?;
@@ -261,13 +263,14 @@ impl Query {
     }
 
     /// Finds the members of the result. `limit` of them are enough, if it is not 0.
-    fn gather(&self, db: &Db, operation: Operation) -> Gathered {
-        let mut views: Vec<(View<'_>, f64)> =
-            self.sources.iter().map(|&source| (View::of(db, source), source.weight)).collect();
+    fn gather(&mut self, db: &Db, operation: Operation) -> Result<Gathered, Error> {
+        let mut views: Vec<(View<'_>, f64)> = Vec::new();
+        views.try_reserve_exact(self.sources.len()).map_err(|_| Error::OUT_OF_MEMORY)?;
         if operation != Operation::Difference {
             // Scores are added up in this order, as in Redis; rounding depends on it.
-            views.sort_by_key(|(view, _)| view.len());
+            self.sources.sort_unstable_by_key(|&source| (View::of(db, source).len(), source.at));
         }
+        views.extend(self.sources.iter().map(|&source| (View::of(db, source), source.weight)));
         let mut gathered = Gathered::default();
         match operation {
             Operation::Union => {
@@ -297,14 +300,14 @@ impl Query {
                 });
             }
         }
-        gathered
+        gathered.check()?;
+        Ok(gathered)
     }
 }
 
 fn combine(context: &mut Context<'_>, request: Request<'_>, operation: Operation, purpose: Purpose) -> Outcome {
-    let query = Query::parse(context, request, operation, purpose)?;
-    let mut gathered = query.gather(context.db(), operation);
-    gathered.check()?;
+    let mut query = Query::parse(context, request, operation, purpose)?;
+    let mut gathered = query.gather(context.db(), operation)?;
     match purpose {
         Purpose::Count => context.reply.integer(gathered.members.len() as i64),
         Purpose::Store => {
