@@ -2,13 +2,14 @@
 //!
 //! SHA-1 of what matters, in order where order matters, combined by exclusive or where it does not.
 
-use crate::{Context, Error, Outcome};
+use crate::{Context, Outcome};
 use alloc::{
     format,
     string::{String, ToString},
     vec::Vec,
 };
-use kayvee_keyspace::{Db, Decimal, Found, Kind, Value};
+use core::ops::ControlFlow;
+use kayvee_keyspace::{Db, Decimal, Direction, Found, Kind, StreamId, Value};
 use kayvee_resp::Request;
 use sha1::{Digest as _, Sha1};
 
@@ -64,7 +65,7 @@ fn general_17(number: f64) -> String {
 }
 
 /// Appends a value, with its type and its expiry.
-fn append_object(digest: &mut Digest, db: &Db, found: Found) -> Result<(), Error> {
+fn append_object(digest: &mut Digest, db: &Db, found: Found) {
     // Redis' numbers of the types.
     let kind: u32 = match db.kind(found) {
         Kind::String => 0,
@@ -94,12 +95,19 @@ fn append_object(digest: &mut Digest, db: &Db, found: Found) -> Result<(), Error
             element.append_value(value);
             digest.add(&element.0);
         }),
-        Kind::Stream => return Err(Error::text("ERR DEBUG DIGEST does not know streams yet")),
+        Kind::Stream => db.stream(found).visit(StreamId::MIN, StreamId::MAX, Direction::Forward, |entry| {
+            let id = entry.id();
+            digest.append(format!("{}.{}", id.ms, id.seq).as_bytes());
+            entry.for_each(|field, value| {
+                digest.append(field);
+                digest.append(value);
+            });
+            ControlFlow::Continue(())
+        }),
     }
     if db.expires_ms(found).is_some() {
         digest.add(b"!!expire!!");
     }
-    Ok(())
 }
 
 /// Replies with the digest of all data.
@@ -116,7 +124,7 @@ pub fn of_everything(context: &mut Context<'_>) -> Outcome {
                 let Some(found) = db.find(&key, 0) else { continue };
                 let mut digest = Digest::default();
                 digest.append(&key);
-                append_object(&mut digest, db, found)?;
+                append_object(&mut digest, db, found);
                 all.add(&digest.0);
             }
             if cursor == 0 {
@@ -134,7 +142,7 @@ pub fn of_values(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     for key in request.from(2) {
         let mut digest = Digest::default();
         if let Some(found) = context.find(key) {
-            append_object(&mut digest, context.db(), found)?;
+            append_object(&mut digest, context.db(), found);
         }
         context.reply.bulk(digest.to_string().as_bytes());
     }
@@ -178,10 +186,12 @@ mod tests {
         harness.run("SADD s 1 2 three");
         harness.run("ZADD z 1 a 0.1 b inf c");
         harness.run("HSET h f v g 2");
+        harness.run("XADD t 5-1 f v g w");
+        harness.run("XADD t 6-0 f 1");
         harness.run("SELECT 3");
         harness.run("SET c d");
         harness.run("SELECT 0");
-        assert_eq!(harness.run("DEBUG DIGEST"), "+468eeb7d75aba07901cc04d9e55b5c1ed4f91845");
+        assert_eq!(harness.run("DEBUG DIGEST"), "+26951d8aad1c4839849000bc2a2205b3837f1f1f");
         assert_eq!(
             harness.run("DEBUG DIGEST-VALUE z none"),
             "*2 $40 aded2317d68729419f94b5748b30ef647c6e0956 $40 0000000000000000000000000000000000000000"
