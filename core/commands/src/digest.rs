@@ -144,7 +144,7 @@ pub fn of_values(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         if let Some(found) = context.find(key) {
             append_object(&mut digest, context.db(), found);
         }
-        context.reply.bulk(digest.to_string().as_bytes());
+        context.reply.simple(&digest.to_string());
     }
     Ok(())
 }
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(harness.run("DEBUG DIGEST"), "+26951d8aad1c4839849000bc2a2205b3837f1f1f");
         assert_eq!(
             harness.run("DEBUG DIGEST-VALUE z none"),
-            "*2 $40 aded2317d68729419f94b5748b30ef647c6e0956 $40 0000000000000000000000000000000000000000"
+            "*2 +aded2317d68729419f94b5748b30ef647c6e0956 +0000000000000000000000000000000000000000"
         );
     }
 }

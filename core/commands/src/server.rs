@@ -317,7 +317,13 @@ fn shutdown(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         return Err(Error::SYNTAX);
     }
     if has("abort") {
-        return Err(Error::text("ERR No shutdown in progress."));
+        // A signal has asked for it, and what happens in the background is stopped.
+        if context.store.shutdown.take().is_none() {
+            return Err(Error::text("ERR No shutdown in progress."));
+        }
+        log::warn!("Shutdown manually aborted.");
+        context.reply.ok();
+        return Ok(());
     }
     if has("save") {
         return Err(Error::text(

@@ -95,11 +95,10 @@ fn get(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     match request.len() {
         2 => {}
         3 => {
-            let number = args::integer(&request[2])?;
-            count = match number {
+            const OUT_OF_RANGE: Error = Error::text("ERR count should be greater than or equal to -1");
+            count = match args::integer(&request[2]).map_err(|_| OUT_OF_RANGE)? {
                 -1 => usize::MAX,
-                _ => usize::try_from(number)
-                    .map_err(|_| Error::text("ERR count should be greater than or equal to -1"))?,
+                number => usize::try_from(number).map_err(|_| OUT_OF_RANGE)?,
             };
         }
         _ => return Err(args::wrong_arity("slowlog|get")),

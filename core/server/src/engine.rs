@@ -651,7 +651,7 @@ impl Engine {
 
     /// A shutdown that a client has asked for. The target sends the output that is left, then ends.
     pub fn shutdown(&self) -> Option<Shutdown> {
-        self.store.shutdown.map(|status| Shutdown { status })
+        self.store.shutdown.filter(|_| !self.store.pauses_cron).map(|status| Shutdown { status })
     }
 
     /// Asks for a clean shutdown from outside, as a signal does.
