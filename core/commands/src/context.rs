@@ -29,12 +29,14 @@ pub struct Context<'a> {
     pub(crate) is_blocked: bool,
     /// Whether the reply is a message, which comes even to a client that wants no replies.
     pub(crate) is_message: bool,
+    /// Whether the command has replied with an error that was counted already, or that is part of its reply.
+    pub(crate) has_failed: bool,
 }
 
 impl<'a> Context<'a> {
     /// For one command of the client in `slot`, whose reply is written to `reply`.
     pub fn new(store: &'a mut Store, reply: Writer<'a>, slot: u32, origin: Origin) -> Context<'a> {
-        Context { store, reply, slot, origin, is_blocked: false, is_message: false }
+        Context { store, reply, slot, origin, is_blocked: false, is_message: false, has_failed: false }
     }
 
     /// The client that sent the command.

@@ -78,6 +78,10 @@ pub fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             context.store.active_expiry = integer(&request[2])? != 0;
             context.reply.ok();
         }
+        (sub, 3) if is(sub, "set-disable-deny-scripts") => {
+            context.store.scripting.allows_all_commands = integer(&request[2])? != 0;
+            context.reply.ok();
+        }
         (sub, 3) if is(sub, "sleep") => return sleep(context, &request[2]),
         (sub, 4) if is(sub, "stringmatch-len") => {
             const LEN_LIMIT: i64 = 1 << 20;

@@ -29,6 +29,8 @@ pub struct Effects {
     done: Vec<u8>,
     /// Bytes of whole units so far.
     offset: u64,
+    /// Whether what happens is not to be told.
+    is_muted: bool,
     /// Set when memory ran out and something is missing: the listeners have to begin anew.
     is_broken: bool,
 }
@@ -37,7 +39,12 @@ impl Effects {
     /// Whether anybody wants them.
     #[inline]
     pub fn are_wanted(&self) -> bool {
-        self.listeners > 0
+        self.listeners > 0 && !self.is_muted
+    }
+
+    /// Lets effects go untold, or be told again.
+    pub(crate) fn mute(&mut self, is_muted: bool) {
+        self.is_muted = is_muted;
     }
 
     /// Begins to note effects for one more listener, which needs all data as it is now. The next effect names its

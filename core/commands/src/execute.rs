@@ -18,8 +18,10 @@ impl Store {
         session.last_request_ns = now_ns;
         self.run_as(slot, Origin::Client, |context| context.process(request));
         self.stats.commands_processed += 1;
-        self.end_unit();
-        self.serve_waiting();
+        if !self.scripting.is_busy() {
+            self.end_unit();
+            self.serve_waiting();
+        }
     }
 
     /// Lets the client in `slot` run something, whose reply goes to its output. Returns whether the client is blocked by
@@ -176,6 +178,10 @@ impl Context<'_> {
                 "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
             );
             return self.store.reject(command, text.into()).map(|()| None);
+        }
+        if self.store.scripting.is_busy() && !command.flags.contains(Flags::ALLOW_BUSY) {
+            let busy = self.store.scripting.busy_error();
+            return self.store.reject(command, busy).map(|()| None);
         }
         Ok(Some(command))
     }

@@ -128,6 +128,23 @@ fn memory(store: &Store, out: &mut Text) {
     line(out, "used_memory_peak_perc", format!("{:.2}%", percent(figures.used, figures.peak)));
     line(out, "used_memory_overhead", figures.overhead);
     line(out, "used_memory_startup", figures.startup);
+    let [scripts_machine, functions_machine] = store.scripting.machine_bytes();
+    let (scripts, texts_bytes) = store.scripting.cached();
+    let (libraries, functions) = store.scripting.library_counts();
+    for (field, value) in [
+        ("used_memory_vm_eval", scripts_machine),
+        ("used_memory_lua", scripts_machine),
+        ("used_memory_scripts_eval", texts_bytes),
+        ("number_of_cached_scripts", scripts),
+        ("number_of_functions", functions),
+        ("number_of_libraries", libraries),
+        ("used_memory_vm_functions", functions_machine),
+        ("used_memory_vm_total", scripts_machine + functions_machine),
+        ("used_memory_functions", store.scripting.library_bytes()),
+        ("used_memory_scripts", texts_bytes + store.scripting.library_bytes()),
+    ] {
+        line(out, field, value);
+    }
     line(out, "used_memory_dataset", figures.dataset);
     line(out, "used_memory_dataset_perc", format!("{:.2}%", figures.dataset_percent()));
     line(out, "maxmemory_policy", store.options.maxmemory_policy.name());

@@ -53,6 +53,7 @@ mod memory;
 mod observe;
 mod pubsub;
 mod random;
+mod scripting;
 mod server;
 mod sets;
 mod slowlog;

@@ -161,8 +161,9 @@ impl Context<'_> {
             let at = self.store.calls_of(command);
             let calls = &mut self.store.calls[at].1;
             calls.calls += 1;
-            calls.failed += u64::from(outcome.is_err());
+            calls.failed += u64::from(outcome.is_err() || self.has_failed);
         }
+        self.has_failed = false;
         if let Err(error) = outcome {
             self.fail(start, &error);
         }

@@ -95,6 +95,8 @@ pub struct Session {
     pub tracking: Option<Box<Tracking>>,
     /// What it waits for, while it is blocked.
     pub waits: Option<Box<Wait>>,
+    /// Whether a script of its own was put aside and goes on between the requests of others.
+    pub runs_script: bool,
     /// Whether its next request waits for the end of a pause.
     pub is_paused: bool,
     /// Whether it is shown every request, by `MONITOR`.
@@ -109,6 +111,11 @@ impl Session {
     /// Whether the client is on this machine: on the loopback interface or a Unix socket.
     pub fn is_local(&self) -> bool {
         self.remote.starts_with("127.") || self.remote.starts_with("[::1]") || self.remote.starts_with('/')
+    }
+
+    /// Whether its next request has to wait for the reply to the last one.
+    pub fn is_waiting(&self) -> bool {
+        self.waits.is_some() || self.runs_script
     }
 
     /// Whether it listens to channels.
@@ -144,6 +151,7 @@ impl Session {
             subscriptions: Subscriptions::default(),
             tracking: None,
             waits: None,
+            runs_script: false,
             is_paused: false,
             is_monitor: false,
             close: None,

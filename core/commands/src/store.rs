@@ -8,6 +8,7 @@ use crate::{
     options::{ClientsMemory, OptionError, Options},
     per_key::PerKey,
     pubsub::Listeners,
+    scripting::Scripting,
     slowlog::SlowLog,
     table::{self, ByName, Command},
     tracking::Trackers,
@@ -189,6 +190,8 @@ pub struct Store {
     pub calls: Vec<(&'static Command, Calls)>,
     /// The command whose calls are being timed together.
     pub(crate) timed: Option<Timed>,
+    /// Scripts, libraries of functions, and a script that takes long.
+    pub(crate) scripting: Scripting,
     /// The calls that took long, what kept clients waiting, and the slots of clients that see every request.
     pub(crate) slow_log: SlowLog,
     pub(crate) latencies: Latencies,
@@ -266,6 +269,7 @@ impl Store {
             shutdown: None,
             calls: Vec::with_capacity(all_commands),
             timed: None,
+            scripting: Scripting::default(),
             slow_log: SlowLog::default(),
             latencies: Latencies::default(),
             monitors: Vec::new(),
@@ -310,6 +314,7 @@ impl Store {
 
     /// Forgets a client: nobody waits, watches or listens in its name any more.
     pub fn forget(&mut self, slot: u32) {
+        self.forget_script(slot);
         self.unblock(slot);
         self.unwatch(slot);
         self.stop_listening_at_all(slot);

@@ -376,6 +376,7 @@ pub static FAMILIES: &[&[Command]] = &[
     crate::pubsub::COMMANDS,
     crate::blocking::COMMANDS,
     crate::topology::COMMANDS,
+    crate::scripting::COMMANDS,
 ];
 
 /// All commands.

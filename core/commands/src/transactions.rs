@@ -2,6 +2,7 @@
 
 use crate::{
     Context, Error, Origin, Outcome, Store, args,
+    scripting::run_transaction,
     table::{Categories, Command, Flags, KeyFlags, Keys},
 };
 use alloc::vec::Vec;
@@ -149,7 +150,7 @@ fn exec(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     }
     context.reply.array(transaction.len);
     let outer = core::mem::replace(&mut context.origin, Origin::Transaction);
-    for_each_request(&transaction.requests, |request| context.process(request));
+    run_transaction(context, &transaction.requests);
     context.origin = outer;
     Ok(())
 }

@@ -344,7 +344,10 @@ impl Machine {
             while let Some(frame) = self.thread.frames.pop() {
                 let slot = frame.slot as usize;
                 match frame.work {
-                    Work::Native(Cont::Pcall) => return Ok(self.caught(value, slot, frame.then)),
+                    Work::Native(Cont::Pcall) => {
+                        let value = self.unwrapped(value);
+                        return Ok(self.caught(value, slot, frame.then));
+                    }
                     Work::Native(Cont::Handler) => {
                         let text = self.heap.string(b"error in error handling");
                         value = text.map_or(self.library.memory_error(), Value::String);
@@ -378,6 +381,17 @@ impl Machine {
                 value = self.heap.string_from(text).map_or(self.library.memory_error(), Value::String);
             }
             place = self.running_place();
+        }
+    }
+
+    /// What `pcall` returns of an error: of a table with an `err` that text, as in Redis.
+    fn unwrapped(&self, value: Value) -> Value {
+        match value {
+            Value::Table(table) => match self.heap.get_str(table, "err") {
+                text @ (Value::String(_) | Value::Number(_)) => text,
+                _ => value,
+            },
+            _ => value,
         }
     }
 

@@ -159,8 +159,8 @@ const SHORT_LIMIT_BYTES: usize = 40;
 const NO_STRING: u32 = u32::MAX;
 /// A power of two, like all numbers of buckets.
 const BUCKETS_MIN: usize = 256;
-/// Bytes allocated before the first collection.
-const FIRST_COLLECTION_BYTES: usize = 256 << 10;
+/// Bytes that are allocated between two collections at least: about what the libraries take.
+const COLLECTION_BYTES: usize = 32 << 10;
 
 /// Where all objects of a machine are.
 #[derive(Debug)]
@@ -200,7 +200,7 @@ impl Heap {
             hasher: Hasher::new(seed[0] ^ seed[1].rotate_left(32)),
             used_bytes: 0,
             limit_bytes,
-            collect_at_bytes: FIRST_COLLECTION_BYTES,
+            collect_at_bytes: COLLECTION_BYTES,
             epoch: 0,
             gray: Vec::new(),
             weak: Vec::new(),
@@ -374,6 +374,11 @@ impl Heap {
         self.charge(size_of::<Table>() + Table::room_bytes(elements, fields))?;
         let table = Table::with_room(elements, fields)?;
         Ok(TableRef(self.tables.insert(table)?))
+    }
+
+    /// Gives a table a metatable.
+    pub fn set_metatable(&mut self, table: TableRef, meta: TableRef) {
+        self.tables[table.0].meta = Some(meta);
     }
 
     pub(crate) fn closure(&mut self, closure: Closure) -> Result<ClosureRef, OutOfMemory> {
@@ -554,7 +559,7 @@ impl Heap {
         let slots = self.strings.items.len() + self.tables.items.len() + self.closures.items.len();
         let slots_bytes = slots * size_of::<Value>();
         // Twice what is in use, but where the limit is near half of the room: garbage must not make a script fail.
-        let doubled = self.used_bytes + self.used_bytes.max(slots_bytes).max(FIRST_COLLECTION_BYTES);
+        let doubled = self.used_bytes + self.used_bytes.max(slots_bytes).max(COLLECTION_BYTES);
         let halfway = self.used_bytes + self.limit_bytes.saturating_sub(self.used_bytes) / 2;
         self.collect_at_bytes = doubled.min(halfway.max(self.used_bytes + 1));
     }

@@ -32,7 +32,7 @@ pub use error::Raise;
 pub use heap::{Heap, OutOfMemory};
 pub use lexer::shown_source;
 pub use machine::{Event, Failure, Limits, Machine};
-pub use number::{format_number, parse_number};
+pub use number::{format_digits, format_number, parse_number};
 pub use value::{BoundRef, ClosureRef, NativeRef, StringRef, TableRef, ThreadRef, Value};
 
 #[cfg(test)]

@@ -240,6 +240,9 @@ impl Machine {
         if !matches!(function, Value::Function(_)) {
             return Err(Raise::positioned("only a function that is written in Lua can be started"));
         }
+        if self.heap.is_collection_due() {
+            self.collect();
+        }
         self.call(0, arguments.len(), Then::Entry).map(|_| ())
     }
 
@@ -280,6 +283,50 @@ impl Machine {
     /// Raises an error in the host's function that was called.
     pub fn refuse(&mut self, raise: Raise) {
         self.answer = Some(Err(raise));
+    }
+
+    /// The text of an error as a script would see it.
+    pub fn error_text(&mut self, raise: Raise) -> Vec<u8> {
+        let value = self.raise_value(raise);
+        let mut text = Vec::new();
+        match self.append(value, &mut text) {
+            Ok(true) => text,
+            _ => value.type_name().into(),
+        }
+    }
+
+    /// Where the script is: its source's name and line.
+    pub fn place(&self) -> Option<(Vec<u8>, u32)> {
+        self.running_place()
+    }
+
+    /// Appends the text of a string or a number, as `..` does. Tells whether it was one.
+    pub fn append_text(&self, value: Value, out: &mut Vec<u8>) -> Result<bool, Raise> {
+        self.append(value, out)
+    }
+
+    /// Makes a table and all tables in it unchangeable for scripts, with those that are their metatables.
+    pub fn protect(&mut self, table: TableRef) {
+        let mut left = Vec::from([table]);
+        while let Some(table) = left.pop() {
+            let contents = &mut self.heap.tables[table.0];
+            if core::mem::replace(&mut contents.is_readonly, true) {
+                continue;
+            }
+            left.extend(contents.meta);
+            let values = contents.array.iter().chain(contents.nodes.iter().map(|node| &node.value));
+            left.extend(values.filter_map(|value| match value {
+                Value::Table(inner) => Some(*inner),
+                _ => None,
+            }));
+        }
+    }
+
+    /// Makes the strings' metatable unchangeable for scripts.
+    pub fn protect_strings(&mut self) {
+        if let Some(meta) = self.string_meta {
+            self.protect(meta);
+        }
     }
 
     /// Frees what is not in use. Values that only the host knows go too, unless they are pinned.

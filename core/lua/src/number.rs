@@ -13,6 +13,11 @@ pub fn format_number(number: f64, out: &mut Vec<u8>) {
     format_general(number, 14, Style::default(), out);
 }
 
+/// A number with so many digits: C's `%.*g`.
+pub fn format_digits(number: f64, digits: usize, out: &mut Vec<u8>) {
+    format_general(number, digits, Style::default(), out);
+}
+
 fn format_integer(number: i64, out: &mut Vec<u8>) {
     let mut digits = [0; 20];
     let mut at = digits.len();

@@ -265,6 +265,11 @@ impl Heap {
         self.set(table, Value::String(key), value).map_err(|_| OutOfMemory)
     }
 
+    /// Sets a field whose key is neither `nil` nor NaN.
+    pub fn set_field(&mut self, table: TableRef, key: Value, value: Value) -> Result<(), OutOfMemory> {
+        self.set(table, key, value).map_err(|_| OutOfMemory)
+    }
+
     /// Sets an element.
     pub fn set_index(&mut self, table: TableRef, index: usize, value: Value) -> Result<(), OutOfMemory> {
         self.set(table, Value::Number(index as f64), value).map_err(|_| OutOfMemory)

@@ -237,7 +237,7 @@ impl Engine {
             if session.close.is_some() {
                 return (bytes.len(), Stop::Closing);
             }
-            if session.waits.is_some() {
+            if session.is_waiting() {
                 return (used, Stop::Held);
             }
             let limits =
@@ -296,7 +296,7 @@ impl Engine {
             }
             let (query_bytes, query_capacity) = (connection.query.len(), connection.query.capacity());
             session.pending = Pending { query_bytes, query_capacity };
-            session.is_paused = connection.is_held && session.waits.is_none();
+            session.is_paused = connection.is_held && !session.is_waiting();
         }
     }
 
@@ -396,7 +396,11 @@ impl Engine {
             self.store.free_slice();
         }
         self.relieve_memory();
-        self.store.end_waits();
+        self.store.continue_script();
+        // What others wait for may not be served between two commands of a script.
+        if !self.store.scripting_is_busy() {
+            self.store.end_waits();
+        }
         self.serve_touched();
         // What clients had sent while they waited may have changed more.
         self.store.broadcast_invalidations();
@@ -414,7 +418,7 @@ impl Engine {
 
     /// Executes what a client had sent while it could not be served. Returns whether it had.
     fn resume_held(&mut self, slot: u32) -> bool {
-        let waits = self.store.sessions[slot as usize].as_ref().is_some_and(|session| session.waits.is_some());
+        let waits = self.store.sessions[slot as usize].as_ref().is_some_and(|session| session.is_waiting());
         let held = self.connections[slot as usize].take_if(|connection| connection.is_held && !waits);
         let Some(mut connection) = held else { return false };
         self.resume(slot, &mut connection);
@@ -435,7 +439,7 @@ impl Engine {
 
     /// Removes keys whose time has come. Returns whether there is probably more to do.
     fn expire_round(&mut self) -> bool {
-        if !self.store.active_expiry || self.store.pause.is_some() {
+        if !self.store.active_expiry || self.store.pause.is_some() || self.store.scripting_is_busy() {
             return false;
         }
         let limit = EXPIRE_SLICE_KEYS * usize::from(self.store.options.active_expire_effort);
@@ -472,7 +476,7 @@ impl Engine {
         let now_ns = self.store.now.monotonic_ns;
         for slot in 0..self.connections.len() as u32 {
             let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else { continue };
-            let may_idle = session.waits.is_some() || session.subscriptions.count() > 0;
+            let may_idle = session.is_waiting() || session.subscriptions.count() > 0;
             let is_idle = timeout_ns > 0 && now_ns - session.last_request_ns > timeout_ns && !may_idle;
             if is_idle && session.close.is_none() {
                 log::debug!("closing idle client {} at {}", session.id, session.remote);
@@ -623,7 +627,7 @@ impl Engine {
                 Some(Close::Now) => Fate::CloseNow,
                 Some(Close::AfterOutput) => Fate::CloseAfterOutput,
                 // One that waits is read on, or its end would not be seen.
-                None if connection.is_held && session.waits.is_none() => Fate::Paused,
+                None if connection.is_held && !session.is_waiting() => Fate::Paused,
                 None => Fate::Open,
             },
             _ => Fate::CloseNow,
@@ -646,7 +650,9 @@ impl Engine {
         let wait = store.next_wait_ends_ns();
         // Whoever has something to send is served between two slices.
         let garbage = store.has_garbage().then_some(store.now.monotonic_ns);
-        [cron, sweep, pause, wait, garbage].into_iter().flatten().min()
+        // A script that was put aside goes on at once.
+        let script = store.scripting_is_busy().then_some(store.now.monotonic_ns);
+        [cron, sweep, pause, wait, garbage, script].into_iter().flatten().min()
     }
 
     /// A shutdown that a client has asked for. The target sends the output that is left, then ends.

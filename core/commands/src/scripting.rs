@@ -1,0 +1,144 @@
+//! Scripts: `EVAL` and its relatives, and libraries of functions.
+//!
+//! A script runs in slices. One that takes longer than `busy-reply-threshold` is put aside between two slices, so that
+//! others learn that the store is busy, and can end it; the engine goes on with it turn by turn.
+
+mod api;
+mod convert;
+mod eval;
+mod functions;
+mod library;
+mod payload;
+mod run;
+
+pub use eval::COMMANDS;
+pub use run::run_transaction;
+
+use crate::{Error, Store};
+use alloc::{boxed::Box, collections::BTreeMap};
+use kayvee_lua::{Limits, Machine};
+use library::Libraries;
+use run::Running;
+
+/// Scripts that `EVAL` has brought, and that nobody has loaded, are kept up to this number.
+const EVALUATED_LIMIT: usize = 500;
+/// Bytes that the objects of scripts may take where the platform sets no limit.
+const HEAP_LIMIT_BYTES: u64 = 1 << 30;
+
+/// A script's name: the SHA-1 of its text in hexadecimal digits.
+type Name = [u8; 40];
+
+/// What a script says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ScriptFlags {
+    /// It has a first line that tells its flags; without one, old scripts are treated as they always were.
+    is_declared: bool,
+    no_writes: bool,
+    allow_oom: bool,
+}
+
+/// A script that is known by its name.
+struct Script {
+    /// The compiled function, kept in the machine under this number.
+    pin: usize,
+    flags: ScriptFlags,
+    bytes: usize,
+    /// Whether `SCRIPT LOAD` has brought it: it stays then.
+    is_loaded: bool,
+    last_used: u64,
+}
+
+/// The scripts, the libraries, and what runs.
+#[derive(Default)]
+pub struct Scripting {
+    evaluator: Option<Box<Machine>>,
+    scripts: BTreeMap<Name, Script>,
+    uses: u64,
+    libraries: Libraries,
+    /// Whether scripts may call what is not for them, by `DEBUG SET-DISABLE-DENY-SCRIPTS`.
+    pub(crate) allows_all_commands: bool,
+    /// A script that was put aside.
+    suspended: Option<Box<Running>>,
+}
+
+impl Scripting {
+    /// Whether a script was put aside, so that nearly nothing else may run.
+    pub fn is_busy(&self) -> bool {
+        self.suspended.is_some()
+    }
+
+    /// The error for commands that may not run meanwhile.
+    pub(crate) fn busy_error(&self) -> Error {
+        const SCRIPT: Error =
+            Error::text("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.");
+        const FUNCTION: Error =
+            Error::text("BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.");
+        match &self.suspended {
+            Some(running) if running.is_function() => FUNCTION,
+            _ => SCRIPT,
+        }
+    }
+
+    /// Scripts that are known by name, and bytes of their texts.
+    pub(crate) fn cached(&self) -> (usize, usize) {
+        (self.scripts.len(), self.scripts.values().map(|script| script.bytes).sum())
+    }
+
+    /// Bytes that the machines of scripts and of functions take.
+    pub(crate) fn machine_bytes(&self) -> [usize; 2] {
+        let bytes = |machine: &Option<Box<Machine>>| machine.as_ref().map_or(0, |machine| machine.heap.used_bytes());
+        [bytes(&self.evaluator), bytes(&self.libraries.machine)]
+    }
+
+    /// Libraries, and functions in them.
+    pub(crate) fn library_counts(&self) -> (usize, usize) {
+        self.libraries.counts()
+    }
+
+    /// Bytes of the libraries' texts.
+    pub(crate) fn library_bytes(&self) -> usize {
+        self.libraries.by_name.values().map(|library| library.text.len()).sum()
+    }
+
+    fn forget_scripts(&mut self) {
+        self.evaluator = None;
+        self.scripts = BTreeMap::new();
+    }
+
+    /// Drops the script that was used least recently of those that only `EVAL` has brought.
+    fn bound_cache(&mut self) {
+        let evaluated = self.scripts.iter().filter(|(_, script)| !script.is_loaded);
+        if evaluated.clone().count() <= EVALUATED_LIMIT {
+            return;
+        }
+        let Some(name) = evaluated.min_by_key(|(_, script)| script.last_used).map(|(name, _)| *name) else { return };
+        if let (Some(script), Some(machine)) = (self.scripts.remove(&name), &mut self.evaluator) {
+            machine.unpin(script.pin);
+        }
+    }
+}
+
+impl Store {
+    /// Whether a script was put aside, so that nearly nothing else may run.
+    pub fn scripting_is_busy(&self) -> bool {
+        self.scripting.is_busy()
+    }
+
+    /// Bytes that the objects of scripts may take now.
+    fn script_heap_bytes(&self) -> usize {
+        let heap = self.environment.heap;
+        let limit = heap.limit_bytes().map_or(u64::MAX, |limit| limit.saturating_sub(heap.used_bytes()) / 2);
+        limit.min(HEAP_LIMIT_BYTES) as usize
+    }
+
+    fn new_machine(&mut self) -> Result<Box<Machine>, Error> {
+        let limits = Limits { heap_bytes: self.script_heap_bytes() };
+        let seed = [self.rng.u64(..), self.rng.u64(..)];
+        Machine::new(limits, seed).map_err(|_| Error::OUT_OF_MEMORY)
+    }
+}
+
+/// The text of a compile error behind what failed.
+fn compile_error(before: &str, text: &[u8]) -> Error {
+    [before.as_bytes(), text].concat().into()
+}
