@@ -2,7 +2,7 @@
 
 use super::{
     convert,
-    run::{Running, raised},
+    run::{NO_REPLICAS, Running, raised},
 };
 use crate::{
     Context, Error, Origin,
@@ -271,6 +271,9 @@ fn admit(context: &mut Context<'_>, running: &Running, request: Request<'_>) -> 
     let writes = command.flags.contains(Flags::WRITE);
     if running.is_readonly && (writes || command.flags.contains(Flags::MAY_REPLICATE)) {
         return refused(context, Error::text("ERR Write commands are not allowed from read-only scripts."));
+    }
+    if writes && context.store.options.min_replicas_to_write > 0 {
+        return refused(context, NO_REPLICAS);
     }
     let lacks_memory = running.refuses_memory && !running.has_written;
     let lacks_room = request.bytes_len() as u64 > context.store.data_room_bytes();

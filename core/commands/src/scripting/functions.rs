@@ -260,7 +260,7 @@ fn stats(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 
 fn dump(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     let texts = context.store.scripting.libraries.by_name.values().map(|library| library.text.as_slice());
-    let payload = payload::write(texts).map_err(|_| Error::OUT_OF_MEMORY)?;
+    let payload = payload::write(texts)?;
     context.reply.bulk(&payload);
     Ok(())
 }

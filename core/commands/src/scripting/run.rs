@@ -16,6 +16,8 @@ const SLICE_NS: u64 = 2_000_000;
 /// How long a function library may take to load, as in Redis.
 pub(super) const LOAD_LIMIT_NS: u64 = 500_000_000;
 
+pub(super) const NO_REPLICAS: Error = Error::text("NOREPLICAS Not enough good replicas to write.");
+
 /// What is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -85,6 +87,9 @@ pub(super) fn check_flags(context: &Context<'_>, flags: ScriptFlags, is_readonly
     }
     if is_readonly && !flags.no_writes {
         return Err(Error::text("ERR Can not execute a script with write flag using *_ro command."));
+    }
+    if !flags.no_writes && context.store.options.min_replicas_to_write > 0 {
+        return Err(NO_REPLICAS);
     }
     if context.store.is_full() && !flags.allow_oom && !flags.no_writes {
         return Err(Error::text(
