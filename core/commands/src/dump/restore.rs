@@ -274,7 +274,9 @@ fn fill_stream(
 
 fn fill_group(stream: &mut Stream, value: &mut kayvee_rdb::stream::Stream<'_>, room: &mut Room) -> Result<(), Failure> {
     let read = value.group()?;
-    if !stream.add_group(read.name.as_bytes(), stream_id(read.last_id), read.entries_read)? {
+    // They come in order: any other order would take long to put right.
+    let is_behind = stream.groups().last().is_none_or(|last| last.name() < read.name.as_bytes());
+    if !is_behind || !stream.add_group(read.name.as_bytes(), stream_id(read.last_id), read.entries_read)? {
         return Err(Failure::Corrupt);
     }
     let group = stream.group_mut(read.name.as_bytes()).expect("it was just added");
@@ -292,10 +294,10 @@ fn fill_group(stream: &mut Stream, value: &mut kayvee_rdb::stream::Stream<'_>, r
     for _ in 0..value.count()? {
         room.check()?;
         let read = value.consumer()?;
-        let (place, is_new) = group.add_consumer(read.name.as_bytes(), read.seen_ms)?;
-        if !is_new {
+        if group.consumers().next_back().is_some_and(|last| last.name() >= read.name.as_bytes()) {
             return Err(Failure::Corrupt);
         }
+        let (place, _) = group.add_consumer(read.name.as_bytes(), read.seen_ms)?;
         group.consumer_mut(place).active_ms = read.active_ms;
         for _ in 0..value.count()? {
             let id = value.pending_id()?;

@@ -134,7 +134,7 @@ impl Group {
     }
 
     /// The consumers, by name.
-    pub fn consumers(&self) -> impl ExactSizeIterator<Item = &Consumer> {
+    pub fn consumers(&self) -> impl ExactSizeIterator<Item = &Consumer> + DoubleEndedIterator {
         self.by_name.iter().map(|&place| self.consumer(place))
     }
 
