@@ -7,7 +7,7 @@ use crate::{
     strings::with_text,
     table::{Categories, Command, Flags, KeyFlags, Keys},
 };
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 use kayvee_keyspace::{Expiry, Found, Kind, OutOfMemory, Owned};
 use kayvee_resp::Request;
 use registers::{Corrupt, Encoding, REGISTERS};
@@ -110,6 +110,14 @@ fn copied(context: &mut Context<'_>, found: Option<Found>) -> Result<Vec<u8>, Er
     })?
 }
 
+/// Registers that have seen nothing.
+fn no_registers() -> Result<Vec<u8>, OutOfMemory> {
+    let mut registers = Vec::new();
+    registers.try_reserve_exact(REGISTERS)?;
+    registers.resize(REGISTERS, 0);
+    Ok(registers)
+}
+
 fn store(context: &mut Context<'_>, key: &[u8], bytes: Vec<u8>) -> Outcome {
     let now_ms = context.now_ms();
     Ok(context.db().set(key, Owned::Raw(bytes), Expiry::Keep, now_ms)?)
@@ -164,7 +172,7 @@ fn pfcount(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let count = if request.len() == 2 {
         count_one(context, &request[1])?
     } else {
-        let mut highest = vec![0; REGISTERS];
+        let mut highest = no_registers()?;
         for key in request.from(1) {
             if let Some(found) = context.read(key, Kind::String)? {
                 with_bytes(context, found, |bytes| registers::merge(bytes, &mut highest))??;
@@ -193,7 +201,7 @@ fn count_one(context: &mut Context<'_>, key: &[u8]) -> Result<u64, Error> {
 
 fn pfmerge(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let key = &request[1];
-    let mut highest = vec![0; REGISTERS];
+    let mut highest = no_registers()?;
     let mut is_dense = false;
     for source in request.from(1) {
         if let Some(found) = context.read(source, Kind::String)? {

@@ -66,6 +66,25 @@ fn connect(engine: &mut Engine) -> ClientId {
     engine.connect(peer()).unwrap()
 }
 
+/// Makes collections that are not small.
+fn fill(engine: &mut Engine) {
+    let client = connect(engine);
+    let mut elements = Vec::new();
+    for number in 0..1000 {
+        let (number, name) = (number.to_string().into_bytes(), format!("m{number}").into_bytes());
+        engine.receive(client, &request(&[b"SADD", b"set", &number, &name]));
+        engine.receive(client, &request(&[b"HSET", b"hash", &name, &number]));
+        engine.receive(client, &request(&[b"SADD", b"ints", &number]));
+        elements.push(number);
+    }
+    engine.receive(client, &request(&[b"SADD", b"other", b"m1", b"m2", b"m3"]));
+    let elements: Vec<&[u8]> = elements.iter().map(Vec::as_slice).collect();
+    for head in [&[&b"RPUSH"[..], b"list"], &[b"PFADD", b"hll"]] {
+        engine.receive(client, &request(&[head, &elements[..]].concat()));
+    }
+    engine.disconnect(client);
+}
+
 /// Has one client send bytes with ever more memory, and another one served after each time.
 fn survives(name: &str, bytes: &[u8]) {
     let mut engine = engine();
@@ -73,6 +92,7 @@ fn survives(name: &str, bytes: &[u8]) {
         let client = connect(&mut engine);
         engine.receive(client, &request(&[b"SET", key.as_bytes(), &vec![b'x'; 5000]]));
     }
+    fill(&mut engine);
     end_turn(&mut engine);
     for successes in SUCCESSES {
         let client = connect(&mut engine);
@@ -209,6 +229,73 @@ fn requests_survive_want_of_memory() {
         "STRLEN LARGE",
         "RANDOMKEY",
         "TOUCH LARGE",
+        "HSET hash LARGE LARGE",
+        "HSET new k…",
+        "HSETNX hash LARGE x",
+        "HMGET hash k…",
+        "HGETALL hash",
+        "HDEL hash k…",
+        "HINCRBY hash LARGE 1",
+        "HINCRBY hash m1 LARGE",
+        "HINCRBYFLOAT hash m1 LARGE",
+        "HRANDFIELD hash 1000 WITHVALUES",
+        "HRANDFIELD hash 200",
+        "HRANDFIELD hash -5000",
+        "HSCAN hash 0 MATCH LARGE",
+        "HSCAN hash 0 COUNT 1000",
+        "SADD set LARGE",
+        "SADD new LARGE",
+        "SADD new k…",
+        "SREM set k…",
+        "SMISMEMBER set k…",
+        "SMOVE set other LARGE",
+        "SMOVE other set m1",
+        "SINTER set…",
+        "SINTER set other ints",
+        "SINTERCARD 2 set other",
+        "SINTERSTORE new set set",
+        "SUNION set other ints",
+        "SUNION set…",
+        "SUNIONSTORE new set ints",
+        "SDIFF set other",
+        "SDIFFSTORE new set other ints",
+        "SDIFFSTORE other set ints",
+        "SPOP set 300",
+        "SPOP set 900",
+        "SPOP set 100000",
+        "SRANDMEMBER set 900",
+        "SRANDMEMBER set 200",
+        "SSCAN set 0 COUNT 1000",
+        "SETBIT a 800000 1",
+        "SETBIT new 800000 1",
+        "BITOP OR new a b",
+        "BITOP NOT a a",
+        "BITOP AND new a…",
+        "BITFIELD a GET…",
+        "BITFIELD a SET u8 800000 1",
+        "BITPOS a 1 LARGE",
+        "PFADD hll k…",
+        "PFADD new LARGE",
+        "PFADD new k…",
+        "PFCOUNT hll",
+        "PFCOUNT hll hll",
+        "PFMERGE new hll",
+        "PFDEBUG GETREG hll",
+        "PFDEBUG DECODE hll",
+        "PFSELFTEST",
+        "SORT list",
+        "SORT set ALPHA GET # GET a",
+        "SORT list BY a*LARGE",
+        "SORT list GET LARGE",
+        "SORT list STORE new",
+        "SORT set BY nosort GET * STORE new",
+        "SORT list GET…",
+        "DUMP a",
+        "DUMP set",
+        "DUMP hash",
+        "DUMP ints",
+        "DUMP list",
+        "RESTORE LARGE 0 LARGE",
     ];
     for line in lines {
         survives(line, &expand(line, &large));

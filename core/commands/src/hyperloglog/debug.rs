@@ -1,13 +1,13 @@
 //! The inner state of HyperLogLogs, and a test of their implementation on the machine that it runs on.
 
 use super::{
-    copied, estimate,
+    copied, estimate, no_registers,
     registers::{self, Encoding, REGISTERS},
     sparse::{self, Runs},
     store,
 };
 use crate::{Context, Error, Outcome, args, error::c_text};
-use alloc::{format, string::String, vec::Vec};
+use alloc::{format, vec::Vec};
 use kayvee_keyspace::Kind;
 use kayvee_resp::Request;
 
@@ -29,7 +29,7 @@ pub fn pfdebug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             if was_dense {
                 return Err(Error::text("ERR HLL encoding is not sparse"));
             }
-            context.reply.bulk(decoded(&bytes)?.as_bytes());
+            context.reply.bulk(&decoded(&bytes)?);
         }
         () if args::is(sub, "encoding") => context.reply.simple(if was_dense { "dense" } else { "sparse" }),
         () if args::is(sub, "todense") => {
@@ -47,24 +47,25 @@ fn make_dense(context: &mut Context<'_>, key: &[u8], bytes: &mut Vec<u8>) -> Out
         return Ok(());
     }
     registers::make_dense(bytes)?;
-    store(context, key, bytes.clone())?;
+    store(context, key, args::copied(bytes)?)?;
     let db = context.db_index();
     context.store.changed(db, key);
     Ok(())
 }
 
-fn decoded(bytes: &[u8]) -> Result<String, Error> {
-    let mut text = String::new();
+fn decoded(bytes: &[u8]) -> Result<Vec<u8>, Error> {
+    const RUN_TEXT_BYTES: usize = 16;
+    let mut text = Vec::new();
     for run in Runs::of(bytes) {
         let run = run?;
-        if !text.is_empty() {
-            text.push(' ');
-        }
-        text += &match run.value {
-            0 if run.is_long() => format!("Z:{}", run.len),
-            0 => format!("z:{}", run.len),
-            value => format!("v:{value},{}", run.len),
+        let separator = if text.is_empty() { "" } else { " " };
+        let shown = match run.value {
+            0 if run.is_long() => format!("{separator}Z:{}", run.len),
+            0 => format!("{separator}z:{}", run.len),
+            value => format!("{separator}v:{value},{}", run.len),
         };
+        text.try_reserve(RUN_TEXT_BYTES).map_err(|_| Error::OUT_OF_MEMORY)?;
+        text.extend_from_slice(shown.as_bytes());
     }
     Ok(text)
 }
@@ -85,7 +86,7 @@ fn check_registers(rng: &mut fastrand::Rng) -> Result<(), Error> {
     const ROUNDS: usize = 50;
     let mut bytes = sparse::empty();
     registers::make_dense(&mut bytes)?;
-    let mut model = alloc::vec![0; REGISTERS];
+    let mut model = no_registers()?;
     for _ in 0..ROUNDS {
         for (index, register) in model.iter_mut().enumerate() {
             *register = rng.u8(..64);

@@ -5,7 +5,6 @@ use super::{
     registers::{COUNTED_BITS, Corrupt, Encoding, REGISTERS, VALUES, dense, encoding, histogram},
     sparse::Runs,
 };
-use alloc::vec::Vec;
 
 /// 1 / (2 ln 2)
 const ALPHA: f64 = 0.721_347_520_444_481_7;
@@ -15,8 +14,12 @@ pub fn count(bytes: &[u8]) -> Result<u64, Corrupt> {
     if encoding(bytes) == Some(Encoding::Dense) {
         return Ok(estimate(&histogram((0..REGISTERS).map(|index| (1, dense(bytes, index))))));
     }
-    let runs = Runs::of(bytes).collect::<Result<Vec<_>, Corrupt>>()?;
-    Ok(estimate(&histogram(runs.iter().map(|run| (run.len, run.value)))))
+    let mut counts = [0; VALUES];
+    for run in Runs::of(bytes) {
+        let run = run?;
+        counts[usize::from(run.value)] += run.len;
+    }
+    Ok(estimate(&counts))
 }
 
 /// The estimate from how many registers have each value.

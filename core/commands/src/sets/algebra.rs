@@ -8,10 +8,11 @@ use kayvee_keyspace::{Expiry, Found, Kind, Member, OutOfMemory, Records, Set, Se
 use kayvee_resp::Request;
 
 pub fn sinter(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let Some(found) = find_all(context, request.from(1))?.into_iter().collect::<Option<Vec<Found>>>() else {
+    let Sources { found, has_all, .. } = find_all(context, request.from(1))?;
+    if !has_all {
         context.reply.set(0);
         return Ok(());
-    };
+    }
     let start = context.reply.len();
     let index = context.db_index();
     let Context { store, reply, .. } = context;
@@ -44,9 +45,9 @@ pub fn sintercard(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         let value = words.next().filter(|_| args::is(word, "limit")).ok_or(Error::SYNTAX)?;
         limit = args::integer(value).ok().filter(|&limit| limit >= 0).ok_or(NEGATIVE_LIMIT)?;
     }
-    let found = find_all(context, request.from(2).take(keys))?;
+    let Sources { found, has_all, .. } = find_all(context, request.from(2).take(keys))?;
     let mut count = 0;
-    if let Some(found) = found.into_iter().collect::<Option<Vec<Found>>>() {
+    if has_all {
         context.db().with_sets(&found, |sets, records| {
             for_each_common(sets, records, |_, _| {
                 count += 1;
@@ -59,9 +60,12 @@ pub fn sintercard(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 pub fn sinterstore(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let found = find_all(context, request.from(2))?.into_iter().collect::<Option<Vec<Found>>>();
+    let Sources { mut found, has_all, .. } = find_all(context, request.from(2))?;
+    if !has_all {
+        found.clear();
+    }
     let limits = context.store.options.set_limits();
-    let set = context.db().with_sets(found.as_deref().unwrap_or_default(), |sets, records| {
+    let set = context.db().with_sets(&found, |sets, records| {
         build(records, |set, records| {
             let mut buffer = Vec::new();
             for_each_common(sets, records, |records, member| {
@@ -89,15 +93,31 @@ pub fn sdiffstore(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     store_of(context, request, difference, "sdiffstore")
 }
 
-/// Finds the sets at keys; missing ones are `None`.
-fn find_all<'a>(context: &mut Context<'_>, keys: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Option<Found>>, Error> {
-    let mut found = Vec::new();
-    for key in keys {
+/// Sets that are to be worked on.
+#[derive(Default)]
+struct Sources {
+    /// Those that are there.
+    found: Vec<Found>,
+    /// Whether the first one is there.
+    has_first: bool,
+    /// Whether all of them are.
+    has_all: bool,
+}
+
+/// Finds the sets at keys.
+fn find_all<'a>(context: &mut Context<'_>, keys: impl Iterator<Item = &'a [u8]>) -> Result<Sources, Error> {
+    let mut sources = Sources { found: Vec::new(), has_first: false, has_all: true };
+    for (at, key) in keys.enumerate() {
         // Finding a key may remove an expired one, but never moves another one.
-        found.try_reserve(1).map_err(|_| Error::OUT_OF_MEMORY)?;
-        found.push(context.read(key, Kind::Set)?);
+        let Some(found) = context.read(key, Kind::Set)? else {
+            sources.has_all = false;
+            continue;
+        };
+        sources.has_first |= at == 0;
+        sources.found.try_reserve(1).map_err(|_| Error::OUT_OF_MEMORY)?;
+        sources.found.push(found);
     }
-    Ok(found)
+    Ok(sources)
 }
 
 /// Makes a set, of which nothing stays if that fails.
@@ -126,9 +146,9 @@ fn for_each_common(
     sorted.extend_from_slice(sets);
     sorted.sort_by_key(|set| set.len());
     let Some((smallest, others)) = sorted.split_first() else { return Ok(()) };
-    let others: Vec<&Set> = others.iter().copied().filter(|other| !core::ptr::eq(*other, *smallest)).collect();
     for member in smallest.members() {
-        if others.iter().all(|set| set.contains(records, member.value(records))) && visit(records, member)?.is_break() {
+        let has = |set: &&Set| core::ptr::eq(*set, *smallest) || set.contains(records, member.value(records));
+        if others.iter().all(has) && visit(records, member)?.is_break() {
             break;
         }
     }
@@ -198,9 +218,7 @@ fn difference(
 
 /// Makes a set of those whose keys begin at an argument.
 fn operate(context: &mut Context<'_>, request: Request<'_>, from: usize, operation: Operation) -> Result<Set, Error> {
-    let found = find_all(context, request.from(from))?;
-    let has_first = found.first().is_some_and(Option::is_some);
-    let found: Vec<Found> = found.into_iter().flatten().collect();
+    let Sources { found, has_first, .. } = find_all(context, request.from(from))?;
     let limits = context.store.options.set_limits();
     Ok(context.db().with_sets(&found, |sets, records| {
         let (first, others) = match sets {
