@@ -1,7 +1,7 @@
 //! Source text to tokens.
 
 use crate::{error::Raise, heap::Heap, number::parse_prefix, value::StringRef};
-use alloc::{format, string::String, vec::Vec};
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Token {
@@ -36,12 +36,15 @@ pub(crate) struct Lexer<'a> {
     /// The current token.
     pub token: Token,
     ahead: Option<(Token, u32)>,
+    /// The names so far that are too long to be interned.
+    long_names: BTreeMap<&'a [u8], StringRef>,
     pub source: &'a [u8],
 }
 
 impl<'a> Lexer<'a> {
     pub fn new(text: &'a [u8], source: &'a [u8]) -> Lexer<'a> {
-        Lexer { text, at: 0, start: 0, line: 1, last_line: 1, token: Token::End, ahead: None, source }
+        let (token, ahead, long_names) = (Token::End, None, BTreeMap::new());
+        Lexer { text, at: 0, start: 0, line: 1, last_line: 1, token, ahead, long_names, source }
     }
 
     /// Goes on to the next token.
@@ -287,7 +290,15 @@ impl<'a> Lexer<'a> {
         if let Some(keyword) = KEYWORDS.iter().find(|keyword| keyword.as_bytes() == name) {
             return Ok(Token::Word(keyword));
         }
-        Ok(Token::Name(heap.string(name)?))
+        // The compiler tells names apart by reference, and long strings are not interned.
+        if let Some(known) = self.long_names.get(name) {
+            return Ok(Token::Name(*known));
+        }
+        let string = heap.string(name)?;
+        if heap.interned(name).is_none() {
+            self.long_names.insert(name, string);
+        }
+        Ok(Token::Name(string))
     }
 
     fn operator(&mut self, byte: u8) -> Result<Token, Raise> {

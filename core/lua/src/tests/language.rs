@@ -28,6 +28,25 @@ fn expressions() {
     );
 }
 
+/// Strings beyond 40 bytes are not interned, but names of that length have to be the same name each time.
+#[test]
+fn long_names() {
+    expect(&[
+        (
+            "local function a_function_whose_name_is_longer_than_any_string_that_is_interned(x) \
+             return x and x + 1 end \
+             local function caller() \
+             return a_function_whose_name_is_longer_than_any_string_that_is_interned(1) end return caller()",
+            "2",
+        ),
+        (
+            "local t = {} t.a_field_whose_name_is_longer_than_any_string_that_is_interned = 1 \
+             return t['a_field_whose_name_is_longer_than_any_string' .. '_that_is_interned']",
+            "1",
+        ),
+    ]);
+}
+
 #[test]
 fn statements() {
     expect(&[
