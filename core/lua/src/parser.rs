@@ -12,8 +12,10 @@ use crate::{
 };
 use alloc::{format, rc::Rc, string::String, vec, vec::Vec};
 
-/// How deep statements and expressions nest, as in Lua 5.1.
+/// How deep statements and expressions nest: 200 operators, as in Lua 5.1. What takes more of Rust's stack counts for
+/// more, so that all of it together takes less than 100 KiB.
 const DEPTH_LIMIT: usize = 200;
+const BLOCK_DEPTH: usize = 2;
 /// Local variables of one function.
 const LOCALS_LIMIT: usize = 200;
 /// Bytes of code and tables that a byte of source may come to, roughly: what has no room after that is refused before.
@@ -102,16 +104,16 @@ impl Parser<'_> {
         Ok(name)
     }
 
-    fn enter(&mut self) -> Result<(), Raise> {
-        self.depth += 1;
+    fn enter(&mut self, depth: usize) -> Result<(), Raise> {
+        self.depth += depth;
         if self.depth > DEPTH_LIMIT {
             return Err(self.lexer.error_without_token("chunk has too many syntax levels"));
         }
         Ok(())
     }
 
-    fn leave(&mut self) {
-        self.depth -= 1;
+    fn leave(&mut self, depth: usize) {
+        self.depth -= depth;
     }
 
     /// An error for what a function has too many of.
@@ -196,7 +198,7 @@ impl Parser<'_> {
     }
 
     fn chunk(&mut self) -> Result<(), Raise> {
-        self.enter()?;
+        self.enter(BLOCK_DEPTH)?;
         let mut is_last = false;
         while !is_last && !ends_block(self.lexer.token) {
             is_last = self.statement()?;
@@ -205,7 +207,7 @@ impl Parser<'_> {
             let function = self.function();
             function.free = function.active.len();
         }
-        self.leave();
+        self.leave(BLOCK_DEPTH);
         Ok(())
     }
 

@@ -83,7 +83,7 @@ impl Parser<'_> {
 
     /// An expression of operators that bind more strongly than `limit`.
     fn sub_expression(&mut self, limit: u8) -> Result<Expr, Raise> {
-        self.enter()?;
+        self.enter(1)?;
         let mut left = match unary_of(self.lexer.token) {
             Some(op) => {
                 self.advance()?;
@@ -102,7 +102,7 @@ impl Parser<'_> {
             let mut right = self.sub_expression(right_priority)?;
             self.function().binary(op, &mut left, &mut right, line);
         }
-        self.leave();
+        self.leave(1);
         Ok(left)
     }
 
@@ -136,9 +136,11 @@ impl Parser<'_> {
         match self.lexer.token {
             Token::Word("(") => {
                 let line = self.lexer.line;
+                self.enter(1)?;
                 self.advance()?;
                 let mut expr = self.expression()?;
                 self.expect_closing(")", "(", line)?;
+                self.leave(1);
                 self.function().discharge(&mut expr);
                 Ok(expr)
             }
@@ -198,6 +200,7 @@ impl Parser<'_> {
     /// The arguments of a call, whose function is in a register.
     fn call(&mut self, function: Expr) -> Result<Expr, Raise> {
         let line = self.lexer.line;
+        self.enter(1)?;
         let mut last = match self.lexer.token {
             Token::Word("(") => {
                 if line != self.lexer.last_line {
@@ -216,6 +219,7 @@ impl Parser<'_> {
             }
             _ => return Err(self.error("function arguments expected")),
         };
+        self.leave(1);
         let code = self.function();
         let Kind::Register(a) = function.kind else { return Ok(function) };
         let arguments = if last.is_open() {
@@ -240,6 +244,7 @@ impl Parser<'_> {
         let mut table = Expr::new(Kind::Relocatable(pc));
         self.function().put_into_next(&mut table);
         let Kind::Register(register) = table.kind else { return Ok(table) };
+        self.enter(1)?;
         let last = Expr::new(Kind::Void);
         let mut state = Constructor { register, pc, fields: 0, elements: 0, waiting: 0, last };
         self.expect("{")?;
@@ -262,6 +267,7 @@ impl Parser<'_> {
             }
         }
         self.expect_closing("}", "{", line)?;
+        self.leave(1);
         self.store_last(&mut state);
         Ok(table)
     }

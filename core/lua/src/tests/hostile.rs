@@ -3,8 +3,8 @@
 use super::{machine, run_in};
 use alloc::{format, string::String};
 
-/// What the guest has for everything; unoptimised code takes several times as much.
-const STACK_BYTES: usize = if cfg!(debug_assertions) { 1 << 20 } else { 96 << 10 };
+/// Less than half of what the guest has for everything; unoptimised code takes several times as much.
+const STACK_BYTES: usize = if cfg!(debug_assertions) { 1 << 20 } else { 112 << 10 };
 const HEAP_BYTES: usize = 8 << 20;
 
 extern crate std;
@@ -86,7 +86,7 @@ fn depth_has_a_limit() {
         let nested = |depth| format!("return {}1{}", open.repeat(depth), close.repeat(depth));
         let deep = run_small(nested(10_000));
         assert!(deep.ends_with("chunk has too many syntax levels"), "{open}: {deep}");
-        let shallow = run_small(nested(90).replace("return f(", "local function f(x) return x end return f("));
+        let shallow = run_small(nested(60).replace("return f(", "local function f(x) return x end return f("));
         assert!(!shallow.contains("too many"), "{open}: {shallow}");
     }
     let blocks = format!("{} {}", "do ".repeat(10_000), "end ".repeat(10_000));
