@@ -4,16 +4,21 @@ use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
 use kayvee_server::{ClientId, Engine, Environment, Options, Peer};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A clock for where durations do not matter.
-struct StillClock;
+/// A clock that goes on by the same time whenever it is read: by none, unless it is told to.
+#[derive(Default)]
+struct FakeClock {
+    monotonic_ns: AtomicU64,
+    tick_ns: AtomicU64,
+}
 
-impl Clock for StillClock {
+impl Clock for FakeClock {
     fn now(&self) -> Now {
-        Now::default()
+        let tick_ns = self.tick_ns.load(Ordering::Relaxed);
+        Now { monotonic_ns: self.monotonic_ns.fetch_add(tick_ns, Ordering::Relaxed), unix_us: 0 }
     }
 
     fn name(&self) -> &'static str {
-        "still"
+        "fake"
     }
 }
 
@@ -43,18 +48,20 @@ impl Heap for FakeHeap {
 pub struct Bench {
     pub engine: Engine,
     pub heap: &'static FakeHeap,
+    clock: &'static FakeClock,
     pub now: Now,
 }
 
 impl Bench {
     pub fn new(options: &[&str]) -> Bench {
         let heap: &'static FakeHeap = Box::leak(Box::default());
+        let clock: &'static FakeClock = Box::leak(Box::default());
         let environment = Environment {
             target: "test",
             os: "none".into(),
             multiplexing: "none",
             process_id: 0,
-            clock: &StillClock,
+            clock,
             heap,
             system_memory_bytes: 1 << 30,
             processor_time: ProcessorTime::default,
@@ -63,7 +70,7 @@ impl Bench {
         };
         let options = Options::from_args(options.iter().map(|word| word.as_bytes())).unwrap();
         let now = Now { monotonic_ns: 5_000_000_000, unix_us: 1_700_000_000_000_000 };
-        let mut bench = Bench { engine: Engine::new(options, environment, now), heap, now };
+        let mut bench = Bench { engine: Engine::new(options, environment, now), heap, clock, now };
         bench.engine.begin_turn(now);
         bench
     }
@@ -72,6 +79,11 @@ impl Bench {
         self.now.monotonic_ns += ms * 1_000_000;
         self.now.unix_us += ms * 1000;
         self.engine.begin_turn(self.now);
+    }
+
+    /// Makes every look at the clock take a millisecond.
+    pub fn let_time_pass(&mut self) {
+        self.clock.tick_ns.store(1_000_000, Ordering::Relaxed);
     }
 
     pub fn connect(&mut self) -> ClientId {
