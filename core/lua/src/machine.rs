@@ -114,6 +114,9 @@ pub struct Failure {
     pub place: Option<(Vec<u8>, u32)>,
 }
 
+/// Slots of the stack that a machine keeps between two scripts.
+const KEPT_SLOTS: usize = 4096;
+
 /// Bounds of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -256,6 +259,11 @@ impl Machine {
         }
         self.close_upvalues(0);
         self.thread.frames.clear();
+        // What one deep recursion has taken is not kept for the scripts to come.
+        if self.thread.stack.len() > KEPT_SLOTS {
+            self.thread.stack = Vec::new();
+            self.thread.frames = Vec::new();
+        }
         self.thread.top = 0;
         self.thread.resumer = None;
         self.resumes = 0;

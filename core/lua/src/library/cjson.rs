@@ -3,7 +3,7 @@
 mod decode;
 mod encode;
 
-use super::{Functions, add_functions, add_library};
+use super::{Functions, add_library};
 use crate::{
     error::Raise,
     machine::{Args, Flow, Machine, NativeResult},
@@ -63,6 +63,7 @@ impl Default for Options {
 
 pub(super) fn open(machine: &mut Machine) -> Result<(), Raise> {
     let table = add_library(machine, "cjson", FUNCTIONS)?;
+    machine.library.cjson_table = table;
     add_constants(machine, table)
 }
 
@@ -75,11 +76,15 @@ fn add_constants(machine: &mut Machine, table: TableRef) -> Result<(), Raise> {
     Ok(())
 }
 
-/// A table with the functions again. Options are the same for all.
+/// A table with the same functions again. Options are the same for all.
 fn new(machine: &mut Machine, _: Args) -> NativeResult {
+    let original = machine.library.cjson_table;
     let table = machine.heap.table(0, FUNCTIONS.len() + 3)?;
-    add_functions(machine, table, FUNCTIONS)?;
-    add_constants(machine, table)?;
+    let mut key = Value::Nil;
+    while let Ok(Some((next, value))) = machine.heap.next(original, key) {
+        key = next;
+        machine.heap.set(table, key, value)?;
+    }
     Ok(Flow::One(Value::Table(table)))
 }
 

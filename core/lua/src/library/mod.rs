@@ -37,6 +37,8 @@ pub(crate) struct State {
     memory_error: Option<StringRef>,
     random: math::Random,
     cjson: cjson::Options,
+    /// The table `cjson`, whose functions `cjson.new` gives again.
+    cjson_table: TableRef,
     /// The native that iterates for `string.gmatch`, and the one that resumes for `coroutine.wrap`.
     gmatch: NativeRef,
     wrapped: NativeRef,
@@ -49,6 +51,7 @@ impl State {
 
     pub fn mark(&self, heap: &mut Heap) {
         heap.mark(self.memory_error());
+        heap.mark(Value::Table(self.cjson_table));
     }
 }
 

@@ -400,14 +400,22 @@ pub(super) fn is_plain(pattern: &[u8]) -> bool {
 }
 
 /// Where a plain text is found first.
-pub(super) fn find_plain(text: &[u8], part: &[u8], from: usize) -> Option<usize> {
-    let Some((first, rest)) = part.split_first() else { return Some(from) };
+pub(super) fn find_plain(text: &[u8], part: &[u8], from: usize) -> Result<Option<usize>, &'static str> {
+    /// What is compared before the whole is.
+    const HEAD: usize = 16;
+    let Some((first, rest)) = part.split_first() else { return Ok(Some(from)) };
+    let head = &rest[..rest.len().min(HEAD)];
+    let mut steps_left = steps_for(text.len());
     let mut at = from;
-    loop {
-        at += text.get(at..)?.iter().position(|b| b == first)?;
-        if text[at + 1..].starts_with(rest) {
-            return Some(at);
+    while let Some(offset) = text.get(at..).and_then(|left| left.iter().position(|b| b == first)) {
+        at += offset + 1;
+        if text[at..].starts_with(head) {
+            if text[at..].starts_with(rest) {
+                return Ok(Some(at - 1));
+            }
+            // Two texts of repetitions could be compared for ever.
+            steps_left = steps_left.checked_sub(rest.len() / 8).ok_or("pattern too complex")?;
         }
-        at += 1;
     }
+    Ok(None)
 }

@@ -190,7 +190,9 @@ fn find(machine: &mut Machine, args: Args) -> NativeResult {
     let (subject, pattern, start) = search(machine, args)?;
     let (text, bytes) = (machine.heap.bytes(subject), machine.heap.bytes(pattern));
     if machine.arg(args, 3).is_truthy() || is_plain(bytes) {
-        let Some(at) = find_plain(text, bytes, start) else { return Ok(Flow::One(Value::Nil)) };
+        let Some(at) = find_plain(text, bytes, start).map_err(Raise::positioned)? else {
+            return Ok(Flow::One(Value::Nil));
+        };
         let end = at + bytes.len();
         machine.push(Value::Number((at + 1) as f64))?;
         machine.push(Value::Number(end as f64))?;

@@ -32,6 +32,7 @@ fn expect_small(cases: &[(&str, &str)]) {
 fn memory_has_a_limit() {
     expect_small(&[
         ("local t = {} while true do t[#t + 1] = {} end", "error: not enough memory"),
+        ("for i = 1, 1e5 do cjson.new() end return cjson.new().encode({1})", "[1]"),
         ("local s = 'x' while true do s = s .. s end", "error: not enough memory"),
         ("return ('x'):rep(1e9)", "error: not enough memory"),
         ("return #('x'):rep(1e18, 1e18)", "error: not enough memory"),
@@ -134,6 +135,11 @@ fn patterns_end() {
         ("return ('x'):find(('x?'):rep(10000))", "1 1"),
         ("return pcall(string.find, 'x', ('('):rep(40))", "false too many captures"),
         ("return ('('):rep(1000):find('%b()')", "nil"),
+        (
+            "return pcall(string.find, ('a'):rep(2000000), ('a'):rep(1000000) .. 'b', 1, true)",
+            "false pattern too complex",
+        ),
+        ("return ('ab'):rep(1000):find('abab' .. ('ab'):rep(900) .. 'c', 1, true), ('xaab'):find('aab')", "nil 2 4"),
     ]);
 }
 
