@@ -263,7 +263,7 @@ fn describe(text: &mut Text, session: &Session, now_ns: u64, own_request_bytes: 
         text,
         "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db={} sub={} psub={} ssub={} multi={} \
          qbuf={query} qbuf-free={} argv-mem={own_request_bytes} multi-mem={} rbs={} rbp={} obl={output} oll=0 omem={} tot-mem={} events=r \
-         cmd={command}{bar}{sub} user=default redir={} resp={} lib-name={} lib-ver={}",
+         cmd={command}{bar}{sub} user={} redir={} resp={} lib-name={} lib-ver={}",
         session.id,
         session.remote,
         session.local,
@@ -281,6 +281,7 @@ fn describe(text: &mut Text, session: &Session, now_ns: u64, own_request_bytes: 
         session.output.capacity(),
         session.output.capacity(),
         session.memory_bytes(),
+        shown(&session.user_name),
         tracking::redirect_of(session),
         if session.protocol == Protocol::Resp3 { 3 } else { 2 },
         shown(&session.lib_name),
@@ -294,10 +295,21 @@ fn request_bytes(request: Request<'_>) -> usize {
     header(request.len()) + request.from(0).map(|word| header(word.len()) + word.len() + "\r\n".len()).sum::<usize>()
 }
 
-fn info(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+/// The client's own line of `CLIENT LIST`.
+fn own_text(context: &mut Context<'_>, request: Request<'_>) -> Text {
     let now_ns = context.store.now.monotonic_ns;
     let mut text = Text::default();
     describe(&mut text, context.session(), now_ns, request_bytes(request));
+    text
+}
+
+/// The same without its line break.
+pub fn own_line(context: &mut Context<'_>, request: Request<'_>) -> Vec<u8> {
+    own_text(context, request).as_bytes().trim_ascii_end().to_vec()
+}
+
+fn info(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let text = own_text(context, request);
     text.reply(&mut context.reply)
 }
 
@@ -362,14 +374,14 @@ struct Filter<'a> {
     id: Option<u64>,
     remote: Option<&'a [u8]>,
     local: Option<&'a [u8]>,
-    user_is_other: bool,
+    user: Option<&'a [u8]>,
     of_type: Option<Type>,
     spares_itself: bool,
 }
 
 impl Filter<'_> {
     fn matches(&self, session: &Session, own_id: u64) -> bool {
-        !(self.user_is_other
+        !(self.user.is_some_and(|user| *user != *session.user_name)
             || self.of_type.is_some_and(|of_type| of_type != Type::of(session))
             || (self.spares_itself && session.id == own_id)
             || self.id.is_some_and(|id| id != session.id)
@@ -378,7 +390,7 @@ impl Filter<'_> {
     }
 }
 
-fn parse_filter<'a>(request: Request<'a>) -> Result<Filter<'a>, Error> {
+fn parse_filter<'a>(store: &Store, request: Request<'a>) -> Result<Filter<'a>, Error> {
     let mut filter = Filter { spares_itself: true, ..Filter::default() };
     let mut words = request.from(2);
     while let Some(option) = words.next() {
@@ -393,9 +405,10 @@ fn parse_filter<'a>(request: Request<'a>) -> Result<Filter<'a>, Error> {
         } else if is(option, "laddr") {
             filter.local = Some(value);
         } else if is(option, "user") {
-            if value != b"default" {
+            if !store.acl.has_user(value) {
                 return Err(Error::showing("ERR No such user '", value, "'"));
             }
+            filter.user = Some(value);
         } else if is(option, "skipme") {
             filter.spares_itself = match () {
                 () if is(value, "yes") => true,
@@ -412,8 +425,11 @@ fn parse_filter<'a>(request: Request<'a>) -> Result<Filter<'a>, Error> {
 fn kill(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     // The old form names one address, and may end the client's own connection.
     let by_address = request.len() == 3;
-    let filter =
-        if by_address { Filter { remote: Some(&request[2]), ..Filter::default() } } else { parse_filter(request)? };
+    let filter = if by_address {
+        Filter { remote: Some(&request[2]), ..Filter::default() }
+    } else {
+        parse_filter(context.store, request)?
+    };
     let own_id = context.session().id;
     let mut ended = Vec::new();
     for (slot, session) in (0..).zip(&mut context.store.sessions) {

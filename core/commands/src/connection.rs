@@ -1,11 +1,10 @@
 //! The connection: greeting, authentication, database and protocol.
 
 use crate::{
-    Close, Context, Error, Outcome, ReplyMode,
+    Close, Context, Error, Outcome, ReplyMode, acl,
     args::{copied, int, integer, is},
     client, pubsub,
     server::REDIS_VERSION,
-    store::Store,
     table::{Categories, Command, Flags},
     transactions,
 };
@@ -129,7 +128,7 @@ fn quit(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 }
 
 fn reset(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    let authenticated = context.store.options.requirepass.is_empty();
+    let authenticated = !context.store.acl.needs_login();
     transactions::end(context);
     context.store.stop_listening_at_all(context.slot);
     context.store.stop_tracking(context.slot);
@@ -137,6 +136,7 @@ fn reset(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     let session = context.session();
     session.db = 0;
     session.protocol = Protocol::Resp2;
+    session.log_in(acl::DEFAULT, b"default");
     session.authenticated = authenticated;
     session.reply_mode = ReplyMode::On;
     session.no_evict = false;
@@ -147,23 +147,9 @@ fn reset(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     Ok(())
 }
 
-/// Compares in a time that depends on the lengths alone.
-fn equal_secrets(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && core::hint::black_box(a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b))) == 0
-}
-
-/// Checks a user's password.
-fn authenticate(store: &Store, user: &[u8], password: &[u8]) -> Outcome {
-    let secret = &store.options.requirepass;
-    if user == b"default" && (secret.is_empty() || equal_secrets(secret, password)) {
-        return Ok(());
-    }
-    Err(Error::text("WRONGPASS invalid username-password pair or user is disabled."))
-}
-
 fn auth(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let (user, password) = match request.len() {
-        2 if context.store.options.requirepass.is_empty() => {
+        2 if context.store.acl.default_needs_no_password() => {
             return Err(Error::text(
                 "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
             ));
@@ -172,8 +158,7 @@ fn auth(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         3 => (&request[1], &request[2]),
         _ => return Err(Error::SYNTAX),
     };
-    authenticate(context.store, user, password)?;
-    context.session().authenticated = true;
+    context.log_in(user, password, request)?;
     context.reply.ok();
     Ok(())
 }
@@ -203,10 +188,9 @@ fn hello(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         }
     }
     if let Some((user, password)) = credentials {
-        authenticate(context.store, user, password)?;
-        context.session().authenticated = true;
+        context.log_in(user, password, request)?;
     }
-    if !context.session().authenticated {
+    if !context.session().authenticated && context.store.acl.needs_login() {
         return Err(Error::text(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
         ));

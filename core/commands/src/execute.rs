@@ -152,8 +152,12 @@ impl Context<'_> {
         session.last_command = Some((container, sub));
         let in_transaction = session.transaction.is_some();
         let listens = session.subscriptions.count() > 0 && session.protocol == Protocol::Resp2;
-        if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) {
+        let is_let_in = session.authenticated || command.flags.contains(Flags::NO_AUTH);
+        if !is_let_in && self.store.acl.needs_login() {
             return self.store.reject(command, Error::NO_AUTH).map(|()| None);
+        }
+        if let Err(error) = self.check_permission(container, command, request) {
+            return self.store.reject(command, error).map(|()| None);
         }
         if in_transaction && command.flags.contains(Flags::NO_MULTI) {
             const NOT_IN_TRANSACTION: Error = Error::text("ERR Command not allowed inside a transaction");

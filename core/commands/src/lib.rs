@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+mod acl;
 mod args;
 mod blocking;
 mod context;

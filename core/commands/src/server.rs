@@ -420,6 +420,9 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         .apply(&store.options, &mut options)
         .map_err(|error| failed(error.name.as_bytes(), &error.reason))?;
     log::set_max_level(options.loglevel.filter());
+    if options.requirepass != store.options.requirepass {
+        store.set_default_password(&options.requirepass);
+    }
     if options.requirepass.is_empty() {
         store.sessions.iter_mut().flatten().for_each(|session| session.authenticated = true);
     }
@@ -450,7 +453,11 @@ pub fn rewrite_config(context: &mut Context<'_>, everything: bool) -> Outcome {
     };
     // Who has removed the file wants a new one.
     let old = host.read_file(path).unwrap_or_default();
-    let new = options::rewritten(&old, &context.store.options, everything);
+    let mut now = context.store.options.clone();
+    if now.aclfile.is_empty() {
+        now.users = context.store.acl.definitions();
+    }
+    let new = options::rewritten(&old, &now, everything);
     if let Err(why) = host.write_file(path, &new) {
         log::warn!("CONFIG REWRITE failed: {why}");
         return Err(format!("ERR Rewriting config file: {why}").into());

@@ -1,5 +1,7 @@
-use crate::{blocking::Wait, pubsub::Subscriptions, table::Command, tracking::Tracking, transactions::Transaction};
-use alloc::{boxed::Box, string::String, vec::Vec};
+use crate::{
+    acl, blocking::Wait, pubsub::Subscriptions, table::Command, tracking::Tracking, transactions::Transaction,
+};
+use alloc::{borrow::Cow, boxed::Box, string::String, vec::Vec};
 use kayvee_resp::Protocol;
 
 /// Whether a client wants replies, as `CLIENT REPLY` sets it.
@@ -61,6 +63,10 @@ pub struct Session {
     pub db: usize,
     /// The protocol that it speaks.
     pub protocol: Protocol,
+    /// Who it is: the user's place in the list of users, and the name.
+    pub user: u32,
+    #[allow(missing_docs)]
+    pub user_name: Cow<'static, [u8]>,
     /// Whether it has authenticated, or need not.
     pub authenticated: bool,
     /// Whether it wants replies.
@@ -134,6 +140,8 @@ impl Session {
             lib_ver: Vec::new(),
             db: 0,
             protocol: Protocol::default(),
+            user: acl::DEFAULT,
+            user_name: Cow::Borrowed(b"default"),
             authenticated,
             reply_mode: ReplyMode::default(),
             no_evict: false,
@@ -157,6 +165,13 @@ impl Session {
             close: None,
             over_soft_limit_since_ns: None,
         }
+    }
+
+    /// Lets the client be this user.
+    pub(crate) fn log_in(&mut self, user: u32, name: &[u8]) {
+        self.user = user;
+        self.user_name = if user == acl::DEFAULT { Cow::Borrowed(b"default") } else { Cow::Owned(name.into()) };
+        self.authenticated = true;
     }
 
     /// Bytes of memory that the client takes.

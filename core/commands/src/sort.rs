@@ -220,6 +220,7 @@ fn sort_ro(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 
 fn sort_with(context: &mut Context<'_>, request: Request<'_>, may_store: MayStore) -> Outcome {
     let mut sorting = Sorting::parse(request, may_store)?;
+    check_patterns(context, request, &sorting)?;
     let found = find(context, &request[1])?;
     let is_set = found.is_some_and(|found| context.db().kind(found) == Kind::Set);
     // The order of a set must be the same for all who repeat the command.
@@ -239,6 +240,19 @@ fn sort_with(context: &mut Context<'_>, request: Request<'_>, may_store: MayStor
         Some(target) => store(context, target, &items, range, &sorting),
         None => reply(context, &items, range, &sorting),
     }
+}
+
+/// Patterns may name any key, so who uses them has to be allowed to read all.
+fn check_patterns(context: &mut Context<'_>, request: Request<'_>, sorting: &Sorting<'_>) -> Outcome {
+    let reads_others = sorting.by.is_some_and(|pattern| pattern.contains(&b'*'));
+    if !(reads_others || !sorting.get.is_empty()) || context.may_read_all_keys(request) {
+        return Ok(());
+    }
+    Err(Error::text(if reads_others {
+        "ERR BY option of SORT denied due to insufficient ACL permissions."
+    } else {
+        "ERR GET option of SORT denied due to insufficient ACL permissions."
+    }))
 }
 
 /// Finds what is to be sorted.

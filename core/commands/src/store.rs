@@ -1,5 +1,6 @@
 use crate::{
     ClientRef, Session,
+    acl::Acl,
     blocking::Waiting,
     effects::Effects,
     eviction::Pool,
@@ -202,6 +203,8 @@ pub struct Store {
     pub startup_bytes: u64,
     /// Whether expired keys are looked for in the background, by `DEBUG SET-ACTIVE-EXPIRE`.
     pub active_expiry: bool,
+    /// Users and what they may do.
+    pub acl: Acl,
     /// Candidates for eviction, and since when there has been no time to evict enough keys.
     pub(crate) pool: Pool,
     pub(crate) eviction_since_ns: Option<u64>,
@@ -276,6 +279,7 @@ impl Store {
             samples: VecDeque::new(),
             startup_bytes,
             active_expiry: true,
+            acl: Acl::default(),
             pool: Pool::default(),
             eviction_since_ns: None,
             flushed: Vec::new(),
@@ -284,6 +288,10 @@ impl Store {
             hash_key,
         };
         store.apply_use_policy();
+        if let Err(why) = store.load_users() {
+            log::error!("Aborting startup because of ACL errors: {why}");
+            store.shutdown = Some(1);
+        }
         store
     }
 

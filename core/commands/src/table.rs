@@ -34,6 +34,19 @@ macro_rules! bits {
                 $type(self.0 | other.0)
             }
 
+            /// Its member of this name, in any case.
+            #[allow(dead_code)]
+            pub fn named(name: &[u8]) -> Option<$type> {
+                let is_it = |(_, known): &&($type, &str)| known.as_bytes().eq_ignore_ascii_case(name);
+                $type::NAMES.iter().find(is_it).map(|(bit, _)| *bit)
+            }
+
+            /// The names of all members that there are.
+            #[allow(dead_code)]
+            pub fn all_names() -> impl Iterator<Item = &'static str> + Clone {
+                $type::NAMES.iter().map(|(_, name)| *name)
+            }
+
             /// The names of its members.
             pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
                 $type::NAMES.iter().filter(move |(bit, _)| self.contains(*bit)).map(|(_, name)| *name)
@@ -358,6 +371,7 @@ impl Command {
 
 /// Every command, in alphabetical order within its family.
 pub static FAMILIES: &[&[Command]] = &[
+    crate::acl::COMMANDS,
     crate::strings::COMMANDS,
     crate::lists::COMMANDS,
     crate::zset::COMMANDS,

@@ -17,6 +17,11 @@ impl Text {
         self.bytes.is_empty()
     }
 
+    /// What is written so far.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Writes it all as a reply, if all of it has found memory.
     pub fn reply(&self, reply: &mut Writer<'_>) -> Outcome {
         if self.failed {

@@ -150,7 +150,7 @@ impl Engine {
             self.store.stats.connections_rejected += 1;
             return Err(Refusal(b"-ERR max number of clients reached\r\n"));
         }
-        if self.store.options.protected_mode && !peer.is_local && self.store.options.requirepass.is_empty() {
+        if self.store.options.protected_mode && !peer.is_local && self.store.acl.default_needs_no_password() {
             self.store.stats.connections_rejected += 1;
             return Err(PROTECTED);
         }
@@ -168,7 +168,7 @@ impl Engine {
             self.connections.len() as u32 - 1
         });
         let now_ns = self.store.now.monotonic_ns;
-        let authenticated = self.store.options.requirepass.is_empty();
+        let authenticated = !self.store.acl.needs_login();
         let session = Session::new(self.next_client_id, peer.remote, peer.local, authenticated, now_ns);
         let connection = Connection {
             parser: Parser::new(),

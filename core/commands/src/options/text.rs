@@ -133,6 +133,10 @@ impl Loader<'_> {
                 let user = String::from_utf8_lossy(&values[0]);
                 return Err(format!("Error in user declaration '{user}': Duplicate user found"));
             }
+            crate::acl::check_definition(values).map_err(|why| {
+                let user = String::from_utf8_lossy(&values[0]);
+                format!("Error in user declaration '{user}': {why}")
+            })?;
             self.options.users.push(values.to_vec());
             return Ok(());
         }

@@ -268,6 +268,13 @@ fn admit(context: &mut Context<'_>, running: &Running, request: Request<'_>) -> 
     if command.flags.contains(Flags::NOSCRIPT) && !context.store.scripting.allows_all_commands {
         return refused(context, Error::text("ERR This Redis command is not allowed from script"));
     }
+    let container = context.store.commands.find(&request[0]).unwrap_or(command);
+    let caller = core::mem::replace(&mut context.origin, Origin::Script);
+    let permission = context.check_permission(container, command, request);
+    context.origin = caller;
+    if let Err(error) = permission {
+        return refused(context, error);
+    }
     let writes = command.flags.contains(Flags::WRITE);
     if running.is_readonly && (writes || command.flags.contains(Flags::MAY_REPLICATE)) {
         return refused(context, Error::text("ERR Write commands are not allowed from read-only scripts."));
@@ -402,10 +409,10 @@ fn acl_check_cmd(context: &mut Context<'_>, running: &mut Running) -> Result<Val
     parser.reset();
     let limits = Limits { bulk_bytes: u64::MAX >> 1, authenticated: true };
     let _ = parser.parse(&words, limits);
-    let command = context.store.command_of(parser.request(&words));
+    let may_run = context.may_run(parser.request(&words));
     (running.words, running.parser) = (words, parser);
-    if command.is_none() {
-        return Err(raised(&mut running.machine, b"ERR Invalid command passed to redis.acl_check_cmd()"));
+    match may_run {
+        Some(may_run) => Ok(Value::Boolean(may_run)),
+        None => Err(raised(&mut running.machine, b"ERR Invalid command passed to redis.acl_check_cmd()")),
     }
-    Ok(Value::Boolean(true))
 }
