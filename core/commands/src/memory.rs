@@ -60,7 +60,7 @@ pub static SUBCOMMANDS: &[Command] = &[
         name: "usage",
         arity: -3,
         flags: Flags::READONLY,
-        keys: &[Keys::range(2, 0, 1, KeyFlags::RO)],
+        keys: &[Keys::one(2, KeyFlags::RO)],
         complexity: "O(N) where N is the number of samples",
         summary: "Returns the bytes of memory that a key and its value take.",
         handler: Some(usage),
