@@ -245,7 +245,8 @@ fn sort_with(context: &mut Context<'_>, request: Request<'_>, may_store: MayStor
 /// Patterns may name any key, so who uses them has to be allowed to read all.
 fn check_patterns(context: &mut Context<'_>, request: Request<'_>, sorting: &Sorting<'_>) -> Outcome {
     let reads_others = sorting.by.is_some_and(|pattern| pattern.contains(&b'*'));
-    if !(reads_others || !sorting.get.is_empty()) || context.may_read_all_keys(request) {
+    let uses_patterns = reads_others || !sorting.get.is_empty();
+    if !uses_patterns || context.may_read_all_keys(request) {
         return Ok(());
     }
     Err(Error::text(if reads_others {
