@@ -547,6 +547,9 @@ fn is_unfit(words: &[Vec<u8>]) -> bool {
     if is(&["SORT", "SORT_RO"]) && !is_by_text() {
         return true;
     }
+    if is(&["PFADD"]) && words.len() > 3 {
+        return true;
+    }
     // Wrong words count even where there is no key since 7.2.
     is(&["BITCOUNT", "BITPOS"])
         || (is(&["SRANDMEMBER", "HRANDFIELD", "ZRANDMEMBER", "SETBIT", "BITFIELD"]) && has_large())

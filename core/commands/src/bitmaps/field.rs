@@ -76,13 +76,19 @@ impl Overflow {
         }
     }
 
-    /// The number as the kind can hold it.
-    fn fit(self, number: i128, kind: Kind) -> Option<i64> {
+    /// A number and what is added to it, as the kind can hold their sum.
+    fn fit(self, number: i64, more: i64, kind: Kind) -> Option<i64> {
+        // As in Redis, a negative number without a sign is a very large one.
+        let wide = if kind.is_signed { i128::from(number) } else { i128::from(number as u64) };
+        let sum = wide + i128::from(more);
         let (least, most) = kind.range();
+        // As in Redis, a number so low that what would fit it overflows is too high.
+        let is_wrapped = kind.is_signed && kind.bits < 64 && more > (most as i64).wrapping_sub(number);
         match self {
-            _ if (least..=most).contains(&number) => Some(number as i64),
-            Overflow::Wrap => Some(kind.wrapped(number)),
-            Overflow::Saturate => Some(number.clamp(least, most) as i64),
+            _ if !is_wrapped && (least..=most).contains(&wide) && (least..=most).contains(&sum) => Some(sum as i64),
+            Overflow::Wrap => Some(kind.wrapped(sum)),
+            Overflow::Saturate if is_wrapped || sum > most || wide > most => Some(most as i64),
+            Overflow::Saturate => Some(least as i64),
             Overflow::Fail => None,
         }
     }
@@ -179,11 +185,9 @@ fn write_all(context: &mut Context<'_>, key: &[u8], operations: &[Operation], la
                 results.push(Some(old));
                 continue;
             }
-            Action::Set(number) if kind.is_signed => (overflow.fit(number.into(), kind), old),
-            // As in Redis, a negative number is a very large one here.
-            Action::Set(number) => (overflow.fit((number as u64).into(), kind), old),
+            Action::Set(number) => (overflow.fit(number, 0, kind), old),
             Action::Add(number) => {
-                let sum = overflow.fit(i128::from(old) + i128::from(number), kind);
+                let sum = overflow.fit(old, number, kind);
                 (sum, sum.unwrap_or_default())
             }
         };

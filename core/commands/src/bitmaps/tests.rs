@@ -24,6 +24,10 @@ fn bits_are_set_counted_and_found() {
         ("BITOP AND a k none", ":3"),
         ("BITCOUNT a", ":0"),
         ("BITOP OR none none", ":0"),
+        (
+            "BITFIELD c OVERFLOW SAT SET i10 0 -9223372036854775807 GET i10 0 SET i10 0 -9000 GET i10 0",
+            "*4 :0 :511 :511 :-512",
+        ),
         ("BITFIELD b SET u8 #1 255 INCRBY u8 #1 1 OVERFLOW FAIL INCRBY i8 0 -129 GET u16 0", "*4 :0 :0 $-1 :0"),
     ]);
 }
