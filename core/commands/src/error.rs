@@ -32,7 +32,11 @@ impl Error {
     /// An error that shows an argument between two texts as C's `%s` would: up to a zero byte, and no line break at the
     /// end of it all.
     pub fn showing(before: &str, arg: &[u8], after: &str) -> Error {
-        let parts = [before.as_bytes(), c_text(arg, SHOWN_LIMIT), after.as_bytes()];
+        Error::of_parts(&[before.as_bytes(), shown(arg), after.as_bytes()])
+    }
+
+    /// An error of several parts, without line breaks at its end. It may be too long for the memory that is left.
+    pub fn of_parts(parts: &[&[u8]]) -> Error {
         let mut text = Vec::new();
         if text.try_reserve_exact(parts.iter().map(|part| part.len()).sum()).is_err() {
             return Error::OUT_OF_MEMORY;
@@ -43,6 +47,11 @@ impl Error {
         }
         text.into()
     }
+}
+
+/// What an error shows of an argument by C's `%s`.
+pub fn shown(arg: &[u8]) -> &[u8] {
+    c_text(arg, SHOWN_LIMIT)
 }
 
 impl From<String> for Error {

@@ -79,7 +79,7 @@ impl Context<'_> {
         let limit = self.store.options.slowlog_max_len as usize;
         let arguments = abridged(command, request);
         let session = self.session();
-        let (remote, client_name) = (session.remote.clone(), session.name.clone());
+        let (remote, client_name) = (session.remote.clone(), args::copied(&session.name).unwrap_or_default());
         let unix_s = self.store.now.unix_us / 1_000_000;
         let log = &mut self.store.slow_log;
         if log.entries.try_reserve(1).is_ok() {

@@ -2,7 +2,7 @@
 
 use crate::{
     Context, Error, Outcome,
-    error::c_text,
+    error::{c_text, shown},
     table::{Begin, Categories, Command, Find, Flags, KeyFlags, Keys},
 };
 use alloc::vec::Vec;
@@ -473,10 +473,8 @@ fn reply_from(
 
 /// The error about a key or group that is missing.
 fn no_group(key: &[u8], group: &[u8], after: &str) -> Error {
-    const SHOWN_LIMIT: usize = 64 << 10;
-    let (key, group) = (c_text(key, SHOWN_LIMIT), c_text(group, SHOWN_LIMIT));
-    let parts = [b"NOGROUP No such key '", key, b"' or consumer group '", group, b"'", after.as_bytes()];
-    parts.concat().into()
+    let parts = [b"NOGROUP No such key '", shown(key), b"' or consumer group '", shown(group), b"'", after.as_bytes()];
+    Error::of_parts(&parts)
 }
 
 /// The error for a subcommand's wrong arguments.

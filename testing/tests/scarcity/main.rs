@@ -82,6 +82,14 @@ fn fill(engine: &mut Engine) {
     for head in [&[&b"RPUSH"[..], b"list"], &[b"PFADD", b"hll"]] {
         engine.receive(client, &request(&[head, &elements[..]].concat()));
     }
+    let scored: Vec<String> = (0..600).flat_map(|number| [number.to_string(), format!("member:{number}")]).collect();
+    let words = [&b"ZADD"[..], b"z"].into_iter().chain(scored.iter().map(String::as_bytes));
+    engine.receive(client, &request(&words.collect::<Vec<_>>()));
+    engine.receive(client, &expand("XGROUP CREATE s g $ MKSTREAM", b""));
+    for number in 0..300 {
+        engine.receive(client, &expand(&format!("XADD s {}-1 name value{number}", number + 1), b""));
+    }
+    engine.receive(client, &expand("XREADGROUP GROUP g c COUNT 200 STREAMS s >", b""));
     engine.disconnect(client);
 }
 
@@ -296,6 +304,57 @@ fn requests_survive_want_of_memory() {
         "DUMP ints",
         "DUMP list",
         "RESTORE LARGE 0 LARGE",
+        "ZADD z 1…",
+        "ZADD z 1 LARGE",
+        "ZADD z LARGE a",
+        "ZADD new 1 LARGE",
+        "ZINCRBY z LARGE a",
+        "ZREM z LARGE",
+        "ZMSCORE z a…",
+        "ZRANGE z LARGE 1",
+        "ZRANGE z 0 -1 WITHSCORES",
+        "ZRANGESTORE new z 0 -1",
+        "ZREMRANGEBYRANK z 0 -2",
+        "ZPOPMIN z 100",
+        "ZUNION LARGE z",
+        "ZUNION 4000 z…",
+        "ZUNIONSTORE new 4000 z…",
+        "ZINTERSTORE new 1 z",
+        "ZDIFF 4000 none…",
+        "ZRANDMEMBER z 400",
+        "ZRANDMEMBER z -4000",
+        "ZSCAN z 0 COUNT 1000",
+        "BZPOPMIN none… 0",
+        "COPY z new",
+        "GEOADD g 1 1 1…",
+        "GEOADD g 1 1 LARGE",
+        "GEOPOS z member:1…",
+        "GEOSEARCH z FROMLONLAT 0 0 BYRADIUS 30000 km",
+        "GEOSEARCHSTORE new z FROMLONLAT 0 0 BYRADIUS 30000 km",
+        "XADD s * f…",
+        "XADD s * f LARGE",
+        "XADD s * LARGE v",
+        "XADD new * f LARGE",
+        "XADD s LARGE f v",
+        "XADD s MAXLEN 2 * f v",
+        "XDEL s 1…",
+        "XACK s g 1…",
+        "XRANGE s - +",
+        "XREAD STREAMS s…",
+        "XREAD BLOCK 0 STREAMS $…",
+        "XREADGROUP GROUP g c STREAMS s 0",
+        "XREADGROUP GROUP g c STREAMS s >",
+        "XREADGROUP GROUP g LARGE STREAMS s >",
+        "XREADGROUP GROUP LARGE c STREAMS s >",
+        "XGROUP CREATE s LARGE $",
+        "XGROUP CREATECONSUMER s g LARGE",
+        "XCLAIM s g other 0 1…",
+        "XCLAIM s g other 0 LARGE",
+        "XAUTOCLAIM s g other 0 0 COUNT 1000",
+        "XPENDING s g - + 1000",
+        "XPENDING s LARGE",
+        "XINFO STREAM s FULL COUNT 0",
+        "COPY s new",
     ];
     for line in lines {
         survives(line, &expand(line, &large));
@@ -352,4 +411,30 @@ fn a_value_that_could_not_be_shown_is_kept() {
         assert_eq!(engine.output(client), b":5000\r\n");
         end_turn(&mut engine);
     }
+}
+
+/// Members that find no memory are refused one by one; the order and the index always have the same ones.
+#[test]
+fn a_sorted_set_stays_whole() {
+    let mut engine = engine();
+    let client = connect(&mut engine);
+    let mut refused = 0;
+    for round in 0..300 {
+        // Short enough that reading it takes no large allocation.
+        let scored: Vec<String> =
+            (0..30).flat_map(|at| [(at * 7 % 13).to_string(), format!("member:{round}:{at}")]).collect();
+        let words = [&b"ZADD"[..], b"z"].into_iter().chain(scored.iter().map(String::as_bytes));
+        let bytes = request(&words.collect::<Vec<_>>());
+        with_large_allocations(usize::from(round % 8 == 0) * 3, || engine.receive(client, &bytes));
+        refused += usize::from(engine.output(client).starts_with(b"-OOM"));
+        end_turn(&mut engine);
+        for command in ["ZCARD z", "ZCOUNT z -inf +inf"] {
+            engine.receive(client, &expand(command, b""));
+        }
+        let counts = String::from_utf8_lossy(engine.output(client)).into_owned();
+        let counts: Vec<&str> = counts.lines().collect();
+        assert!(counts.len() == 2 && counts.iter().all(|count| *count == counts[0]), "{round}: {counts:?}");
+        end_turn(&mut engine);
+    }
+    assert!(refused > 0);
 }

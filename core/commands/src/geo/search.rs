@@ -99,6 +99,34 @@ impl<'a> Query<'a> {
         Ok(())
     }
 
+    /// Reads what stands before the options, and returns where these begin.
+    fn parse_head(
+        &mut self,
+        request: Request<'a>,
+        form: Form,
+        zset: Option<SortedSetView<'_>>,
+    ) -> Result<usize, Error> {
+        match form {
+            Form::Radius => {
+                self.centre = Some(place(&request[2], &request[3])?);
+                self.set_circle(&request[4], &request[5])?;
+                Ok(6)
+            }
+            Form::RadiusByMember => {
+                self.set_member(zset, &request[2])?;
+                if zset.is_some() {
+                    self.set_circle(&request[3], &request[4])?;
+                }
+                Ok(5)
+            }
+            Form::Search => Ok(2),
+            Form::SearchStore => {
+                self.store = request.get(1);
+                Ok(3)
+            }
+        }
+    }
+
     fn parse(
         request: Request<'a>,
         form: Form,
@@ -106,27 +134,8 @@ impl<'a> Query<'a> {
         zset: Option<SortedSetView<'_>>,
     ) -> Result<Query<'a>, Error> {
         let mut query = Query::NEW;
-        let options_at = match form {
-            Form::Radius => {
-                query.centre = Some(place(&request[2], &request[3])?);
-                query.set_circle(&request[4], &request[5])?;
-                6
-            }
-            Form::RadiusByMember => {
-                query.set_member(zset, &request[2])?;
-                if zset.is_some() {
-                    query.set_circle(&request[3], &request[4])?;
-                }
-                5
-            }
-            Form::Search => 2,
-            Form::SearchStore => {
-                query.store = request.get(1);
-                3
-            }
-        };
+        let mut at = query.parse_head(request, form, zset)?;
         let is_search = matches!(form, Form::Search | Form::SearchStore);
-        let mut at = options_at;
         let (mut has_member, mut has_place) = (false, false);
         while let Some(word) = request.get(at) {
             let left = request.len() - at - 1;

@@ -1,7 +1,7 @@
 //! `XGROUP`: making, changing and removing groups.
 
 use super::{id, id_or_end, wrong_arguments};
-use crate::{Context, Error, EventClass, Outcome, args, error::c_text};
+use crate::{Context, Error, EventClass, Outcome, args, error::shown};
 use alloc::boxed::Box;
 use kayvee_keyspace::{Found, Kind, Stream, StreamId};
 use kayvee_resp::Request;
@@ -55,9 +55,7 @@ fn find_group(context: &mut Context<'_>, request: Request<'_>) -> Result<Found, 
 }
 
 pub fn no_such_group(key: &[u8], group: &[u8]) -> Error {
-    const SHOWN_LIMIT: usize = 64 << 10;
-    let (key, group) = (c_text(key, SHOWN_LIMIT), c_text(group, SHOWN_LIMIT));
-    [b"NOGROUP No such consumer group '", group, b"' for key name '", key, b"'"].concat().into()
+    Error::of_parts(&[b"NOGROUP No such consumer group '", shown(group), b"' for key name '", shown(key), b"'"])
 }
 
 pub fn create(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
