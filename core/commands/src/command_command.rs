@@ -129,7 +129,8 @@ fn describe(reply: &mut Writer<'_>, prefix: &str, command: &Command) {
     reply.array(10);
     reply.bulk(format!("{prefix}{}", command.name).as_bytes());
     reply.integer(command.arity.into());
-    names(reply, command.flags.names());
+    // Redis keeps this one to itself.
+    names(reply, command.flags.names().filter(|name| *name != "may_replicate"));
     legacy_range(command).into_iter().for_each(|number| reply.integer(number));
     names(reply, command.all_categories().names());
     reply.set(command.tips.len());

@@ -144,9 +144,25 @@ const ROW: Command = Command {
     ..Command::ROW
 };
 
+const EVERY_NODE: &[&str] = &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
+
 pub static SUBCOMMANDS: &[Command] = &[
-    Command { name: "doctor", arity: 2, summary: "Explains what kept clients waiting.", handler: Some(doctor), ..ROW },
-    Command { name: "graph", arity: 3, summary: "Draws an event's durations.", handler: Some(graph), ..ROW },
+    Command {
+        name: "doctor",
+        arity: 2,
+        summary: "Explains what kept clients waiting.",
+        tips: EVERY_NODE,
+        handler: Some(doctor),
+        ..ROW
+    },
+    Command {
+        name: "graph",
+        arity: 3,
+        summary: "Draws an event's durations.",
+        tips: EVERY_NODE,
+        handler: Some(graph),
+        ..ROW
+    },
     Command {
         name: "help",
         arity: 2,
@@ -161,7 +177,7 @@ pub static SUBCOMMANDS: &[Command] = &[
         since: "7.0.0",
         complexity: "O(N) where N is the number of commands with data",
         summary: "Returns how the durations of commands are distributed.",
-        tips: &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"],
+        tips: EVERY_NODE,
         handler: Some(histogram),
         ..ROW
     },
@@ -169,7 +185,7 @@ pub static SUBCOMMANDS: &[Command] = &[
         name: "history",
         arity: 3,
         summary: "Returns the times and durations of an event.",
-        tips: &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"],
+        tips: EVERY_NODE,
         handler: Some(history),
         ..ROW
     },
@@ -177,7 +193,7 @@ pub static SUBCOMMANDS: &[Command] = &[
         name: "latest",
         arity: 2,
         summary: "Returns the last duration of each event.",
-        tips: &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"],
+        tips: EVERY_NODE,
         handler: Some(latest),
         ..ROW
     },

@@ -101,6 +101,8 @@ bits! { Flags:
     NO_ASYNC_LOADING = 16 "no_async_loading",
     /// Allowed while another script or command takes too long.
     ALLOW_BUSY = 17 "allow_busy",
+    /// Its keys may be none at all.
+    NO_MANDATORY_KEYS = 18 "no_mandatory_keys",
 }
 
 bits! { Categories:
@@ -324,7 +326,11 @@ impl Command {
             (Flags::FAST, Categories::FAST),
             (Flags::BLOCKING, Categories::BLOCKING),
         ];
-        let implied = implied.iter().filter(|(flag, _)| self.flags.contains(*flag)).map(|(_, category)| *category);
+        // What a script reads does not follow from the command that runs it.
+        let follows = |(flag, _): &&(Flags, Categories)| {
+            self.flags.contains(*flag) && !(*flag == Flags::READONLY && self.categories.contains(Categories::SCRIPTING))
+        };
+        let implied = implied.iter().filter(follows).map(|(_, category)| *category);
         let all = implied.fold(self.categories, Categories::union);
         if all.contains(Categories::FAST) { all } else { all | Categories::SLOW }
     }

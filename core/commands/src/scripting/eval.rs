@@ -15,7 +15,11 @@ use kayvee_lua::{Machine, Raise, Value};
 use kayvee_resp::Request;
 use sha1::{Digest as _, Sha1};
 
-const SCRIPT_FLAGS: Flags = Flags::NOSCRIPT.union(Flags::STALE).union(Flags::SKIP_MONITOR);
+const SCRIPT_FLAGS: Flags = Flags::NOSCRIPT
+    .union(Flags::STALE)
+    .union(Flags::SKIP_MONITOR)
+    .union(Flags::MOVABLEKEYS)
+    .union(Flags::NO_MANDATORY_KEYS);
 const ANY_KEYS: &[Keys] = &[Keys::counted(2, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))];
 const READ_KEYS: &[Keys] = &[Keys::counted(2, KeyFlags::RO.union(KeyFlags::ACCESS))];
 const ROW: Command = Command {
