@@ -171,6 +171,14 @@ fn need_build() -> io::Result<()> {
     }
 }
 
+/// The command and the Linux process alone, which are built sooner than the image.
+fn need_linux_build() -> io::Result<()> {
+    match cargo(&["build", "--quiet", "--locked", "--release", "-p", "kayvee-cli", "-p", "kayvee-linux"])?.failed {
+        0 => Ok(()),
+        _ => Err(io::Error::other("the build failed")),
+    }
+}
+
 /// The tests of the tests: what they say of redis-server, and that they find something where there is something.
 fn vectors(_: Effort) -> io::Result<Tally> {
     need_build()?;

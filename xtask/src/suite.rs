@@ -176,8 +176,10 @@ impl Suite {
 
     /// Runs all units and reports on them. What fails against expectation counts as failed.
     pub fn run(mut self) -> io::Result<Tally> {
-        if self.target != Target::Redis {
-            crate::need_build()?;
+        match self.target {
+            Target::Redis => {}
+            Target::Kayvee("linux") => crate::need_linux_build()?,
+            Target::Kayvee(_) => crate::need_build()?,
         }
         let tarball = source::tarball()?;
         let expected = Expected::read(&command::root().join("testing/suite/expected.txt"))?;
