@@ -14,9 +14,10 @@ mod run;
 pub use eval::COMMANDS;
 pub use run::run_transaction;
 
-use crate::{Error, Store};
+use crate::{Error, Store, table::Command};
 use alloc::{boxed::Box, collections::BTreeMap};
 use kayvee_lua::{Limits, Machine};
+use kayvee_resp::Request;
 use library::Libraries;
 use run::Running;
 
@@ -141,4 +142,20 @@ impl Store {
 /// The text of a compile error behind what failed.
 fn compile_error(before: &str, text: &[u8]) -> Error {
     [before.as_bytes(), text].concat().into()
+}
+
+impl Store {
+    /// Whether a request runs a script that says that it changes nothing.
+    pub(crate) fn runs_readonly_script(&self, command: &Command, request: Request<'_>) -> bool {
+        let script = request.get(1).unwrap_or_default();
+        let flags = match command.name {
+            "eval" => eval::read_shebang(script).ok().map(|(flags, _)| flags),
+            "evalsha" => Name::try_from(script.to_ascii_lowercase())
+                .ok()
+                .and_then(|name| Some(self.scripting.scripts.get(&name)?.flags)),
+            "fcall" => self.scripting.libraries.find(script).map(|function| function.flags),
+            _ => None,
+        };
+        flags.is_some_and(|flags| flags.no_writes)
+    }
 }

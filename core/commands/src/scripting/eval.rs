@@ -183,7 +183,7 @@ pub fn checked_count(request: Request<'_>, count: i64) -> Result<usize, Error> {
 }
 
 /// Reads the first line of a script that tells its flags. Returns them and where the script itself begins.
-fn read_shebang(text: &[u8]) -> Result<(ScriptFlags, usize), Error> {
+pub fn read_shebang(text: &[u8]) -> Result<(ScriptFlags, usize), Error> {
     let mut flags = ScriptFlags::default();
     if !text.starts_with(b"#!") {
         return Ok((flags, 0));
