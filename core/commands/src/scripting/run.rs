@@ -131,7 +131,8 @@ pub(super) fn start(context: &mut Context<'_>, request: Request<'_>, call: Call<
         put_back(context.store, running);
         return Err(Error::OUT_OF_MEMORY);
     }
-    drive(context, Box::new(running))
+    let now_ns = running.started_ns;
+    drive(context, Box::new(running), now_ns)
 }
 
 /// Gives a machine back to whom it belongs.
@@ -145,11 +146,10 @@ fn put_back(store: &mut Store, running: Running) {
     *place = Some(machine);
 }
 
-/// Goes on with a script.
-fn drive(context: &mut Context<'_>, mut running: Box<Running>) -> Outcome {
+/// Goes on with a script, from this time on.
+fn drive(context: &mut Context<'_>, mut running: Box<Running>, slice_began_ns: u64) -> Outcome {
     let clock = context.store.environment.clock;
     let outer_now = core::mem::replace(&mut context.store.now, running.now);
-    let slice_began_ns = clock.monotonic_ns();
     let mut commands = 0;
     let event = loop {
         let event = if running.is_killed { killed(&mut running) } else { running.machine.run(SLICE_TURNS) };
@@ -317,7 +317,8 @@ impl Store {
             let mut running = running;
             core::mem::swap(&mut rest, &mut running.rest);
             let start = context.reply.len();
-            if let Err(error) = drive(context, running) {
+            let now_ns = context.store.environment.clock.monotonic_ns();
+            if let Err(error) = drive(context, running, now_ns) {
                 context.fail(start, &error);
             }
             run_rest(context, rest);

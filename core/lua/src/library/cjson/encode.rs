@@ -5,6 +5,7 @@ use crate::{
     error::Raise,
     library::format::general,
     machine::{Args, Flow, Machine, NativeResult},
+    number::format_number,
     value::{TableRef, Value},
 };
 use alloc::{format, vec::Vec};
@@ -147,7 +148,11 @@ fn put_number(machine: &Machine, number: f64, out: &mut Vec<u8>) -> Result<(), R
             InvalidNumbers::Written => {}
         }
     }
-    out.extend_from_slice(&general(number, options.precision as usize));
+    match options.precision {
+        // As everywhere in Lua, which has a short cut for whole numbers.
+        14 => format_number(number, out),
+        precision => out.extend_from_slice(&general(number, precision as usize)),
+    }
     Ok(())
 }
 
