@@ -66,7 +66,16 @@ pub fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             context.store.pauses_cron = integer(&request[2])? != 0;
             context.reply.ok();
         }
-        (sub, 2) if is(sub, "reload") => {
+        (sub, _) if is(sub, "reload") => {
+            let has = |word: &str| request.from(2).any(|option| is(option, word));
+            let is_known = |option: &[u8]| ["nosave", "noflush", "merge"].iter().any(|word| is(option, word));
+            if !request.from(2).all(is_known) {
+                return Err(Error::text("ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options."));
+            }
+            // What is there already cannot be loaded once more.
+            if has("noflush") && !has("merge") {
+                return Err(Error::text("ERR Error trying to load the RDB dump, check server logs."));
+            }
             dump::reload(context)?;
             context.reply.ok();
         }
