@@ -191,9 +191,36 @@ fn expand(form: &Form, random: &mut Random, out: &mut Vec<Vec<u8>>) {
     }
 }
 
+/// Scripts for two keys and two arguments at most. None of them shows the order of a table's fields, which is open.
+const SCRIPTS: [&str; 22] = [
+    "return redis.call('SET', KEYS[1], ARGV[1])",
+    "return redis.call('GET', KEYS[1])",
+    "return redis.pcall('INCR', KEYS[1])",
+    "return {redis.pcall('APPEND', KEYS[1], ARGV[1]), redis.call('STRLEN', KEYS[1])}",
+    "return redis.call('RPUSH', KEYS[1], unpack(ARGV))",
+    "return redis.call('LRANGE', KEYS[1], 0, -1)",
+    "local n = 0 for _, v in ipairs(ARGV) do n = n + (tonumber(v) or 0) end return n",
+    "redis.setresp(3) return redis.pcall('GET', KEYS[1])",
+    "return {KEYS[1], ARGV[1], #KEYS, #ARGV, false, 3.7, {1, {2}}, {ok = 'fine'}}",
+    "return cjson.encode({ARGV[1], #ARGV, 1.5, true, cjson.null})",
+    "return {pcall(cjson.decode, ARGV[1])}",
+    "return {pcall(cmsgpack.unpack, ARGV[1])}",
+    "return cmsgpack.pack(KEYS, ARGV)",
+    "return {pcall(string.format, '%s|%5.2f|%q', ARGV[1], #ARGV, ARGV[2])}",
+    "return {pcall(string.gsub, ARGV[1], '%w', '<%0>')}",
+    "return {pcall(string.find, ARGV[1], ARGV[2])}",
+    "return {pcall(struct.unpack, '>I2', ARGV[1])}",
+    "return {tostring(tonumber(ARGV[1])), #tostring(ARGV[2]), ARGV[1] == ARGV[2]}",
+    "local t = {} for i, v in ipairs(ARGV) do t[i] = v end table.sort(t) return t",
+    "return {redis.sha1hex(ARGV[1]), bit.tohex(#ARGV[1])}",
+    "error(ARGV[1])",
+    "return redis.call(ARGV[1], KEYS[1])",
+];
+
 fn argument(word: &str, random: &mut Random) -> Vec<u8> {
     match word {
         "key" => key(random),
+        "script" => random.pick(&SCRIPTS).as_bytes().to_vec(),
         "value" => value(random),
         "field" => field(random),
         "bit" => match random.below(10) {

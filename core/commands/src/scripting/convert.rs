@@ -1,6 +1,6 @@
 //! Replies to Lua values, and Lua values to replies. Neither recurses with the nesting of what it converts.
 
-use crate::{Error, double::DoubleText};
+use crate::{Error, double::DoubleText, error::c_text};
 use alloc::{format, vec::Vec};
 use kayvee_lua::{Machine, Raise, TableRef, Value};
 use kayvee_resp::{Protocol, Writer};
@@ -94,6 +94,7 @@ fn put_table(
     errors: &mut Errors,
 ) {
     if let Some(text) = text_field(machine, table, "err") {
+        let text = c_text(&text, usize::MAX).to_vec();
         reply.error(&text);
         errors.is_any = true;
         if !machine.heap.get_str(table, "ignore_error_stats_update").is_truthy() {
@@ -102,7 +103,7 @@ fn put_table(
         return;
     }
     if let Some(text) = text_field(machine, table, "ok") {
-        return reply.raw(&[b"+", &in_one_line(&text)[..], b"\r\n"].concat());
+        return reply.raw(&[b"+", &in_one_line(c_text(&text, usize::MAX))[..], b"\r\n"].concat());
     }
     if let Value::Number(number) = machine.heap.get_str(table, "double") {
         return reply.double(DoubleText::shortest(number).as_str());

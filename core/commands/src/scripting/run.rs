@@ -1,7 +1,7 @@
 //! Running a script: slice by slice, with what it calls in between.
 
 use super::{Name, ScriptFlags, api, convert};
-use crate::{Context, Error, Origin, Outcome, Store, transactions::for_each_request};
+use crate::{Context, Error, Origin, Outcome, Store, error::c_text, transactions::for_each_request};
 use alloc::{boxed::Box, format, vec::Vec};
 use kayvee_lua::{Event, Failure, Machine, Raise, Value};
 use kayvee_platform::Now;
@@ -216,6 +216,8 @@ fn elapsed_ms(store: &Store, running: &Running) -> u64 {
 /// Replies with the error that a script has ended with.
 fn failed(context: &mut Context<'_>, running: &mut Running, failure: Failure) -> Outcome {
     let (mut text, is_counted) = error_text(&mut running.machine, failure.value);
+    // As C would show it: up to a zero byte.
+    text.truncate(c_text(&text, usize::MAX).len());
     if let Some((source, line)) = failure.place {
         text.extend_from_slice(b" script: ");
         text.extend_from_slice(running.name());
