@@ -426,8 +426,13 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if options.requirepass.is_empty() {
         store.sessions.iter_mut().flatten().for_each(|session| session.authenticated = true);
     }
+    let shrinks = options.maxmemory != 0 && options.maxmemory != store.options.maxmemory;
     store.options = options;
     store.apply_use_policy();
+    if shrinks && store.is_full() {
+        // The turn's end makes room: nobody has to send a command for that.
+        store.eviction_since_ns.get_or_insert(store.now.monotonic_ns);
+    }
     context.reply.ok();
     Ok(())
 }
