@@ -141,6 +141,11 @@ impl<'a> Stream<'a> {
         self.reader.len()
     }
 
+    /// Whether groups tell how many entries they have read. Before version 2 they did not.
+    pub fn has_entries_read(&self) -> bool {
+        self.version >= 2
+    }
+
     /// The next group. The [`count`](Self::count) of its pending entries follows, then these, the count of its consumers,
     /// and these.
     pub fn group(&mut self) -> Result<Group<'a>, Error> {

@@ -276,7 +276,9 @@ fn fill_group(stream: &mut Stream, value: &mut kayvee_rdb::stream::Stream<'_>, r
     let read = value.group()?;
     // They come in order: any other order would take long to put right.
     let is_behind = stream.groups().last().is_none_or(|last| last.name() < read.name.as_bytes());
-    if !is_behind || !stream.add_group(read.name.as_bytes(), stream_id(read.last_id), read.entries_read)? {
+    let last_id = stream_id(read.last_id);
+    let entries_read = if value.has_entries_read() { read.entries_read } else { stream.entries_until(last_id) };
+    if !is_behind || !stream.add_group(read.name.as_bytes(), last_id, entries_read)? {
         return Err(Failure::Corrupt);
     }
     let group = stream.group_mut(read.name.as_bytes()).expect("it was just added");
