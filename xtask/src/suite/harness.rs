@@ -176,7 +176,7 @@ fn read(unit: &str, text: &str) -> Outcome {
         } else if let Some(rest) = line.strip_prefix("[err]: ").or_else(|| line.strip_prefix("[exception]: ")) {
             in_details = true;
             let name = rest.rsplit_once(" in tests/").map_or(rest, |(name, _)| name);
-            outcome.failed.push((name.into(), String::new()));
+            outcome.failed.push((name.trim().into(), String::new()));
         } else if line.starts_with("[ignore]: ") || line.starts_with("[skip]: ") {
             in_details = false;
             outcome.skipped += 1;
