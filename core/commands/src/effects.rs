@@ -21,6 +21,8 @@ pub struct Effects {
     /// The effects of what is running now, as encoded requests, and how many these are.
     unit: Vec<u8>,
     unit_len: usize,
+    /// Whether a command has one of them, rather than time or want of memory.
+    has_command: bool,
     /// The database that the last effect was about.
     db: Option<usize>,
     /// Whether the running command has said what its effects are.
@@ -90,7 +92,8 @@ impl Effects {
     fn end_unit(&mut self) {
         const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
         const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
-        let is_one = self.unit_len == 1;
+        // Keys that expire or make room one after the other have nothing to do with each other.
+        let is_one = self.unit_len == 1 || !self.has_command;
         let frame: [&[u8]; 2] = if is_one { [b"", b""] } else { [MULTI, EXEC] };
         let len = frame.iter().map(|part| part.len()).sum::<usize>() + self.unit.len();
         if self.done.try_reserve(len).is_ok() {
@@ -110,6 +113,7 @@ impl Effects {
         }
         self.unit.clear();
         self.unit_len = 0;
+        self.has_command = false;
     }
 }
 
@@ -160,6 +164,7 @@ impl Context<'_> {
         let writes = command.flags.contains(Flags::WRITE);
         if has_changed && writes && !is_told {
             self.store.effects.push(db, request.from(0));
+            self.store.effects.has_command = true;
         }
         result
     }
@@ -170,6 +175,7 @@ impl Store {
     pub(crate) fn tell(&mut self, db: usize, words: &[&[u8]]) {
         self.effect(db, words);
         self.effects.is_told = true;
+        self.effects.has_command = true;
     }
 
     /// Notes an effect that no command has: a key that expired, or made room.

@@ -279,11 +279,11 @@ fn stats(store: &Store, out: &mut Text) {
 
 fn replication(store: &Store, out: &mut Text) {
     line(out, "role", "master");
-    line(out, "connected_slaves", 0);
+    line(out, "connected_slaves", store.replicas.len());
     line(out, "master_failover_state", "no-failover");
     line(out, "master_replid", &store.run_id);
     line(out, "master_replid2", "0".repeat(40));
-    line(out, "master_repl_offset", 0);
+    line(out, "master_repl_offset", store.effects.offset());
     line(out, "second_repl_offset", -1);
     line(out, "repl_backlog_active", 0);
     let backlog = crate::options::OptionSpec::find(b"repl-backlog-size").map(|option| option.get(&store.options));

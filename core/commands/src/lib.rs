@@ -54,6 +54,7 @@ mod memory;
 mod observe;
 mod pubsub;
 mod random;
+mod replication;
 mod scripting;
 mod server;
 mod sets;

@@ -96,6 +96,11 @@ impl Scripting {
         self.libraries.counts()
     }
 
+    /// The libraries' texts.
+    pub(crate) fn library_texts(&self) -> impl Iterator<Item = &[u8]> {
+        self.libraries.by_name.values().map(|library| &library.text[..])
+    }
+
     /// Bytes of the libraries' texts.
     pub(crate) fn library_bytes(&self) -> usize {
         self.libraries.by_name.values().map(|library| library.text.len()).sum()

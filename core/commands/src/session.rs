@@ -1,5 +1,6 @@
 use crate::{
-    acl, blocking::Wait, pubsub::Subscriptions, table::Command, tracking::Tracking, transactions::Transaction,
+    acl, blocking::Wait, pubsub::Subscriptions, replication::Replica, table::Command, tracking::Tracking,
+    transactions::Transaction,
 };
 use alloc::{borrow::Cow, boxed::Box, string::String, vec::Vec};
 use kayvee_resp::Protocol;
@@ -99,6 +100,8 @@ pub struct Session {
     pub subscriptions: Subscriptions,
     /// How it keeps copies of what it reads.
     pub tracking: Option<Box<Tracking>>,
+    /// Set if it is a replica.
+    pub replica: Option<Replica>,
     /// What it waits for, while it is blocked.
     pub waits: Option<Box<Wait>>,
     /// Whether a script of its own was put aside and goes on between the requests of others.
@@ -158,6 +161,7 @@ impl Session {
             watch_broken: false,
             subscriptions: Subscriptions::default(),
             tracking: None,
+            replica: None,
             waits: None,
             runs_script: false,
             is_paused: false,

@@ -183,6 +183,8 @@ pub struct Store {
     pub listeners: Listeners,
     /// What has changed, for whoever keeps a copy.
     pub effects: Effects,
+    /// The slots of the replicas.
+    pub(crate) replicas: Vec<u32>,
     /// Which clients keep copies of which keys.
     pub(crate) tracking: Trackers,
     /// Set when the store is to end, with the exit status.
@@ -268,6 +270,7 @@ impl Store {
             blocked_clients: 0,
             listeners: Listeners::default(),
             effects: Effects::default(),
+            replicas: Vec::new(),
             tracking: Trackers::default(),
             shutdown: None,
             calls: Vec::with_capacity(all_commands),
@@ -327,6 +330,7 @@ impl Store {
         self.unwatch(slot);
         self.stop_listening_at_all(slot);
         self.stop_tracking(slot);
+        self.drop_replica(slot);
         self.stop_monitoring(slot);
     }
 

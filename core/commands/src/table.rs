@@ -396,6 +396,7 @@ pub static FAMILIES: &[&[Command]] = &[
     crate::pubsub::COMMANDS,
     crate::blocking::COMMANDS,
     crate::topology::COMMANDS,
+    crate::replication::COMMANDS,
     crate::scripting::COMMANDS,
 ];
 

@@ -120,6 +120,15 @@ impl Writer {
         self.bytes(&number.to_bits().to_le_bytes());
     }
 
+    /// A whole dump file, whose bytes so far are these: with its end and its checksum.
+    pub fn finish_file(mut self) -> Result<Vec<u8>, Error> {
+        const END: u8 = 0xff;
+        self.bytes(&[END]);
+        let sum = checksum(&self.bytes);
+        self.bytes(&sum.to_le_bytes());
+        if self.failed { Err(Error::OutOfMemory) } else { Ok(self.bytes) }
+    }
+
     /// The payload with its version and checksum.
     pub fn finish(mut self) -> Result<Vec<u8>, Error> {
         self.bytes(&VERSION.to_le_bytes());

@@ -404,6 +404,9 @@ impl Engine {
         self.serve_touched();
         // What clients had sent while they waited may have changed more.
         self.store.broadcast_invalidations();
+        // Expiry and eviction have effects of their own.
+        self.store.end_unit();
+        self.store.feed_replicas();
         self.serve_touched();
     }
 
