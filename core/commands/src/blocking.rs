@@ -270,8 +270,12 @@ impl Store {
             while let Some(waiting) = self.waiting.get(db, &key)
                 && let Some(&slot) = waiting.slots.get(at)
             {
+                let any_change_will_do = waiting.for_any_change > 0;
                 let is_there = self.dbs[db].find(&key, self.now.unix_ms()).is_some();
-                if !is_there && waiting.for_any_change == 0 {
+                if self.dbs[db].has_expired_names() {
+                    self.report_expired(db);
+                }
+                if !is_there && !any_change_will_do {
                     break;
                 }
                 at += usize::from(self.retry(slot, db, &key));

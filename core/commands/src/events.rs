@@ -84,6 +84,9 @@ impl Store {
     /// Notes that a key has changed.
     pub fn changed(&mut self, db: usize, key: &[u8]) {
         self.changes += 1;
+        if self.dbs[db].has_new_names() {
+            self.report_new(db);
+        }
         if !self.watchers.is_empty() {
             self.break_watches(db, key);
         }
@@ -116,10 +119,33 @@ impl Store {
         }
     }
 
+    /// The same for all databases.
+    pub fn report_all_expired(&mut self) {
+        for db in 0..self.dbs.len() {
+            if self.dbs[db].has_expired_names() {
+                self.report_expired(db);
+            }
+        }
+    }
+
+    /// Tells which keys of a database are new, to those who want to know.
+    pub(crate) fn report_new(&mut self, db: usize) {
+        let names = self.dbs[db].take_new_names();
+        if self.options.notify_keyspace_events.contains(EventClass::NEW) {
+            self.dbs[db].note_new_names();
+        }
+        for name in names {
+            self.notify(EventClass::NEW, "new", db, &name);
+        }
+    }
+
     /// Lets the databases note which keys expire, if anybody wants to know.
     pub fn watch_expiry(&mut self) {
         if self.wants_expired_names() {
             self.dbs.iter_mut().for_each(kayvee_keyspace::Db::note_expired_names);
+        }
+        if self.options.notify_keyspace_events.contains(EventClass::NEW) {
+            self.dbs.iter_mut().for_each(kayvee_keyspace::Db::note_new_names);
         }
     }
 

@@ -66,6 +66,8 @@ pub struct Db {
     pub keeps_expired: bool,
     /// The names of keys that were found expired, while somebody wants to know them.
     expired_names: Option<Vec<Vec<u8>>>,
+    /// The names of keys that are new, while somebody wants to know them.
+    new_names: Option<Vec<Vec<u8>>>,
     /// What is left of large values that were removed. It is freed in slices.
     garbage: Vec<Data>,
     /// How many of them have been freed.
@@ -90,6 +92,7 @@ impl Db {
             lazily_expired: 0,
             keeps_expired: false,
             expired_names: None,
+            new_names: None,
             garbage: Vec::new(),
             freed_in_slices: 0,
             dismantled_places: 0,
@@ -152,6 +155,22 @@ impl Db {
             names.push(name);
         }
         self.remove(found);
+    }
+
+    /// Notes the names of keys that come from now on, for [`take_new_names`](Self::take_new_names).
+    pub fn note_new_names(&mut self) {
+        self.new_names.get_or_insert_default();
+    }
+
+    /// Whether there are names for [`take_new_names`](Self::take_new_names).
+    #[inline]
+    pub fn has_new_names(&self) -> bool {
+        self.new_names.as_ref().is_some_and(|names| !names.is_empty())
+    }
+
+    /// The names of keys that are new since the last call. They are noted no more if nobody wants to know.
+    pub fn take_new_names(&mut self) -> Vec<Vec<u8>> {
+        self.new_names.take().unwrap_or_default()
     }
 
     /// Whether there are names for [`take_expired_names`](Self::take_expired_names).
@@ -415,10 +434,21 @@ impl Db {
             Some(old) => _ = volatile.remove(hash, old, hash_of),
             None => {}
         }
-        if let Some(old) = old {
-            self.free(old);
+        match old {
+            Some(old) => self.free(old),
+            None => self.note_new(new),
         }
         Ok(())
+    }
+
+    #[inline]
+    fn note_new(&mut self, record: Ref) {
+        if let Some(names) = &mut self.new_names
+            && let Ok(name) = crate::record::copied(self.records.key(record))
+            && names.try_reserve(1).is_ok()
+        {
+            names.push(name);
+        }
     }
 
     /// Changes when a key expires.

@@ -405,6 +405,7 @@ impl Engine {
         // What clients had sent while they waited may have changed more.
         self.store.broadcast_invalidations();
         // Expiry and eviction have effects of their own.
+        self.store.report_all_expired();
         self.store.end_unit();
         self.store.feed_replicas();
         self.serve_touched();

@@ -82,7 +82,10 @@ pub fn restore(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         }
         if let Some(at) = expires_ms {
             let at = Decimal::unsigned(at);
-            context.effect(&[b"RESTORE", key, at.as_bytes(), payload, b"REPLACE", b"ABSTTL"]);
+            let words = [&b"RESTORE"[..], key, at.as_bytes(), payload];
+            let options = request.from(4).filter(|word| !args::is(word, "absttl"));
+            let words: Vec<&[u8]> = words.into_iter().chain(options).chain([&b"ABSTTL"[..]]).collect();
+            context.effect(&words);
         }
         context.changed(EventClass::GENERIC, "restore", key);
     }
