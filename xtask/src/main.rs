@@ -84,6 +84,7 @@ const SECTIONS: &[Section] = &[
         what: "vectors and redis-cli on a guest whose network needs no rights",
         run: |_| some(&["--target", "tcg", "--net", "user", "--memory", "64"]),
     },
+    Section { name: "suite", what: "the quick part of Redis' own tests, on every target", run: |_| quick_suites() },
     Section {
         name: "boot",
         what: "the image on QEMU's machines: starting, failing and ending",
@@ -215,6 +216,17 @@ fn everything(effort: Effort, arguments: &[&str]) -> io::Result<Tally> {
     let pair = ["--left", &redis.addr(), "--right", &store.addr];
     tally += run(testing("differential").args(pair).args(["--steps", steps]))?;
     tally += store.end()?;
+    Ok(tally)
+}
+
+/// The quick part of Redis' own tests on every target that works here.
+fn quick_suites() -> io::Result<Tally> {
+    let mut tally = suite::quick("linux")?;
+    tally += suite::quick("tcg")?;
+    tally += match store::kvm_works()? {
+        Ok(()) => suite::quick("kvm")?,
+        Err(why) => Tally::skipped(&format!("no guest boots under KVM here: {why}")),
+    };
     Ok(tally)
 }
 

@@ -243,8 +243,7 @@ impl Store {
         let now_ms = self.now.unix_ms();
         let Store { watchers, sessions, dbs, .. } = self;
         for (key, slots) in watchers.in_db(db) {
-            let is_there = dbs[db].find(key, now_ms).is_some()
-                || replacement.is_some_and(|other| dbs[other].find(key, now_ms).is_some());
+            let is_there = dbs[db].has(key, now_ms) || replacement.is_some_and(|other| dbs[other].has(key, now_ms));
             for slot in slots.iter().filter(|_| is_there) {
                 if let Some(session) = sessions[*slot as usize].as_deref_mut() {
                     session.watch_broken = true;

@@ -189,6 +189,11 @@ impl Db {
         self.expired_names.take().unwrap_or_default()
     }
 
+    /// Whether a key is there whose time has not come.
+    pub fn has(&self, key: &[u8], now_ms: u64) -> bool {
+        self.lookup(key).1.is_some_and(|record| !self.is_expired(record, now_ms))
+    }
+
     /// Whether a key is there whose time has come.
     pub fn is_expired_key(&self, key: &[u8], now_ms: u64) -> bool {
         self.lookup(key).1.is_some_and(|record| self.is_expired(record, now_ms))

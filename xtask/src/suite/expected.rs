@@ -4,6 +4,7 @@
 //! [unit/type/list]
 //! A test's name => why it cannot pass here
 //! Another test ~> why it fails now and then
+//! A third test !> why it is not run: its failure would stop the unit or fail the tests behind it
 //!
 //! [unit/introspection tcg kvm]
 //! A test => only these targets fail it
@@ -18,8 +19,15 @@ struct Entry {
     conditions: Vec<String>,
     test: String,
     reason: String,
-    /// It fails now and then only.
-    unsure: bool,
+    how: How,
+}
+
+/// How a test is dealt with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Fails,
+    FailsNowAndThen,
+    IsNotRun,
 }
 
 /// The list.
@@ -57,16 +65,16 @@ impl Expected {
                 continue;
             }
             let split = |arrow| line.rsplit_once(arrow).filter(|(_, reason): &(&str, &str)| !reason.trim().is_empty());
-            let (unsure, (test, reason)) = match (split(" => "), split(" ~> ")) {
-                (Some(parts), _) => (false, parts),
-                (None, Some(parts)) => (true, parts),
-                _ => return Err(format!("line {}: expected TEST => REASON", number + 1)),
+            let arrows = [(" => ", How::Fails), (" ~> ", How::FailsNowAndThen), (" !> ", How::IsNotRun)];
+            let parts = arrows.into_iter().find_map(|(arrow, how)| split(arrow).map(|parts| (how, parts)));
+            let Some((how, (test, reason))) = parts else {
+                return Err(format!("line {}: expected TEST => REASON", number + 1));
             };
             let Some((unit, conditions)) = unit.clone() else {
                 return Err(format!("line {}: there is no [UNIT] above it", number + 1));
             };
             let (test, reason) = (test.trim().into(), reason.trim().into());
-            entries.push(Entry { unit, conditions, test, reason, unsure });
+            entries.push(Entry { unit, conditions, test, reason, how });
         }
         Ok(Expected { entries })
     }
@@ -77,16 +85,26 @@ impl Expected {
 
     /// What the list says about a test under these conditions.
     pub fn verdict(&self, unit: &str, test: &str, conditions: &[&str]) -> Verdict<'_> {
-        let holds = |entry: &&Entry| {
-            entry.conditions.is_empty() || entry.conditions.iter().any(|word| conditions.contains(&word.as_str()))
-        };
-        let entry = self.entries.iter().filter(|entry| entry.unit == unit && entry.test == test).find(holds);
+        let mut entries = self.entries.iter().filter(|entry| entry.unit == unit && entry.test == test);
+        let entry = entries.find(|entry| entry.holds(conditions));
         entry.map_or(Verdict::MustPass, |entry| Verdict::MayFail(&entry.reason))
     }
 
     /// Whether a test is said to fail now and then.
     pub fn is_unsure(&self, unit: &str, test: &str) -> bool {
-        self.of(unit, test).any(|entry| entry.unsure)
+        self.of(unit, test).any(|entry| entry.how == How::FailsNowAndThen)
+    }
+
+    /// The tests of a unit that are not run under these conditions.
+    pub fn not_run<'a>(&'a self, unit: &str, conditions: &[&str]) -> Vec<&'a str> {
+        let of_unit = self.entries.iter().filter(|entry| entry.unit == unit && entry.how == How::IsNotRun);
+        of_unit.filter(|entry| entry.holds(conditions)).map(|entry| entry.test.as_str()).collect()
+    }
+}
+
+impl Entry {
+    fn holds(&self, conditions: &[&str]) -> bool {
+        self.conditions.is_empty() || self.conditions.iter().any(|word| conditions.contains(&word.as_str()))
     }
 }
 
@@ -96,12 +114,14 @@ mod tests {
 
     #[test]
     fn entries_have_units_conditions_and_reasons() {
-        let text = "# note\n[unit/a]\nx => y => why\n[unit/b kvm tcg]\nz ~> at times\n";
+        let text = "# note\n[unit/a]\nx => y => why\n[unit/b kvm tcg]\nz ~> at times\nw !> stops\n";
         let expected = Expected::parse(text).unwrap();
         assert_eq!(expected.verdict("unit/a", "x => y", &["linux"]), Verdict::MayFail("why"));
         assert_eq!(expected.verdict("unit/a", "z", &["kvm"]), Verdict::MustPass);
         assert_eq!(expected.verdict("unit/b", "z", &["kvm"]), Verdict::MayFail("at times"));
         assert_eq!(expected.verdict("unit/b", "z", &["linux"]), Verdict::MustPass);
+        assert_eq!(expected.not_run("unit/b", &["kvm"]), ["w"]);
+        assert!(expected.not_run("unit/b", &["linux"]).is_empty());
         assert!(expected.is_unsure("unit/b", "z") && !expected.is_unsure("unit/a", "x => y"));
         for wrong in ["x => y", "[unit/a]\nx", "[unit/a]\nx => "] {
             assert!(Expected::parse(wrong).is_err(), "{wrong}");
