@@ -92,8 +92,9 @@ impl Store {
 impl Context<'_> {
     /// Runs a request, if it may run now, and writes its reply.
     pub fn process(&mut self, request: Request<'_>) {
+        let admitted = self.admit(request);
         let start = self.reply.len();
-        let command = match self.admit(request) {
+        let command = match admitted {
             Ok(Some(command)) => command,
             Ok(None) => return,
             Err(error) => return self.refuse(request, start, error),
@@ -169,6 +170,11 @@ impl Context<'_> {
             Origin::Client if !self.store.make_room() => !(needs_memory || transactions::needs_memory(self, command)),
             _ => !needs_memory || request.bytes_len() as u64 <= self.store.data_room_bytes(),
         };
+        // Copies of keys that had to go are called back before the command has its say.
+        if self.origin == Origin::Client && !self.store.messages_to_running.is_empty() {
+            let messages = core::mem::take(&mut self.store.messages_to_running);
+            self.reply.raw(&messages);
+        }
         if !has_room {
             return self.store.reject(command, Error::OUT_OF_MEMORY).map(|()| None);
         }

@@ -1,6 +1,11 @@
 use crate::{
-    acl, blocking::Wait, pubsub::Subscriptions, replication::Replica, table::Command, tracking::Tracking,
-    transactions::Transaction,
+    acl,
+    blocking::Wait,
+    pubsub::Subscriptions,
+    replication::Replica,
+    table::Command,
+    tracking::Tracking,
+    transactions::{Transaction, Watch},
 };
 use alloc::{borrow::Cow, boxed::Box, string::String, vec::Vec};
 use kayvee_resp::Protocol;
@@ -92,8 +97,8 @@ pub struct Session {
     pub(crate) is_touched: bool,
     /// The commands since `MULTI`.
     pub transaction: Option<Box<Transaction>>,
-    /// The keys that it watches, each with its database, and whether one of them has changed.
-    pub watched: Vec<(usize, Vec<u8>)>,
+    /// The keys that it watches, and whether one of them has changed.
+    pub watched: Vec<Watch>,
     #[allow(missing_docs)]
     pub watch_broken: bool,
     /// The channels that it listens to.
@@ -186,7 +191,7 @@ impl Session {
             + self.transaction.as_ref().map_or(0, |transaction| transaction.requests.capacity())
             + self.waits.as_ref().map_or(0, |waits| waits.memory_bytes())
             + self.subscriptions.memory_bytes()
-            + self.watched.iter().map(|(_, key)| size_of::<(usize, Vec<u8>)>() + key.capacity()).sum::<usize>()
+            + self.watched.iter().map(|watch| size_of::<Watch>() + watch.key.capacity()).sum::<usize>()
             + self.name.capacity()
             + self.remote.capacity()
             + self.local.capacity()

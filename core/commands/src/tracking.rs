@@ -425,6 +425,8 @@ impl Store {
 
     /// Sends what broadcasting clients are to be told of this turn.
     pub fn broadcast_invalidations(&mut self) {
+        // The limit may have been lowered.
+        self.limit_readers();
         if self.tracking.prefixes.values().all(|broadcast| broadcast.keys.is_empty()) {
             return;
         }

@@ -68,6 +68,15 @@ pub struct Transaction {
     is_aborted: bool,
 }
 
+/// A key that a client watches.
+pub struct Watch {
+    db: usize,
+    /// Its name.
+    pub key: Vec<u8>,
+    /// Whether its time had come already, so that its going is no change.
+    is_stale: bool,
+}
+
 /// Whether a command is queued rather than run.
 pub fn queues(context: &mut Context<'_>, command: &Command) -> bool {
     const NEVER: [&str; 6] = ["exec", "discard", "multi", "watch", "quit", "reset"];
@@ -200,7 +209,7 @@ impl Store {
         let watchers = self.watchers.of(db, key)?;
         if !watchers.contains(&slot) {
             watchers.push(slot);
-            session.watched.push((db, copy));
+            session.watched.push(Watch { db, key: copy, is_stale: false });
         }
         Ok(())
     }
@@ -209,7 +218,7 @@ impl Store {
     pub(crate) fn unwatch(&mut self, slot: u32) {
         let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
         session.watch_broken = false;
-        for (db, key) in core::mem::take(&mut session.watched) {
+        for Watch { db, key, .. } in core::mem::take(&mut session.watched) {
             if let Some(slots) = self.watchers.get_mut(db, &key) {
                 slots.retain(|&watcher| watcher != slot);
                 if slots.is_empty() {
@@ -224,7 +233,7 @@ impl Store {
         let now_ms = self.now.unix_ms();
         let Store { sessions, dbs, .. } = self;
         let Some(session) = sessions[slot as usize].as_deref() else { return false };
-        session.watched.iter().any(|(db, key)| dbs[*db].is_expired_key(key, now_ms))
+        session.watched.iter().any(|watch| !watch.is_stale && dbs[watch.db].is_expired_key(&watch.key, now_ms))
     }
 
     /// Fails the transactions of those who watch a key.
@@ -244,9 +253,12 @@ impl Store {
         let Store { watchers, sessions, dbs, .. } = self;
         for (key, slots) in watchers.in_db(db) {
             let is_there = dbs[db].has(key, now_ms) || replacement.is_some_and(|other| dbs[other].has(key, now_ms));
-            for slot in slots.iter().filter(|_| is_there) {
-                if let Some(session) = sessions[*slot as usize].as_deref_mut() {
-                    session.watch_broken = true;
+            let is_stale = replacement.is_some_and(|other| dbs[other].is_expired_key(key, now_ms));
+            for slot in slots {
+                let Some(session) = sessions[*slot as usize].as_deref_mut() else { continue };
+                session.watch_broken |= is_there;
+                for watch in session.watched.iter_mut().filter(|watch| watch.db == db && watch.key == *key) {
+                    watch.is_stale = is_stale;
                 }
             }
         }
