@@ -117,7 +117,7 @@ impl Store {
 
     fn note_end_of_eviction(&mut self, now_ns: u64) {
         if let Some(since_ns) = self.eviction_since_ns.take() {
-            self.stats.eviction_exceeded_ns += now_ns - since_ns;
+            self.stats.eviction_exceeded_ns += now_ns.saturating_sub(since_ns);
         }
     }
 
