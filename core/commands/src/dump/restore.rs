@@ -80,11 +80,12 @@ pub fn restore(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
                 context.db().set_frequency(found, frequency, now_ms);
             }
         }
-        if let Some(at) = expires_ms {
+        if let Some(at) = expires_ms
+            && !options.is_absolute
+        {
             let at = Decimal::unsigned(at);
             let words = [&b"RESTORE"[..], key, at.as_bytes(), payload];
-            let options = request.from(4).filter(|word| !args::is(word, "absttl"));
-            let words: Vec<&[u8]> = words.into_iter().chain(options).chain([&b"ABSTTL"[..]]).collect();
+            let words: Vec<&[u8]> = words.into_iter().chain(request.from(4)).chain([&b"ABSTTL"[..]]).collect();
             context.effect(&words);
         }
         context.changed(EventClass::GENERIC, "restore", key);
