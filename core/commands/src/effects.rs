@@ -173,9 +173,11 @@ impl Context<'_> {
 impl Store {
     /// Tells what the running command has done, in place of itself.
     pub(crate) fn tell(&mut self, db: usize, words: &[&[u8]]) {
-        self.effect(db, words);
-        self.effects.is_told = true;
-        self.effects.has_command = true;
+        if self.effects.are_wanted() {
+            self.effect(db, words);
+            self.effects.is_told = true;
+            self.effects.has_command = true;
+        }
     }
 
     /// Notes an effect that no command has: a key that expired, or made room.
