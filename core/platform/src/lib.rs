@@ -6,12 +6,16 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
 mod address;
+mod block;
 mod frame;
 mod heap;
 mod time;
 
 pub use address::Addressing;
+pub use block::{BlockBuffer, BlockDevice, BlockError, Finished, Geometry, Operation, Transfer};
 pub use frame::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
 pub use heap::Heap;
 pub use time::{Clock, Now, ProcessorTime};
