@@ -1,16 +1,23 @@
 //! `DUMP` and `RESTORE`: values as bytes, in the format of Redis' dump files.
 
 use crate::{
-    Context, Error, Outcome,
+    Context, Error, Outcome, Store,
+    server::REDIS_VERSION,
     table::{Categories, Command, Flags, KeyFlags, Keys},
 };
-use alloc::{format, vec::Vec};
-use kayvee_keyspace::Expiry;
-use kayvee_rdb::{Compression, FOOTER, VERSION, Writer};
+use alloc::{format, string::String, vec::Vec};
+use kayvee_keyspace::{Expiry, Found};
+use kayvee_rdb::{
+    Compression, Dialect, Writer,
+    file::{FileWriter, Use},
+};
 use kayvee_resp::Request;
 
 mod restore;
 mod write;
+
+pub use restore::put as load_value;
+pub use write::value as write_value;
 
 #[cfg(test)]
 mod tests;
@@ -59,66 +66,127 @@ pub fn reload(context: &mut Context<'_>) -> Outcome {
 }
 
 fn reload_db(context: &mut Context<'_>) -> Outcome {
-    for key in keys(context) {
+    let db = context.db_index();
+    for key in keys(context)? {
         let Some(found) = context.find(&key) else { continue };
-        let value = write::payload(context, found)?;
+        let mut writer = Writer::new(Compression::On);
+        write_value(context.store, db, found, &mut writer, Dialect::Redis72)?;
+        let value = writer.into_bytes().map_err(|_| Error::OUT_OF_MEMORY)?;
         let expiry = context.db().expires_ms(found).map_or(Expiry::Never, Expiry::At);
         context.db().remove(found);
-        restore::put(context, &key, &value, Some(expiry))?;
+        load_value(context.store, db, &key, (value[0], &value[1..]), Some(expiry))?;
     }
     Ok(())
 }
 
-/// All data as a dump file, as Redis loads it.
-pub fn snapshot(context: &mut Context<'_>) -> Result<Vec<u8>, Error> {
-    const SELECT_DB: u8 = 0xfe;
-    const EXPIRY_MS: u8 = 0xfc;
-    const FUNCTION: u8 = 0xf5;
-    let mut file = Writer::part(Compression::Off);
-    file.bytes(format!("REDIS{VERSION:04}").as_bytes());
-    for library in context.store.scripting.library_texts() {
-        file.bytes(&[FUNCTION]);
-        file.text(library);
+/// Writes all data as a dump file, whose bytes `take` gets piece by piece.
+pub fn write_file<E: From<Error>>(
+    store: &Store,
+    dialect: Dialect,
+    compression: Compression,
+    mut take: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    /// Bytes of a piece, at least.
+    const PIECE_BYTES: usize = 64 << 10;
+    let mut file = FileWriter::new(dialect, compression);
+    for (name, text) in about(store) {
+        file.aux(name, text.as_bytes());
     }
-    let own_db = context.db_index();
-    let mut written = Ok(());
-    for index in 0..context.store.dbs.len() {
-        if context.store.dbs[index].is_empty() {
-            continue;
-        }
-        file.bytes(&[SELECT_DB]);
-        file.len(index as u64);
-        context.session().db = index;
-        for key in keys(context) {
-            let Some(found) = context.find(&key) else { continue };
-            if let Some(at_ms) = context.db().expires_ms(found) {
-                file.bytes(&[EXPIRY_MS]);
-                file.bytes(&at_ms.to_le_bytes());
-            }
-            match write::payload(context, found) {
-                Ok(payload) => {
-                    file.bytes(&payload[..1]);
-                    file.text(&key);
-                    file.bytes(&payload[1..payload.len() - FOOTER]);
+    store.scripting.library_texts().for_each(|text| file.function(text));
+    let now_ms = store.now.unix_ms();
+    for (index, db) in store.dbs.iter().enumerate().filter(|(_, db)| !db.is_empty()) {
+        file.database(index as u64, db.len() as u64, db.volatile_len() as u64);
+        let mut cursor = 0;
+        loop {
+            let mut result = Ok(());
+            cursor = db.visit(cursor, now_ms, |found| {
+                if result.is_ok() {
+                    result = write_entry(store, index, found, &mut file, dialect).map_err(E::from);
                 }
-                Err(error) => written = Err(error),
+                if result.is_ok() && file.waiting() >= PIECE_BYTES {
+                    result = drain(&mut file, &mut take);
+                }
+            });
+            result?;
+            if cursor == 0 {
+                break;
             }
         }
     }
-    context.session().db = own_db;
-    written?;
-    file.finish_file().map_err(|_| Error::OUT_OF_MEMORY)
+    drain(&mut file, &mut take)?;
+    file.finish(|bytes| take(bytes).map_err(Stop::Other)).map_err(Stop::into)
+}
+
+/// Why a file was not written.
+enum Stop<E> {
+    OutOfMemory,
+    Other(E),
+}
+
+impl<E> From<kayvee_rdb::Error> for Stop<E> {
+    fn from(_: kayvee_rdb::Error) -> Stop<E> {
+        // Nothing is read that could be corrupt.
+        Stop::OutOfMemory
+    }
+}
+
+impl<E: From<Error>> Stop<E> {
+    fn into(self) -> E {
+        match self {
+            Stop::OutOfMemory => Error::OUT_OF_MEMORY.into(),
+            Stop::Other(error) => error,
+        }
+    }
+}
+
+fn drain<E: From<Error>>(file: &mut FileWriter, take: &mut impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    file.drain(|bytes| take(bytes).map_err(Stop::Other)).map_err(Stop::into)
+}
+
+/// What a file says about itself, as Redis' do.
+fn about(store: &Store) -> [(&'static str, String); 4] {
+    [
+        ("redis-ver", REDIS_VERSION.into()),
+        ("redis-bits", "64".into()),
+        ("ctime", format!("{}", store.now.unix_us / 1_000_000)),
+        ("used-mem", format!("{}", store.used_bytes())),
+    ]
+}
+
+fn write_entry(store: &Store, index: usize, found: Found, file: &mut FileWriter, dialect: Dialect) -> Outcome {
+    let db = &store.dbs[index];
+    let now_ms = store.now.unix_ms();
+    let policy = store.options.maxmemory_policy;
+    let usage = match policy.measures_use() {
+        true if policy.is_lfu() => Use::Frequency(db.frequency(found, now_ms)),
+        true => Use::IdleSeconds(db.idle_s(found, now_ms).into()),
+        false => Use::Unknown,
+    };
+    file.entry(db.key(found), db.expires_ms(found), usage, |writer| write_value(store, index, found, writer, dialect))
 }
 
 /// The keys of the client's database.
-fn keys(context: &mut Context<'_>) -> Vec<Vec<u8>> {
+fn keys(context: &mut Context<'_>) -> Result<Vec<Vec<u8>>, Error> {
     let mut keys: Vec<Vec<u8>> = Vec::new();
     let now_ms = context.now_ms();
     let mut cursor = 0;
+    let mut result = Ok(());
     loop {
-        cursor = context.db().scan(cursor, now_ms, |key, _| keys.push(key.to_vec()));
+        cursor = context.db().scan(cursor, now_ms, |key, _| {
+            let mut copy = Vec::new();
+            if result.is_ok() {
+                result = copy.try_reserve_exact(key.len()).and_then(|()| keys.try_reserve(1));
+            }
+            if result.is_ok() {
+                copy.extend_from_slice(key);
+                keys.push(copy);
+            }
+        });
+        if result.is_err() {
+            return Err(Error::OUT_OF_MEMORY);
+        }
         if cursor == 0 {
-            return keys;
+            return Ok(keys);
         }
     }
 }
@@ -128,7 +196,7 @@ fn dump(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         context.reply.null();
         return Ok(());
     };
-    let payload = write::payload(context, found)?;
+    let payload = write::payload(context.store, context.db_index(), found)?;
     context.reply.bulk(&payload);
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use crate::{
     Context, Error, EventClass, args,
+    options::Options,
     table::{Categories, Command, Flags, KeyFlags, Keys},
 };
 use kayvee_keyspace::{Edit, Found, Kind, List, ListEnd, PartLimit};
@@ -278,9 +279,9 @@ pub static COMMANDS: &[Command] = &[
 ];
 
 /// How large a part of a list may be, by `list-max-listpack-size`.
-pub fn limit(context: &Context<'_>) -> PartLimit {
+pub fn limit(options: &Options) -> PartLimit {
     const LEVELS: [usize; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
-    match context.store.options.list_max_listpack_size {
+    match options.list_max_listpack_size {
         size @ 0.. => PartLimit::Entries(size as usize),
         level => PartLimit::Bytes(LEVELS[level.unsigned_abs().min(LEVELS.len() as u32) as usize - 1]),
     }
@@ -331,7 +332,7 @@ fn edit<R>(
     found: Option<Found>,
     change: impl FnOnce(&mut List, PartLimit) -> Result<R, kayvee_keyspace::OutOfMemory>,
 ) -> Result<Edit<R>, Error> {
-    let limit = limit(context);
+    let limit = limit(&context.store.options);
     context.edit(key, found, |list: &mut List, _| change(list, limit))
 }
 

@@ -5,10 +5,11 @@
 use crate::{
     Close, Context, Error, Origin, Outcome, Store,
     args::{self, is},
-    dump::snapshot,
+    dump::write_file,
     table::{Command, Flags},
 };
-use alloc::format;
+use alloc::{format, vec::Vec};
+use kayvee_rdb::{Compression, Dialect};
 use kayvee_resp::Request;
 
 const SYNC: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING).union(Flags::NO_MULTI);
@@ -63,7 +64,12 @@ fn synchronise(context: &mut Context<'_>, head: &str) -> Outcome {
     if context.session().replica.is_some() {
         return Ok(());
     }
-    let file = snapshot(context)?;
+    let mut file = Vec::new();
+    write_file(context.store, Dialect::Redis72, Compression::Off, |bytes| -> Outcome {
+        file.try_reserve(bytes.len()).map_err(|_| Error::OUT_OF_MEMORY)?;
+        file.extend_from_slice(bytes);
+        Ok(())
+    })?;
     context.reply.raw(head.as_bytes());
     context.reply.raw(format!("${}\r\n", file.len()).as_bytes());
     context.reply.raw(&file);

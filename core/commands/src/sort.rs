@@ -417,7 +417,7 @@ fn store(
     range: Range<usize>,
     sorting: &Sorting<'_>,
 ) -> Outcome {
-    let (limit, index, now_ms) = (lists::limit(context), context.db_index(), context.now_ms());
+    let (limit, index, now_ms) = (lists::limit(&context.store.options), context.db_index(), context.now_ms());
     let mut list = List::default();
     let mut name = Vec::new();
     let len = range.len() * sorting.get.len().max(1);

@@ -3,6 +3,7 @@
 use crate::{
     Context, Error, Outcome,
     error::{c_text, shown},
+    options::Options,
     table::{Begin, Categories, Command, Find, Flags, KeyFlags, Keys},
 };
 use alloc::vec::Vec;
@@ -326,8 +327,7 @@ static XINFO: &[Command] = &[
 ];
 
 /// Where blocks of a stream end, by the `stream-node-max-*` options.
-pub fn block_limits(context: &Context<'_>) -> BlockLimits {
-    let options = &context.store.options;
+pub fn block_limits(options: &Options) -> BlockLimits {
     BlockLimits { bytes: options.stream_node_max_bytes, entries: options.stream_node_max_entries }
 }
 

@@ -629,6 +629,15 @@ impl Db {
         })
     }
 
+    /// Visits keys as [`scan`](Self::scan) does, for a look at all of them.
+    pub fn visit(&self, cursor: u64, now_ms: u64, mut visit: impl FnMut(Found)) -> u64 {
+        self.index.scan(cursor, |record| {
+            if !self.is_expired(record, now_ms) {
+                visit(Found { record, hash: self.records.hash_of(record) });
+            }
+        })
+    }
+
     /// Removes the keys whose time has come from the bucket at `cursor`, as a scan that only reads leaves them.
     pub fn expire_at_cursor(&mut self, cursor: u64, now_ms: u64) -> Result<(), OutOfMemory> {
         if self.volatile_len() == 0 {

@@ -14,6 +14,7 @@
 extern crate alloc;
 
 mod digits;
+pub mod file;
 mod intset;
 mod listpack;
 mod lzf;
@@ -25,7 +26,7 @@ mod ziplist;
 
 pub use digits::Digits;
 pub use listpack::{Entry, Listpack};
-pub use object::{Elements, Object, Score, Scored, read};
+pub use object::{Elements, Object, Score, Scored, read, read_as};
 pub use reader::{Reader, Text};
 pub use writer::{Compression, Writer};
 
@@ -33,6 +34,25 @@ use crc::{CRC_64_REDIS, Crc, Table};
 
 /// The version of the format that is written: that of Redis 7.2. What is newer is not read.
 pub const VERSION: u16 = 11;
+/// Whose forms of values are written. What is older is read by every newer one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Version 10 of the format, which has no packed sets, and of streams' consumers not when they were last active.
+    Redis70,
+    /// Version 11.
+    Redis72,
+}
+
+impl Dialect {
+    /// The version of the format.
+    pub fn version(self) -> u16 {
+        match self {
+            Dialect::Redis70 => 10,
+            Dialect::Redis72 => VERSION,
+        }
+    }
+}
+
 /// Bytes behind the value.
 pub const FOOTER: usize = 10;
 
@@ -45,6 +65,9 @@ pub mod kind {
     pub const ZSET: u8 = 3;
     pub const HASH: u8 = 4;
     pub const ZSET_2: u8 = 5;
+    /// A module's, in a form that only the module can pass by.
+    pub const MODULE: u8 = 6;
+    pub const MODULE_2: u8 = 7;
     pub const HASH_ZIPMAP: u8 = 9;
     pub const LIST_ZIPLIST: u8 = 10;
     pub const SET_INTSET: u8 = 11;
@@ -65,6 +88,11 @@ pub mod kind {
 pub enum Error {
     /// The bytes are not what they claim to be.
     Corrupt,
+    /// They end before what they claim to be does.
+    Short {
+        /// How many more there have to be, at least.
+        missing: u64,
+    },
     /// There was no memory for what they hold.
     OutOfMemory,
 }
@@ -73,6 +101,7 @@ impl core::fmt::Display for Error {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Error::Corrupt => "the bytes are not a value of the format",
+            Error::Short { .. } => "the bytes end too early",
             Error::OutOfMemory => "out of memory",
         })
     }
@@ -86,11 +115,10 @@ impl From<alloc::collections::TryReserveError> for Error {
     }
 }
 
-const CHECKSUM: Crc<u64, Table<1>> = Crc::<u64, Table<1>>::new(&CRC_64_REDIS);
+static CRC: Crc<u64, Table<1>> = Crc::<u64, Table<1>>::new(&CRC_64_REDIS);
 
 /// The checksum of bytes.
 pub fn checksum(bytes: &[u8]) -> u64 {
-    static CRC: Crc<u64, Table<1>> = CHECKSUM;
     CRC.checksum(bytes)
 }
 

@@ -57,9 +57,15 @@ pub enum Score<'a> {
 
 /// Reads a value with its type in front. What lies within is checked as it is visited.
 pub fn read(bytes: &[u8]) -> Result<Object<'_>, Error> {
-    let mut reader = Reader::new(bytes);
+    let (kind, value) = bytes.split_first().ok_or(Error::Short { missing: 1 })?;
+    read_as(*kind, value)
+}
+
+/// Reads a value of this [`kind`].
+pub fn read_as(kind: u8, value: &[u8]) -> Result<Object<'_>, Error> {
+    let mut reader = Reader::new(value);
     let elements = |form| Elements(form);
-    Ok(match reader.byte()? {
+    Ok(match kind {
         kind::STRING => Object::String(reader.text()?),
         kind::LIST => Object::List(elements(Form::Strings(reader.len()?, reader))),
         kind::SET => Object::Set(elements(Form::Strings(reader.len()?, reader))),

@@ -59,15 +59,35 @@ impl<'a> Reader<'a> {
 
     /// The next bytes, as they are.
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], Error> {
-        let (bytes, rest) = self.rest.split_at_checked(len).ok_or(Error::Corrupt)?;
+        let short = Error::Short { missing: len.saturating_sub(self.rest.len()) as u64 };
+        let (bytes, rest) = self.rest.split_at_checked(len).ok_or(short)?;
         self.rest = rest;
         Ok(bytes)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
-        let (bytes, rest) = self.rest.split_first_chunk().ok_or(Error::Corrupt)?;
-        self.rest = rest;
-        Ok(*bytes)
+    /// So many bytes.
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        self.bytes(N).map(|bytes| bytes.try_into().expect("so many were read"))
+    }
+
+    /// What a copy of this has read since.
+    pub(crate) fn until(&self, later: &Reader<'_>) -> &'a [u8] {
+        &self.rest[..self.rest.len() - later.rest.len()]
+    }
+
+    /// Passes a string by.
+    pub(crate) fn skip_text(&mut self) -> Result<(), Error> {
+        let len = match self.byte()? {
+            INT8 => 1,
+            INT16 => 2,
+            INT32 => 4,
+            COMPRESSED => {
+                let (compressed, _) = (self.size()?, self.size()?);
+                compressed
+            }
+            head => usize::try_from(self.len_behind(head)?).map_err(|_| Error::Corrupt)?,
+        };
+        self.bytes(len).map(|_| ())
     }
 
     /// One byte.

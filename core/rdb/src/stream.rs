@@ -15,7 +15,7 @@
 //! IDs of 16 bytes are big-endian, times are milliseconds since 1970 and little-endian, the rest are lengths.
 
 use crate::{
-    Compression, Error, Reader, Text, Writer,
+    Dialect, Error, Reader, Text, Writer,
     listpack::{Cursor, Entry, Listpack},
 };
 use alloc::vec::Vec;
@@ -227,8 +227,10 @@ fn read_block<E: From<Error>>(
 
 /// Entries on their way into blocks.
 #[derive(Debug)]
-pub struct Blocks {
-    part: Writer,
+pub struct Blocks<'w> {
+    writer: &'w mut Writer,
+    /// Where the first block begins.
+    start: usize,
     blocks: u64,
     /// The last one.
     open: Option<Block>,
@@ -254,10 +256,10 @@ struct Block {
     count: u64,
 }
 
-impl Blocks {
+impl<'w> Blocks<'w> {
     /// Without entries.
-    pub fn new(limit: BlockLimit, compression: Compression) -> Blocks {
-        Blocks { part: Writer::part(compression), blocks: 0, open: None, limit }
+    pub fn new(limit: BlockLimit, writer: &'w mut Writer) -> Blocks<'w> {
+        Blocks { start: writer.written(), writer, blocks: 0, open: None, limit }
     }
 
     /// Adds an entry behind the others.
@@ -281,18 +283,18 @@ impl Blocks {
 
     fn close(&mut self) -> Result<(), Error> {
         if let Some(block) = self.open.take() {
-            self.part.text(&block.first.bytes());
-            self.part.text(&block.finish()?);
+            self.writer.text(&block.first.bytes());
+            self.writer.text(&block.finish()?);
             self.blocks += 1;
         }
         Ok(())
     }
 
-    /// Writes all blocks to a value.
-    pub fn finish(mut self, writer: &mut Writer) -> Result<(), Error> {
+    /// Ends the last block.
+    pub fn finish(mut self) -> Result<(), Error> {
         self.close()?;
-        writer.len(self.blocks);
-        writer.append(self.part);
+        let blocks = self.blocks;
+        self.writer.insert(self.start, |writer| writer.len(blocks));
         Ok(())
     }
 }
@@ -370,11 +372,14 @@ impl Writer {
         self.len(pending.deliveries);
     }
 
-    /// A consumer; the number of IDs that are pending for it follows.
-    pub fn consumer(&mut self, name: &[u8], seen_ms: u64, active_ms: Option<u64>) {
+    /// A consumer; the number of IDs that are pending for it follows. Before version 3 nothing is said of when it was
+    /// active.
+    pub fn consumer(&mut self, name: &[u8], seen_ms: u64, active_ms: Option<u64>, dialect: Dialect) {
         self.text(name);
         self.bytes(&seen_ms.to_le_bytes());
-        self.bytes(&active_ms.unwrap_or(UNKNOWN).to_le_bytes());
+        if dialect == Dialect::Redis72 {
+            self.bytes(&active_ms.unwrap_or(UNKNOWN).to_le_bytes());
+        }
     }
 
     /// An ID that is pending for a consumer.

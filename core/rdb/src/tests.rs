@@ -22,7 +22,8 @@ fn lengths_and_strings_read_back() {
         };
         let number = rng.u64(..) >> rng.u32(..64);
         let compression = if rng.bool() { Compression::On } else { Compression::Off };
-        let mut writer = Writer::new(kind::STRING, compression);
+        let mut writer = Writer::new(compression);
+        writer.kind(kind::STRING);
         writer.text(&text);
         writer.len(number);
         let payload = writer.finish().unwrap();
@@ -140,14 +141,15 @@ fn show_stream(stream: &mut stream::Stream<'_>, all: &mut Vec<Vec<u8>>) -> Resul
 /// A stream with a group that has something pending.
 fn a_stream(entries: u64) -> Vec<u8> {
     let limit = stream::BlockLimit { bytes: 300, entries: 5 };
-    let mut blocks = stream::Blocks::new(limit, Compression::On);
+    let mut writer = Writer::new(Compression::On);
+    writer.kind(kind::STREAM_LISTPACKS_3);
+    let mut blocks = stream::Blocks::new(limit, &mut writer);
     let id = |number: u64| stream::Id { ms: 1000 + number / 2, seq: number % 2 * 7 };
     for number in 0..entries {
         let name = if number % 4 == 3 { &b"other"[..] } else { b"name" };
         blocks.push(id(number), &[(name, b"-5"), (b"x", b"some text")]).unwrap();
     }
-    let mut writer = Writer::new(kind::STREAM_LISTPACKS_3, Compression::On);
-    blocks.finish(&mut writer).unwrap();
+    blocks.finish().unwrap();
     let head = stream::Head {
         len: entries,
         last_id: id(entries),
@@ -161,7 +163,7 @@ fn a_stream(entries: u64) -> Vec<u8> {
     writer.len(1);
     writer.pending(stream::Pending { id: id(2), delivered_ms: 77, deliveries: 3 });
     writer.len(1);
-    writer.consumer(b"consumer", 88, None);
+    writer.consumer(b"consumer", 88, None, Dialect::Redis72);
     writer.len(1);
     writer.pending_id(id(2));
     writer.finish().unwrap()
@@ -215,11 +217,13 @@ fn mutated_values_do_no_harm() {
         .for_each(|text| pack.push(text.as_bytes()));
     let pack = pack.finish().unwrap();
     for kind in [kind::HASH_LISTPACK, kind::ZSET_LISTPACK, kind::SET_LISTPACK] {
-        let mut writer = Writer::new(kind, Compression::On);
+        let mut writer = Writer::new(Compression::On);
+        writer.kind(kind);
         writer.text(&pack);
         seeds.push(writer.finish().unwrap());
     }
-    let mut writer = Writer::new(kind::LIST_QUICKLIST_2, Compression::Off);
+    let mut writer = Writer::new(Compression::Off);
+    writer.kind(kind::LIST_QUICKLIST_2);
     writer.len(2);
     writer.len(2);
     writer.text(&pack);
@@ -250,4 +254,103 @@ fn mutated_values_do_no_harm() {
         }
         let _ = read(&bytes).and_then(elements);
     }
+}
+
+/// Reads a whole file whose bytes come in pieces of `piece` bytes.
+fn parts(file: &[u8], piece: usize) -> Result<Vec<alloc::string::String>, file::Fault> {
+    let mut reader = file::FileReader::default();
+    let (mut parts, mut start, mut end) = (Vec::new(), 0, 0);
+    loop {
+        match reader.next(&file[start..end])? {
+            file::Step::Needs(_) if end == file.len() => return Err(file::Fault::Corrupt),
+            file::Step::Needs(needed) => {
+                assert!(needed > (end - start) as u64);
+                end = file.len().min(end + piece);
+            }
+            file::Step::Item(item, used) => {
+                start += used;
+                assert_eq!(reader.offset(), start as u64);
+                if let file::Item::End = item {
+                    return Ok(parts);
+                }
+                parts.push(alloc::format!("{item:?}"));
+            }
+        }
+    }
+}
+
+fn a_file() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut take = |piece: &[u8]| -> Result<(), Error> {
+        bytes.extend_from_slice(piece);
+        Ok(())
+    };
+    let mut writer = file::FileWriter::new(Dialect::Redis70, Compression::On);
+    writer.aux("redis-ver", b"7.0.15");
+    writer.function(b"#!lua name=x\n");
+    writer.database(3, 2, 1);
+    for (key, expires_ms) in [("a", Some(1234)), ("long key that is compressed aaaaaaaaaaaaaaaaaaaaaaaaa", None)] {
+        let usage = if expires_ms.is_some() { file::Use::IdleSeconds(70) } else { file::Use::Frequency(5) };
+        let written = writer.entry(key.as_bytes(), expires_ms, usage, |writer| -> Result<(), Error> {
+            writer.kind(kind::STRING);
+            writer.text(b"value");
+            Ok(())
+        });
+        written.unwrap();
+        writer.drain(&mut take).unwrap();
+    }
+    let stream = a_stream(9);
+    let written = writer.entry(b"stream", None, file::Use::Unknown, |writer| -> Result<(), Error> {
+        writer.bytes(&stream[..stream.len() - FOOTER]);
+        Ok(())
+    });
+    written.unwrap();
+    writer.finish(&mut take).unwrap();
+    bytes
+}
+
+#[test]
+fn files_read_back_in_pieces_of_any_size() {
+    let file = a_file();
+    let whole = parts(&file, file.len()).unwrap();
+    assert_eq!(whole.len(), 7, "{whole:?}");
+    assert!(whole[4].contains("expires_ms: Some(1234), usage: IdleSeconds(70)"), "{whole:?}");
+    for piece in [1, 2, 7, 100] {
+        assert_eq!(parts(&file, piece).unwrap(), whole);
+    }
+    for at in 0..file.len() {
+        assert!(parts(&file[..at], 50).is_err(), "cut at {at}");
+        let mut broken = file.clone();
+        broken[at] ^= 1;
+        // What is wrong shows at the end, if not before.
+        assert!(parts(&broken, 50).is_err(), "byte {at}");
+    }
+    let mut unchecked = file.clone();
+    let end = unchecked.len() - 8;
+    unchecked[end..].fill(0);
+    assert_eq!(parts(&unchecked, 100).unwrap(), whole);
+}
+
+#[test]
+fn faults_of_files_have_names() {
+    let fault = |bytes: &[u8]| parts(bytes, 1000).unwrap_err();
+    assert_eq!(fault(b"REDIX0010\xff"), file::Fault::NotADump);
+    assert_eq!(fault(b"REDIS00x0\xff"), file::Fault::NotADump);
+    assert_eq!(fault(b"REDIS0012\xff"), file::Fault::Version(12));
+    assert_eq!(fault(b"REDIS0000\xff"), file::Fault::Version(0));
+    assert_eq!(fault(b"REDIS0010\xf6"), file::Fault::OldFunction);
+    assert_eq!(fault(b"REDIS0010\x08"), file::Fault::UnknownPart(8));
+    assert_eq!(fault(b"REDIS0010\x06\x01k"), file::Fault::OldModuleValue);
+    // Before version 5 there was no checksum.
+    assert_eq!(parts(b"REDIS0004\xff", 1), Ok(Vec::new()));
+    // A count that no file could hold is known to be too many at once.
+    let mut reader = file::FileReader::default();
+    let step = reader.next(b"REDIS0010\x01\x01k\x81\x00\xff\xff\xff\xff\xff\xff\xff").unwrap();
+    assert!(matches!(step, file::Step::Needs(needed) if needed > 1 << 50));
+    // A value of a module is passed by.
+    let module = b"REDIS0009\x07\x01k\x81\x01\x02\x03\x04\x05\x06\x07\x08\x02\x05\x05\x02ab\x04aaaaaaaa\x00\xfe\x01";
+    let mut reader = file::FileReader::default();
+    let file::Step::Item(file::Item::Entry(entry), used) = reader.next(module).unwrap() else { panic!() };
+    assert_eq!((entry.kind, used), (kind::MODULE_2, module.len() - 2));
+    assert_eq!(file::module_name(0x8188_8a49_a86a_4001).len(), 9);
 }

@@ -25,22 +25,43 @@ pub enum Compression {
 }
 
 impl Writer {
-    /// Begins a value of this [`kind`](crate::kind).
-    pub fn new(kind: u8, compression: Compression) -> Writer {
-        let mut writer = Writer::part(compression);
-        writer.bytes(&[kind]);
-        writer
-    }
-
-    /// Begins a part of a value, to be [appended](Self::append) to it.
-    pub fn part(compression: Compression) -> Writer {
+    /// Nothing yet.
+    pub fn new(compression: Compression) -> Writer {
         Writer { bytes: Vec::new(), failed: false, compression, compressor: lzf::Compressor::default() }
     }
 
-    /// Adds a part.
-    pub fn append(&mut self, part: Writer) {
-        self.failed |= part.failed;
-        self.bytes(&part.bytes);
+    /// Begins a value of this [`kind`](crate::kind).
+    pub fn kind(&mut self, kind: u8) {
+        self.bytes(&[kind]);
+    }
+
+    /// Bytes so far.
+    pub fn written(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// What was written since the last [`clear`](Self::clear).
+    pub fn so_far(&self) -> Result<&[u8], Error> {
+        if self.failed { Err(Error::OutOfMemory) } else { Ok(&self.bytes) }
+    }
+
+    /// Takes everything back. What was reserved for it stays for what comes, unless that was far more than usual.
+    pub fn clear(&mut self) {
+        const KEPT_BYTES: usize = 1 << 20;
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT_BYTES);
+        self.failed = false;
+    }
+
+    /// Puts what `write` writes between what stands before `at` and what has been written since: the number of parts,
+    /// say, that only their writing has shown.
+    pub fn insert(&mut self, at: usize, write: impl FnOnce(&mut Writer)) {
+        let end = self.bytes.len();
+        write(self);
+        let more = self.bytes.len() - end;
+        if !self.failed {
+            self.bytes[at..].rotate_right(more);
+        }
     }
 
     /// Bytes as they are.
@@ -120,12 +141,8 @@ impl Writer {
         self.bytes(&number.to_bits().to_le_bytes());
     }
 
-    /// A whole dump file, whose bytes so far are these: with its end and its checksum.
-    pub fn finish_file(mut self) -> Result<Vec<u8>, Error> {
-        const END: u8 = 0xff;
-        self.bytes(&[END]);
-        let sum = checksum(&self.bytes);
-        self.bytes(&sum.to_le_bytes());
+    /// The bytes.
+    pub fn into_bytes(self) -> Result<Vec<u8>, Error> {
         if self.failed { Err(Error::OutOfMemory) } else { Ok(self.bytes) }
     }
 

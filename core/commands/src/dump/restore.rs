@@ -1,10 +1,10 @@
 //! Bytes to values.
 
-use crate::{Context, Error, EventClass, Outcome, args, double, lists, streams};
+use crate::{Context, Error, EventClass, Outcome, Store, args, double, lists, streams};
 use alloc::{boxed::Box, vec::Vec};
 use kayvee_keyspace::{
-    BlockLimits, Collection, Decimal, Expiry, Hash, List, ListEnd, OutOfMemory, Owned, Packed, Pending, Records, Set,
-    SortedSet, Stream, StreamId, Value,
+    BlockLimits, Collection, Db, Decimal, Expiry, Hash, List, ListEnd, OutOfMemory, Owned, Packed, Pending, Records,
+    Set, SortedSet, Stream, StreamId, Value,
 };
 use kayvee_platform::Heap;
 use kayvee_rdb::{Elements, Object, Score, Scored, kind};
@@ -65,7 +65,9 @@ pub fn restore(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     };
     let is_late = expires_ms.is_some_and(|at| at <= now_ms);
     let expiry = expires_ms.map_or(Expiry::Never, Expiry::At);
-    put(context, key, value, if is_late { None } else { Some(expiry) })?;
+    let db = context.db_index();
+    let (kind, value) = value.split_first().ok_or(BAD_FORMAT)?;
+    put(context.store, db, key, (*kind, value), if is_late { None } else { Some(expiry) })?;
     if is_late {
         if let Some(found) = context.find(key) {
             context.effect(&[b"DEL", key]);
@@ -103,7 +105,7 @@ enum Failure {
 impl From<kayvee_rdb::Error> for Failure {
     fn from(error: kayvee_rdb::Error) -> Failure {
         match error {
-            kayvee_rdb::Error::Corrupt => Failure::Corrupt,
+            kayvee_rdb::Error::Corrupt | kayvee_rdb::Error::Short { .. } => Failure::Corrupt,
             kayvee_rdb::Error::OutOfMemory => Failure::OutOfMemory,
         }
     }
@@ -133,9 +135,9 @@ struct Room {
 }
 
 impl Room {
-    fn of(context: &Context<'_>) -> Room {
-        let heap = context.store.environment.heap;
-        Room { heap, limit_bytes: heap.used_bytes().saturating_add(context.store.data_room_bytes()), countdown: 0 }
+    fn of(store: &Store) -> Room {
+        let heap = store.environment.heap;
+        Room { heap, limit_bytes: heap.used_bytes().saturating_add(store.data_room_bytes()), countdown: 0 }
     }
 
     fn check(&mut self) -> Result<(), Failure> {
@@ -149,21 +151,22 @@ impl Room {
 }
 
 /// Gives a key a value, or only reads the value if there is no use for it.
-pub fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], expiry: Option<Expiry>) -> Outcome {
-    let object = kayvee_rdb::read(value).map_err(Failure::from)?;
-    let mut room = Room::of(context);
-    let options = &context.store.options;
+pub fn put(store: &mut Store, db: usize, key: &[u8], (kind, value): (u8, &[u8]), expiry: Option<Expiry>) -> Outcome {
+    let object = kayvee_rdb::read_as(kind, value).map_err(Failure::from)?;
+    let mut room = Room::of(store);
+    let now_ms = store.now.unix_ms();
+    let (options, db) = (&store.options, &mut store.dbs[db]);
+    let place = Place { db, key, expiry, now_ms };
     match object {
         Object::String(text) => {
-            let now_ms = context.now_ms();
             if let Some(expiry) = expiry {
-                context.db().set(key, Owned::Text(text.as_bytes()), expiry, now_ms)?;
+                place.db.set(key, Owned::Text(text.as_bytes()), expiry, now_ms)?;
             }
             Ok(())
         }
         Object::List(elements) => {
-            let limit = lists::limit(context);
-            build(context, key, expiry, |list: &mut List, _| {
+            let limit = lists::limit(options);
+            build(place, |list: &mut List, _| {
                 elements.for_each(|element| {
                     room.check()?;
                     Ok(list.push(ListEnd::Back, core::iter::once(element), limit)?)
@@ -171,8 +174,8 @@ pub fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], expiry: Option<E
             })
         }
         Object::Set(elements) => {
-            let (limits, is_packed) = (options.set_limits(), value.first() == Some(&kind::SET_LISTPACK));
-            build(context, key, expiry, |set: &mut Set, records| {
+            let (limits, is_packed) = (options.set_limits(), kind == kind::SET_LISTPACK);
+            build(place, |set: &mut Set, records| {
                 if is_packed {
                     *set = Set::Packed(Packed::new());
                 }
@@ -181,7 +184,7 @@ pub fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], expiry: Option<E
         }
         Object::Hash(pairs) => {
             let limits = options.hash_limits();
-            build(context, key, expiry, |hash: &mut Hash, records| {
+            build(place, |hash: &mut Hash, records| {
                 pairs.for_each_pair(|field, value| {
                     room.check()?;
                     if hash.set(records, field, value, limits)? { Ok(()) } else { Err(Failure::Corrupt) }
@@ -189,14 +192,12 @@ pub fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], expiry: Option<E
             })
         }
         Object::Stream(mut value) => {
-            let limits = streams::block_limits(context);
-            build(context, key, expiry, |stream: &mut Box<Stream>, _| {
-                fill_stream(stream, &mut value, &mut room, limits)
-            })
+            let limits = streams::block_limits(options);
+            build(place, |stream: &mut Box<Stream>, _| fill_stream(stream, &mut value, &mut room, limits))
         }
         Object::SortedSet(scored) => {
             let limits = options.zset_limits();
-            build(context, key, expiry, |set: &mut SortedSet, records| {
+            build(place, |set: &mut SortedSet, records| {
                 fill_sorted(&scored, &mut room, |member, score| {
                     if set.view(records).score(member).is_some() {
                         return Err(Failure::Corrupt);
@@ -324,16 +325,18 @@ fn fill_group(stream: &mut Stream, value: &mut kayvee_rdb::stream::Stream<'_>, r
     Ok(())
 }
 
-/// Makes a collection, which must have members, for a key.
-fn build<C: Collection>(
-    context: &mut Context<'_>,
-    key: &[u8],
+/// Where a value goes.
+struct Place<'a> {
+    db: &'a mut Db,
+    key: &'a [u8],
     expiry: Option<Expiry>,
-    make: impl FnOnce(&mut C, &mut Records) -> Result<(), Failure>,
-) -> Outcome {
-    let now_ms = context.now_ms();
+    now_ms: u64,
+}
+
+/// Makes a collection, which must have members, for a key.
+fn build<C: Collection>(place: Place<'_>, make: impl FnOnce(&mut C, &mut Records) -> Result<(), Failure>) -> Outcome {
     let mut failure = Failure::OutOfMemory;
-    let made = context.db().build(|collection: &mut C, records| {
+    let made = place.db.build(|collection: &mut C, records| {
         make(collection, records).map_err(|error| {
             failure = error;
             OutOfMemory
@@ -343,9 +346,9 @@ fn build<C: Collection>(
     if collection.is_empty() {
         return Err(BAD_FORMAT);
     }
-    match expiry {
-        Some(expiry) => context.db().put(key, collection, expiry, now_ms)?,
-        None => context.db().drop_built(collection),
+    match place.expiry {
+        Some(expiry) => place.db.put(place.key, collection, expiry, place.now_ms)?,
+        None => place.db.drop_built(collection),
     }
     Ok(())
 }

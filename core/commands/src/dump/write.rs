@@ -1,42 +1,39 @@
 //! Values to bytes.
 
-use crate::{Context, Error, double::DoubleText, lists, streams, strings::with_text};
+use crate::{Error, Store, double::DoubleText, lists, streams, strings::with_text};
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use kayvee_keyspace::{
-    BlockLimits, Db, Direction, Found, Group, HashView, IntsetRef, Kind, ListView, PartLimit, SetView, SortedSetView,
+    BlockLimits, Direction, Found, Group, HashView, IntsetRef, Kind, ListView, PartLimit, SetView, SortedSetView,
     Stream, StreamId, Value,
 };
-use kayvee_rdb::{Compression, Listpack, Writer, kind, stream};
+use kayvee_rdb::{Compression, Dialect, Listpack, Writer, kind, stream};
 
 /// The value at a key as `RESTORE` takes it.
-pub fn payload(context: &mut Context<'_>, found: Found) -> Result<Vec<u8>, Error> {
-    if context.db().bytes_of(found) as u64 > context.store.data_room_bytes() {
+pub fn payload(store: &Store, db: usize, found: Found) -> Result<Vec<u8>, Error> {
+    let mut writer = Writer::new(Compression::On);
+    value(store, db, found, &mut writer, Dialect::Redis72)?;
+    writer.finish().map_err(|_| Error::OUT_OF_MEMORY)
+}
+
+/// Writes the value at a key with its type in front. Want of memory may show only when the writer ends.
+pub fn value(store: &Store, db: usize, found: Found, writer: &mut Writer, dialect: Dialect) -> Result<(), Error> {
+    let options = &store.options;
+    let db = &store.dbs[db];
+    if db.bytes_of(found) as u64 > store.data_room_bytes() {
         return Err(Error::OUT_OF_MEMORY);
     }
-    let limits = Limits { list: lists::limit(context), stream: streams::block_limits(context) };
-    let compression = Compression::On;
-    write(context.db(), found, limits, compression)
-}
-
-/// How large the parts of values are.
-struct Limits {
-    list: PartLimit,
-    stream: BlockLimits,
-}
-
-fn write(db: &Db, found: Found, limits: Limits, compression: Compression) -> Result<Vec<u8>, Error> {
     let written = match db.kind(found) {
         Kind::String => {
-            let mut writer = Writer::new(kind::STRING, compression);
-            write_value(&mut writer, db.value(found));
-            writer.finish()
+            writer.kind(kind::STRING);
+            write_value(writer, db.value(found));
+            Ok(())
         }
-        Kind::List => write_list(db.list(found), limits.list, compression),
-        Kind::Hash => write_hash(db.hash(found), compression),
-        Kind::Set => write_set(db.set_at(found), compression),
-        Kind::SortedSet => write_sorted_set(db.sorted_set(found), compression),
-        Kind::Stream => write_stream(db.stream(found), limits.stream, compression),
+        Kind::List => write_list(writer, db.list(found), lists::limit(options)),
+        Kind::Hash => write_hash(writer, db.hash(found)),
+        Kind::Set => write_set(writer, db.set_at(found), dialect),
+        Kind::SortedSet => write_sorted_set(writer, db.sorted_set(found)),
+        Kind::Stream => write_stream(writer, db.stream(found), streams::block_limits(options), dialect),
     };
     // Only memory can be missing.
     written.map_err(|_| Error::OUT_OF_MEMORY)
@@ -50,25 +47,26 @@ fn write_value(writer: &mut Writer, value: Value<'_>) {
 }
 
 /// A value that is one listpack.
-fn write_packed(kind: u8, pack: Listpack, compression: Compression) -> Result<Vec<u8>, kayvee_rdb::Error> {
-    let mut writer = Writer::new(kind, compression);
+fn write_packed(writer: &mut Writer, kind: u8, pack: Listpack) -> Result<(), kayvee_rdb::Error> {
+    writer.kind(kind);
     writer.text(&pack.finish()?);
-    writer.finish()
+    Ok(())
 }
 
 /// A list as parts, each of which is a listpack or one long element.
-fn write_list(list: ListView<'_>, limit: PartLimit, compression: Compression) -> Result<Vec<u8>, kayvee_rdb::Error> {
+fn write_list(writer: &mut Writer, list: ListView<'_>, limit: PartLimit) -> Result<(), kayvee_rdb::Error> {
     const PLAIN: u64 = 1;
     const PACKED: u64 = 2;
     /// Bytes around an entry's text.
     const FRAME: usize = 11;
-    let mut parts = Writer::part(compression);
+    writer.kind(kind::LIST_QUICKLIST_2);
+    let start = writer.written();
     let mut count = 0;
-    let flush = |pack: &mut Listpack, count: &mut u64, parts: &mut Writer| {
+    let flush = |pack: &mut Listpack, count: &mut u64, writer: &mut Writer| {
         let pack = core::mem::take(pack);
         if !pack.is_empty() {
-            parts.len(PACKED);
-            parts.text(&pack.finish()?);
+            writer.len(PACKED);
+            writer.text(&pack.finish()?);
             *count += 1;
         }
         Ok::<(), kayvee_rdb::Error>(())
@@ -76,57 +74,55 @@ fn write_list(list: ListView<'_>, limit: PartLimit, compression: Compression) ->
     let mut pack = Listpack::new();
     for element in list.iter() {
         if limit.exceeds(element.len() + FRAME, 1) {
-            flush(&mut pack, &mut count, &mut parts)?;
-            parts.len(PLAIN);
-            parts.text(element);
+            flush(&mut pack, &mut count, writer)?;
+            writer.len(PLAIN);
+            writer.text(element);
             count += 1;
             continue;
         }
         if limit.exceeds(pack.len() + element.len() + FRAME, pack.count() + 1) {
-            flush(&mut pack, &mut count, &mut parts)?;
+            flush(&mut pack, &mut count, writer)?;
         }
         pack.push(element);
     }
-    flush(&mut pack, &mut count, &mut parts)?;
-    let mut writer = Writer::new(kind::LIST_QUICKLIST_2, compression);
-    writer.len(count);
-    writer.append(parts);
-    writer.finish()
+    flush(&mut pack, &mut count, writer)?;
+    writer.insert(start, |writer| writer.len(count));
+    Ok(())
 }
 
-fn write_hash(hash: HashView<'_>, compression: Compression) -> Result<Vec<u8>, kayvee_rdb::Error> {
+fn write_hash(writer: &mut Writer, hash: HashView<'_>) -> Result<(), kayvee_rdb::Error> {
     if let HashView::Packed(packed) = hash {
         let mut pack = Listpack::new();
         packed.iter().for_each(|text| pack.push(text));
-        return write_packed(kind::HASH_LISTPACK, pack, compression);
+        return write_packed(writer, kind::HASH_LISTPACK, pack);
     }
-    let mut writer = Writer::new(kind::HASH, compression);
+    writer.kind(kind::HASH);
     writer.len(hash.len() as u64);
     hash.for_each(|field, value| {
         writer.text(field);
-        write_value(&mut writer, value);
+        write_value(writer, value);
     });
-    writer.finish()
+    Ok(())
 }
 
-fn write_set(set: SetView<'_>, compression: Compression) -> Result<Vec<u8>, kayvee_rdb::Error> {
+fn write_set(writer: &mut Writer, set: SetView<'_>, dialect: Dialect) -> Result<(), kayvee_rdb::Error> {
     match set {
-        SetView::Intset(intset) => write_intset(intset, compression),
-        SetView::Packed(packed) => {
+        SetView::Intset(intset) => write_intset(writer, intset),
+        SetView::Packed(packed) if dialect == Dialect::Redis72 => {
             let mut pack = Listpack::new();
             packed.iter().for_each(|text| pack.push(text));
-            write_packed(kind::SET_LISTPACK, pack, compression)
+            write_packed(writer, kind::SET_LISTPACK, pack)
         }
-        SetView::Table(..) => {
-            let mut writer = Writer::new(kind::SET, compression);
+        SetView::Packed(_) | SetView::Table(..) => {
+            writer.kind(kind::SET);
             writer.len(set.len() as u64);
             set.for_each(|member| with_text(member, |text| writer.text(text)));
-            writer.finish()
+            Ok(())
         }
     }
 }
 
-fn write_intset(intset: IntsetRef<'_>, compression: Compression) -> Result<Vec<u8>, kayvee_rdb::Error> {
+fn write_intset(writer: &mut Writer, intset: IntsetRef<'_>) -> Result<(), kayvee_rdb::Error> {
     let numbers = intset.number_bytes();
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(8 + numbers.len())?;
@@ -134,12 +130,12 @@ fn write_intset(intset: IntsetRef<'_>, compression: Compression) -> Result<Vec<u
         bytes.extend_from_slice(&(number as u32).to_le_bytes());
     }
     bytes.extend_from_slice(numbers);
-    let mut writer = Writer::new(kind::SET_INTSET, compression);
+    writer.kind(kind::SET_INTSET);
     writer.text(&bytes);
-    writer.finish()
+    Ok(())
 }
 
-fn write_sorted_set(set: SortedSetView<'_>, compression: Compression) -> Result<Vec<u8>, kayvee_rdb::Error> {
+fn write_sorted_set(writer: &mut Writer, set: SortedSetView<'_>) -> Result<(), kayvee_rdb::Error> {
     if let SortedSetView::Packed(_) = set {
         let mut pack = Listpack::new();
         set.for_all(|member, score| {
@@ -150,25 +146,34 @@ fn write_sorted_set(set: SortedSetView<'_>, compression: Compression) -> Result<
                 _ => pack.push(DoubleText::shortest(score).as_str().as_bytes()),
             }
         });
-        return write_packed(kind::ZSET_LISTPACK, pack, compression);
+        return write_packed(writer, kind::ZSET_LISTPACK, pack);
     }
-    let mut writer = Writer::new(kind::ZSET_2, compression);
+    writer.kind(kind::ZSET_2);
     writer.len(set.len() as u64);
     // The greatest first, as in Redis: each is then the least of those that were loaded.
     set.for_each(0..set.len(), Direction::Backward, |member, score| {
         writer.text(member);
         writer.double(score);
     });
-    writer.finish()
+    Ok(())
 }
 
 fn id_of(id: StreamId) -> stream::Id {
     stream::Id { ms: id.ms, seq: id.seq }
 }
 
-fn write_stream(value: &Stream, limits: BlockLimits, compression: Compression) -> Result<Vec<u8>, kayvee_rdb::Error> {
+fn write_stream(
+    writer: &mut Writer,
+    value: &Stream,
+    limits: BlockLimits,
+    dialect: Dialect,
+) -> Result<(), kayvee_rdb::Error> {
+    writer.kind(match dialect {
+        Dialect::Redis70 => kind::STREAM_LISTPACKS_2,
+        Dialect::Redis72 => kind::STREAM_LISTPACKS_3,
+    });
     let limit = stream::BlockLimit { bytes: limits.bytes, entries: limits.entries };
-    let mut blocks = stream::Blocks::new(limit, compression);
+    let mut blocks = stream::Blocks::new(limit, writer);
     let mut fields: Vec<(&[u8], &[u8])> = Vec::new();
     let mut result = Ok(());
     value.visit(StreamId::MIN, StreamId::MAX, Direction::Forward, |entry| {
@@ -180,8 +185,7 @@ fn write_stream(value: &Stream, limits: BlockLimits, compression: Compression) -
         if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     result?;
-    let mut writer = Writer::new(kind::STREAM_LISTPACKS_3, compression);
-    blocks.finish(&mut writer)?;
+    blocks.finish()?;
     writer.stream_head(stream::Head {
         len: value.len(),
         last_id: id_of(value.last_id),
@@ -190,11 +194,11 @@ fn write_stream(value: &Stream, limits: BlockLimits, compression: Compression) -
         entries_added: value.entries_added,
     });
     writer.len(value.groups().len() as u64);
-    value.groups().iter().for_each(|group| write_group(&mut writer, group));
-    writer.finish()
+    value.groups().iter().for_each(|group| write_group(writer, group, dialect));
+    Ok(())
 }
 
-fn write_group(writer: &mut Writer, group: &Group) {
+fn write_group(writer: &mut Writer, group: &Group, dialect: Dialect) {
     writer.group(group.name(), id_of(group.last_id), group.entries_read);
     writer.len(group.pending_len() as u64);
     group.visit_pending(StreamId::MIN, |pending| {
@@ -207,7 +211,7 @@ fn write_group(writer: &mut Writer, group: &Group) {
     });
     writer.len(group.consumers().len() as u64);
     for consumer in group.consumers() {
-        writer.consumer(consumer.name(), consumer.seen_ms, consumer.active_ms);
+        writer.consumer(consumer.name(), consumer.seen_ms, consumer.active_ms, dialect);
         writer.len(consumer.pending_len() as u64);
         consumer.visit_pending(StreamId::MIN, |id| {
             writer.pending_id(id_of(id));

@@ -9,7 +9,7 @@ const LIBRARY: u8 = 245;
 
 /// Writes the texts of libraries.
 pub fn write<'t>(texts: impl Iterator<Item = &'t [u8]>) -> Result<Vec<u8>, Error> {
-    let mut out = Writer::part(Compression::On);
+    let mut out = Writer::new(Compression::On);
     for text in texts {
         out.bytes(&[LIBRARY]);
         out.text(text);

@@ -159,7 +159,7 @@ pub fn xadd(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         return Err(EXHAUSTED);
     }
     let id = new_id.choose(last, context.now_ms()).ok_or(TOO_SMALL)?;
-    let limits = super::block_limits(context);
+    let limits = super::block_limits(&context.store.options);
     let trim = options.trim(limits.entries);
     let arg = move |at| request.get(at).unwrap_or_default();
     let pairs = (0..fields / 2).map(move |pair| (arg(first + 2 * pair), arg(first + 2 * pair + 1)));
