@@ -272,7 +272,7 @@ impl Store {
             {
                 let any_change_will_do = waiting.for_any_change > 0;
                 let is_there = self.dbs[db].find(&key, self.now.unix_ms()).is_some();
-                if self.dbs[db].has_expired_names() {
+                if self.dbs[db].expired_names.has_any() {
                     self.report_expired(db);
                 }
                 if !is_there && !any_change_will_do {

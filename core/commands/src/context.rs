@@ -161,7 +161,7 @@ impl<'a> Context<'a> {
     /// Tells which keys were found expired.
     fn report_expired(&mut self) {
         let db = self.db_index();
-        if self.store.dbs[db].has_expired_names() {
+        if self.store.dbs[db].expired_names.has_any() {
             self.store.report_expired(db);
         }
     }

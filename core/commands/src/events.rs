@@ -1,7 +1,8 @@
 //! Keyspace events: what happens to keys, told to those who subscribe to it, by `notify-keyspace-events`.
 
 use crate::{Store, table::bits};
-use alloc::{format, string::String};
+use alloc::{format, string::String, vec::Vec};
+use kayvee_keyspace::Names;
 
 /// Kinds of keyspace events. They combine with `|`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,7 +85,7 @@ impl Store {
     /// Notes that a key has changed.
     pub fn changed(&mut self, db: usize, key: &[u8]) {
         self.changes += 1;
-        if self.dbs[db].has_new_names() {
+        if self.dbs[db].new_names.has_any() {
             self.report_new(db);
         }
         if !self.watchers.is_empty() {
@@ -108,11 +109,8 @@ impl Store {
 
     /// Tells which keys of a database were found expired, to those who want to know.
     pub fn report_expired(&mut self, db: usize) {
-        let names = self.dbs[db].take_expired_names();
-        if self.wants_expired_names() {
-            self.dbs[db].note_expired_names();
-        }
-        for name in names {
+        let are_wanted = self.wants_expired_names();
+        for name in taken(&mut self.dbs[db].expired_names, are_wanted) {
             self.effect(db, &[b"DEL", &name]);
             self.changed(db, &name);
             self.notify(EventClass::EXPIRED, "expired", db, &name);
@@ -121,8 +119,11 @@ impl Store {
 
     /// The same for all databases.
     pub fn report_all_expired(&mut self) {
+        if !self.wants_expired_names() {
+            return;
+        }
         for db in 0..self.dbs.len() {
-            if self.dbs[db].has_expired_names() {
+            if self.dbs[db].expired_names.has_any() {
                 self.report_expired(db);
             }
         }
@@ -130,23 +131,24 @@ impl Store {
 
     /// Tells which keys of a database are new, to those who want to know.
     pub(crate) fn report_new(&mut self, db: usize) {
-        let names = self.dbs[db].take_new_names();
-        if self.options.notify_keyspace_events.contains(EventClass::NEW) {
-            self.dbs[db].note_new_names();
-        }
-        for name in names {
+        let are_wanted = self.wants_new_names();
+        for name in taken(&mut self.dbs[db].new_names, are_wanted) {
             self.notify(EventClass::NEW, "new", db, &name);
         }
     }
 
-    /// Lets the databases note which keys expire, if anybody wants to know.
+    /// Lets the databases note which keys expire or are new, if anybody wants to know.
     pub fn watch_expiry(&mut self) {
         if self.wants_expired_names() {
-            self.dbs.iter_mut().for_each(kayvee_keyspace::Db::note_expired_names);
+            self.dbs.iter_mut().for_each(|db| db.expired_names.note());
         }
-        if self.options.notify_keyspace_events.contains(EventClass::NEW) {
-            self.dbs.iter_mut().for_each(kayvee_keyspace::Db::note_new_names);
+        if self.wants_new_names() {
+            self.dbs.iter_mut().for_each(|db| db.new_names.note());
         }
+    }
+
+    fn wants_new_names(&self) -> bool {
+        self.options.notify_keyspace_events.contains(EventClass::NEW)
     }
 
     fn wants_expired_names(&self) -> bool {
@@ -179,6 +181,15 @@ impl Store {
             self.publish(format!("__keyevent@{db}__:{event}").as_bytes(), key);
         }
     }
+}
+
+/// The names noted so far; more are noted if they are still wanted.
+fn taken(names: &mut Names, are_wanted: bool) -> Vec<Vec<u8>> {
+    let taken = names.take();
+    if are_wanted {
+        names.note();
+    }
+    taken
 }
 
 #[cfg(test)]

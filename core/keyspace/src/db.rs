@@ -51,6 +51,39 @@ pub struct Slice {
     pub expired: usize,
 }
 
+/// The names of keys that something has happened to, noted while somebody wants to know them.
+#[derive(Debug)]
+pub struct Names(Option<Vec<Vec<u8>>>);
+
+impl Names {
+    /// Notes names from now on, for [`take`](Self::take).
+    pub fn note(&mut self) {
+        self.0.get_or_insert_default();
+    }
+
+    /// Whether there are names for [`take`](Self::take).
+    #[inline]
+    pub fn has_any(&self) -> bool {
+        self.0.as_ref().is_some_and(|names| !names.is_empty())
+    }
+
+    /// The names since the last call. From now on none are noted.
+    pub fn take(&mut self) -> Vec<Vec<u8>> {
+        self.0.take().unwrap_or_default()
+    }
+
+    /// Notes a name if somebody wants to know it and there is memory for it.
+    #[inline]
+    fn add(&mut self, key: &[u8]) {
+        if let Some(names) = &mut self.0
+            && let Ok(name) = crate::record::copied(key)
+            && names.try_reserve(1).is_ok()
+        {
+            names.push(name);
+        }
+    }
+}
+
 /// One database.
 pub struct Db {
     pub(crate) records: Records,
@@ -64,10 +97,10 @@ pub struct Db {
     lazily_expired: u64,
     /// Whether keys whose time has come stay, though nobody finds them.
     pub keeps_expired: bool,
-    /// The names of keys that were found expired, while somebody wants to know them.
-    expired_names: Option<Vec<Vec<u8>>>,
-    /// The names of keys that are new, while somebody wants to know them.
-    new_names: Option<Vec<Vec<u8>>>,
+    /// The keys that were found expired.
+    pub expired_names: Names,
+    /// The keys that are new.
+    pub new_names: Names,
     /// What is left of large values that were removed. It is freed in slices.
     garbage: Vec<Data>,
     /// How many of them have been freed.
@@ -91,8 +124,8 @@ impl Db {
             expire_cursor: 0,
             lazily_expired: 0,
             keeps_expired: false,
-            expired_names: None,
-            new_names: None,
+            expired_names: Names(None),
+            new_names: Names(None),
             garbage: Vec::new(),
             freed_in_slices: 0,
             dismantled_places: 0,
@@ -148,45 +181,8 @@ impl Db {
 
     /// Removes a key whose time has come.
     fn remove_expired(&mut self, found: Found) {
-        if let Some(names) = &mut self.expired_names
-            && let Ok(name) = crate::record::copied(self.records.key(found.record))
-            && names.try_reserve(1).is_ok()
-        {
-            names.push(name);
-        }
+        self.expired_names.add(self.records.key(found.record));
         self.remove(found);
-    }
-
-    /// Notes the names of keys that come from now on, for [`take_new_names`](Self::take_new_names).
-    pub fn note_new_names(&mut self) {
-        self.new_names.get_or_insert_default();
-    }
-
-    /// Whether there are names for [`take_new_names`](Self::take_new_names).
-    #[inline]
-    pub fn has_new_names(&self) -> bool {
-        self.new_names.as_ref().is_some_and(|names| !names.is_empty())
-    }
-
-    /// The names of keys that are new since the last call. They are noted no more if nobody wants to know.
-    pub fn take_new_names(&mut self) -> Vec<Vec<u8>> {
-        self.new_names.take().unwrap_or_default()
-    }
-
-    /// Whether there are names for [`take_expired_names`](Self::take_expired_names).
-    #[inline]
-    pub fn has_expired_names(&self) -> bool {
-        self.expired_names.as_ref().is_some_and(|names| !names.is_empty())
-    }
-
-    /// Notes the names of keys that expire from now on, for [`take_expired_names`](Self::take_expired_names).
-    pub fn note_expired_names(&mut self) {
-        self.expired_names.get_or_insert_default();
-    }
-
-    /// The names of keys that were found expired since the last call. They are noted no more if nobody wants to know.
-    pub fn take_expired_names(&mut self) -> Vec<Vec<u8>> {
-        self.expired_names.take().unwrap_or_default()
     }
 
     /// Whether a key is there whose time has not come.
@@ -441,19 +437,9 @@ impl Db {
         }
         match old {
             Some(old) => self.free(old),
-            None => self.note_new(new),
+            None => self.new_names.add(self.records.key(new)),
         }
         Ok(())
-    }
-
-    #[inline]
-    fn note_new(&mut self, record: Ref) {
-        if let Some(names) = &mut self.new_names
-            && let Ok(name) = crate::record::copied(self.records.key(record))
-            && names.try_reserve(1).is_ok()
-        {
-            names.push(name);
-        }
     }
 
     /// Changes when a key expires.

@@ -29,7 +29,7 @@ mod usage;
 mod value;
 mod zset;
 
-pub use db::{Db, Expiry, Found, HashKey, Slice};
+pub use db::{Db, Expiry, Found, HashKey, Names, Slice};
 pub use edit::{Collection, Edit, PackedLimits};
 pub use eviction::{Candidate, Measure, Scope};
 pub use hash::{Hash, HashView};

@@ -454,7 +454,7 @@ impl Engine {
             let db = &mut self.store.dbs[self.expire_db];
             let slice = db.expire_slice(self.store.now.unix_ms(), limit);
             self.store.stats.expired_keys += slice.expired as u64 + db.take_lazily_expired();
-            if db.has_expired_names() {
+            if db.expired_names.has_any() {
                 self.store.report_expired(self.expire_db);
             }
             let stats = &mut self.store.stats;
