@@ -242,6 +242,13 @@ pub fn help(context: &mut Context<'_>, container: &str, subcommands: &[Command])
     }
 }
 
+/// Writes the help of a container whose subcommands have arguments of their own.
+pub fn help_lines(context: &mut Context<'_>, lines: &[&str]) -> Outcome {
+    context.reply.array(lines.len());
+    lines.iter().for_each(|line| context.reply.simple(line));
+    Ok(())
+}
+
 fn dbsize(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     let len = context.db().len();
     context.reply.integer(len as i64);

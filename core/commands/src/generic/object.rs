@@ -1,6 +1,6 @@
 //! `OBJECT`: how values are stored and used.
 
-use crate::{Context, Error, Outcome, options::Options};
+use crate::{Context, Error, Outcome, options::Options, server::help_lines};
 use kayvee_keyspace::{Found, Kind, Value};
 use kayvee_resp::Request;
 
@@ -87,7 +87,5 @@ const HELP: [&str; 11] = [
 ];
 
 pub fn help(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    context.reply.array(HELP.len());
-    HELP.iter().for_each(|line| context.reply.simple(line));
-    Ok(())
+    help_lines(context, &HELP)
 }

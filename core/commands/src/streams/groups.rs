@@ -1,7 +1,7 @@
 //! `XGROUP`: making, changing and removing groups.
 
 use super::{id, id_or_end, wrong_arguments};
-use crate::{Context, Error, EventClass, Outcome, args, error::shown};
+use crate::{Context, Error, EventClass, Outcome, args, error::shown, server::help_lines};
 use alloc::boxed::Box;
 use kayvee_keyspace::{Found, Kind, Stream, StreamId};
 use kayvee_resp::Request;
@@ -158,7 +158,5 @@ const HELP: [&str; 17] = [
 ];
 
 pub fn help(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    context.reply.array(HELP.len());
-    HELP.iter().for_each(|line| context.reply.simple(line));
-    Ok(())
+    help_lines(context, &HELP)
 }

@@ -1,7 +1,7 @@
 //! `XINFO`: what is known of streams, groups and consumers.
 
 use super::{groups::no_such_group, read::reply_entries, reply_entry, reply_from, reply_id, wrong_arguments};
-use crate::{Context, Error, Outcome, args};
+use crate::{Context, Error, Outcome, args, server::help_lines};
 use core::ops::ControlFlow;
 use kayvee_keyspace::{Consumer, Direction, Group, Pending, Stream, StreamId};
 use kayvee_resp::{Request, Writer};
@@ -184,7 +184,5 @@ const HELP: [&str; 9] = [
 ];
 
 pub fn help(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    context.reply.array(HELP.len());
-    HELP.iter().for_each(|line| context.reply.simple(line));
-    Ok(())
+    help_lines(context, &HELP)
 }
