@@ -92,8 +92,6 @@ impl Wait {
 /// What a command says when it has waited for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnTimeout {
-    /// Nothing, where a single value would stand.
-    Null,
     /// Nothing, where an array would stand.
     NullArray,
     /// This number.
@@ -106,7 +104,6 @@ impl OnTimeout {
     /// Writes it as a reply.
     pub fn write(self, reply: &mut Writer<'_>) {
         match self {
-            OnTimeout::Null => reply.null(),
             OnTimeout::NullArray => reply.null_array(),
             OnTimeout::Integer(number) => reply.integer(number),
             OnTimeout::Integers(numbers) => {

@@ -4,7 +4,7 @@ use crate::{
     Close, Context, Error, Outcome, Session, Store, args,
     glob::Glob,
     server::help,
-    table::{Categories, Command, Flags},
+    table::{Categories, Command, Flags, KeyFlags, Keys},
 };
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -108,7 +108,6 @@ pub static COMMANDS: &[Command] = &[
     },
 ];
 
-use crate::table::{KeyFlags, Keys};
 const SHARD_CHANNEL: Keys = Keys::one(1, KeyFlags::NOT_KEY);
 const SHARD_CHANNELS: Keys = Keys::range(1, -1, 1, KeyFlags::NOT_KEY);
 
