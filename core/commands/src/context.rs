@@ -141,6 +141,14 @@ impl<'a> Context<'a> {
         self.notify(class, event, key);
     }
 
+    /// Notes that a collection has lost members, and with the last of them its key, if that `is_gone`.
+    pub fn shrunk(&mut self, class: EventClass, event: &'static str, key: &[u8], is_gone: bool) {
+        self.changed(class, event, key);
+        if is_gone {
+            self.changed(EventClass::GENERIC, "del", key);
+        }
+    }
+
     /// Tells those who listen to keyspace events.
     #[inline]
     pub fn notify(&mut self, class: EventClass, event: &'static str, key: &[u8]) {

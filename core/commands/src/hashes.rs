@@ -340,10 +340,7 @@ fn hdel(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         })?;
         removed = edit.result;
         if removed > 0 {
-            context.changed(EventClass::HASH, "hdel", key);
-        }
-        if edit.is_gone {
-            context.changed(EventClass::GENERIC, "del", key);
+            context.shrunk(EventClass::HASH, "hdel", key, edit.is_gone);
         }
     }
     context.reply.integer(removed as i64);

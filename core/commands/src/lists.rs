@@ -1,7 +1,7 @@
 //! Lists.
 
 use crate::{
-    Context, Error, EventClass, args,
+    Context, Error, args,
     options::Options,
     table::{Categories, Command, Flags, KeyFlags, Keys},
 };
@@ -334,14 +334,6 @@ fn edit<R>(
 ) -> Result<Edit<R>, Error> {
     let limit = limit(&context.store.options);
     context.edit(key, found, |list: &mut List, _| change(list, limit))
-}
-
-/// Tells of a change, and that the key is gone if it is.
-fn changed(context: &mut Context<'_>, event: &'static str, key: &[u8], is_gone: bool) {
-    context.changed(EventClass::LIST, event, key);
-    if is_gone {
-        context.changed(EventClass::GENERIC, "del", key);
-    }
 }
 
 /// Finds a list for reading.

@@ -1,7 +1,7 @@
 //! Elements by index or value.
 
-use super::{changed, edit, find, index, range, read};
-use crate::{Context, Error, Outcome, args};
+use super::{edit, find, index, range, read};
+use crate::{Context, Error, EventClass, Outcome, args};
 use kayvee_keyspace::{ListEnd, Side};
 use kayvee_resp::Request;
 
@@ -38,7 +38,7 @@ pub fn lset(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         return Err(NO_SUCH_INDEX);
     }
     context.reply.ok();
-    changed(context, "lset", key, false);
+    context.changed(EventClass::LIST, "lset", key);
     Ok(())
 }
 
@@ -74,7 +74,7 @@ pub fn linsert(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     match edit.result {
         Some(len) => {
             context.reply.integer(len as i64);
-            changed(context, "linsert", key, false);
+            context.changed(EventClass::LIST, "linsert", key);
         }
         None => context.reply.integer(-1),
     }
@@ -95,7 +95,7 @@ pub fn lrem(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let edit = edit(context, key, Some(found), |list, limit| Ok(list.remove(&request[3], from, count, limit)))?;
     context.reply.integer(edit.result as i64);
     if edit.result > 0 {
-        changed(context, "lrem", key, edit.is_gone);
+        context.shrunk(EventClass::LIST, "lrem", key, edit.is_gone);
     }
     Ok(())
 }
@@ -108,7 +108,7 @@ pub fn ltrim(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             list.trim(range(start, last, list.view().len()), limit);
             Ok(())
         })?;
-        changed(context, "ltrim", key, edit.is_gone);
+        context.shrunk(EventClass::LIST, "ltrim", key, edit.is_gone);
     }
     context.reply.ok();
     Ok(())

@@ -1,7 +1,7 @@
 //! Adding and removing elements at the ends.
 
-use super::{changed, edit, end, find, pop_event, push_event};
-use crate::{Context, Error, Outcome, args};
+use super::{edit, end, find, pop_event, push_event};
+use crate::{Context, Error, EventClass, Outcome, args};
 use kayvee_keyspace::{Decimal, Found, ListEnd};
 use kayvee_resp::Request;
 
@@ -42,7 +42,7 @@ fn push(context: &mut Context<'_>, request: Request<'_>, found: Option<Found>, e
         Ok(list.view().len())
     })?;
     context.reply.integer(edit.result as i64);
-    changed(context, push_event(end), key, edit.is_gone);
+    context.shrunk(EventClass::LIST, push_event(end), key, edit.is_gone);
     Ok(())
 }
 
@@ -84,7 +84,7 @@ pub fn take(context: &mut Context<'_>, key: &[u8], found: Found, end: ListEnd, c
         list.pop(end, count, limit);
         Ok(())
     })?;
-    changed(context, pop_event(end), key, edit.is_gone);
+    context.shrunk(EventClass::LIST, pop_event(end), key, edit.is_gone);
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Moving elements from list to list.
 
-use super::{changed, edit, end, find, pop_event, push_event};
-use crate::{Context, Outcome, args};
+use super::{edit, end, find, pop_event, push_event};
+use crate::{Context, EventClass, Outcome, args};
 use kayvee_keyspace::{Found, ListEnd};
 use kayvee_resp::Request;
 
@@ -43,11 +43,11 @@ pub fn move_element(
             }
             Ok(())
         })?;
-        changed(context, push_event(to), target, false);
+        context.changed(EventClass::LIST, push_event(to), target);
         edit.is_gone
     } else {
         edit(context, target, there, |list, limit| list.push(to, core::iter::once(text.as_slice()), limit))?;
-        changed(context, push_event(to), target, false);
+        context.changed(EventClass::LIST, push_event(to), target);
         // The change of the other list may have moved this one.
         let found = context.find(source);
         let edit = edit(context, source, found, |list, limit| {
@@ -57,6 +57,6 @@ pub fn move_element(
         edit.is_gone
     };
     context.reply.bulk(&text);
-    changed(context, pop_event(from), source, is_gone);
+    context.shrunk(EventClass::LIST, pop_event(from), source, is_gone);
     Ok(())
 }

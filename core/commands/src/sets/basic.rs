@@ -46,10 +46,7 @@ pub fn srem(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         })?;
         removed = edit.result;
         if removed > 0 {
-            context.changed(EventClass::SET, "srem", key);
-        }
-        if edit.is_gone {
-            context.changed(EventClass::GENERIC, "del", key);
+            context.shrunk(EventClass::SET, "srem", key, edit.is_gone);
         }
     }
     context.reply.integer(removed as i64);
@@ -70,10 +67,7 @@ pub fn smove(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         let added = context.edit(to, target, |set: &mut Set, records| set.add(records, member, limits))?.result;
         let source = context.find(from);
         let left = context.edit(from, source, |set: &mut Set, records| Ok(set.remove(records, member)))?;
-        context.changed(EventClass::SET, "srem", from);
-        if left.is_gone {
-            context.changed(EventClass::GENERIC, "del", from);
-        }
+        context.shrunk(EventClass::SET, "srem", from, left.is_gone);
         if added {
             context.changed(EventClass::SET, "sadd", to);
         }

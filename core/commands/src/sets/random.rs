@@ -57,10 +57,7 @@ pub fn spop(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let start = context.reply.len();
     let is_gone = pop_many(context, key, found, count as usize)?;
     tell_popped(context, key, start, is_gone);
-    context.changed(EventClass::SET, "spop", key);
-    if is_gone {
-        context.changed(EventClass::GENERIC, "del", key);
-    }
+    context.shrunk(EventClass::SET, "spop", key, is_gone);
     Ok(())
 }
 
@@ -76,10 +73,7 @@ fn pop_one(context: &mut Context<'_>, key: &[u8]) -> Outcome {
         Ok(set.pop(records, &mut store.rng, |member| bulk(reply, member)))
     })?;
     tell_popped(context, key, start, edit.is_gone);
-    context.changed(EventClass::SET, "spop", key);
-    if edit.is_gone {
-        context.changed(EventClass::GENERIC, "del", key);
-    }
+    context.shrunk(EventClass::SET, "spop", key, edit.is_gone);
     Ok(())
 }
 

@@ -102,10 +102,7 @@ fn take(context: &mut Context<'_>, key: &[u8], found: Found, direction: Directio
         Ok(())
     })?;
     let event = if direction == Direction::Forward { "zpopmin" } else { "zpopmax" };
-    context.changed(EventClass::SORTED_SET, event, key);
-    if edit.is_gone {
-        context.changed(EventClass::GENERIC, "del", key);
-    }
+    context.shrunk(EventClass::SORTED_SET, event, key, edit.is_gone);
     let name: &[u8] = if direction == Direction::Forward { b"ZPOPMIN" } else { b"ZPOPMAX" };
     match form {
         Form::One | Form::NamedOne => context.effect(&[name, key]),

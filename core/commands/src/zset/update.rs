@@ -170,10 +170,7 @@ pub fn zrem(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 
 fn tell_removed(context: &mut Context<'_>, event: &'static str, key: &[u8], removed: usize, is_gone: bool) {
     if removed > 0 {
-        context.changed(EventClass::SORTED_SET, event, key);
-    }
-    if is_gone {
-        context.changed(EventClass::GENERIC, "del", key);
+        context.shrunk(EventClass::SORTED_SET, event, key, is_gone);
     }
 }
 
