@@ -406,30 +406,15 @@ impl Function {
             return;
         }
         match self.at(pc) {
-            Op::GetUpvalue { a, .. }
-            | Op::GetGlobal { a, .. }
-            | Op::GetTable { a, .. }
-            | Op::GetField { a, .. }
-            | Op::GetConstant { a, .. }
-            | Op::NewTable { a, .. }
-            | Op::AddRR { a, .. }
-            | Op::AddRK { a, .. }
-            | Op::SubRR { a, .. }
-            | Op::SubRK { a, .. }
-            | Op::MulRR { a, .. }
-            | Op::MulRK { a, .. }
-            | Op::DivRR { a, .. }
-            | Op::DivRK { a, .. }
-            | Op::ModRR { a, .. }
-            | Op::ModRK { a, .. }
-            | Op::Arith { a, .. }
-            | Op::Negate { a, .. }
-            | Op::Not { a, .. }
-            | Op::Len { a, .. }
-            | Op::Concat { a, .. }
-            | Op::Closure { a, .. }
-            | Op::Varargs { a, .. } => *a = register,
-            other => unreachable!("{other:?} cannot put its result elsewhere"),
+            Op::Varargs { a, .. } => *a = register,
+            // Each of them is made for the register that it is to fill.
+            op @ (Op::Move { .. } | Op::LoadK { .. } | Op::LoadBool { .. }) => {
+                unreachable!("{op:?} cannot put its result elsewhere")
+            }
+            op => match op.result() {
+                Some(a) => *a = register,
+                None => unreachable!("{op:?} has no result"),
+            },
         }
     }
 

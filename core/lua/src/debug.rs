@@ -176,38 +176,7 @@ fn setter(proto: &Proto, last: usize, register: u8) -> Option<usize> {
                 jumps = Some(to);
                 false
             }
-            Op::SetUpvalue { .. }
-            | Op::SetGlobal { .. }
-            | Op::SetTable { .. }
-            | Op::SetField { .. }
-            | Op::Return { .. }
-            | Op::SetList { .. }
-            | Op::Close { .. } => false,
-            Op::Move { a, .. }
-            | Op::LoadK { a, .. }
-            | Op::LoadBool { a, .. }
-            | Op::GetUpvalue { a, .. }
-            | Op::GetGlobal { a, .. }
-            | Op::GetTable { a, .. }
-            | Op::GetField { a, .. }
-            | Op::GetConstant { a, .. }
-            | Op::NewTable { a, .. }
-            | Op::AddRR { a, .. }
-            | Op::AddRK { a, .. }
-            | Op::SubRR { a, .. }
-            | Op::SubRK { a, .. }
-            | Op::MulRR { a, .. }
-            | Op::MulRK { a, .. }
-            | Op::DivRR { a, .. }
-            | Op::DivRK { a, .. }
-            | Op::ModRR { a, .. }
-            | Op::ModRK { a, .. }
-            | Op::Arith { a, .. }
-            | Op::Negate { a, .. }
-            | Op::Not { a, .. }
-            | Op::Len { a, .. }
-            | Op::Concat { a, .. }
-            | Op::Closure { a, .. } => register == a,
+            mut op => op.result().is_some_and(|a| *a == register),
         };
         if let Some(to) = jumps.map(|to| to as usize)
             && to > pc

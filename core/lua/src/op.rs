@@ -303,6 +303,40 @@ pub(crate) enum Op {
     },
 }
 
+impl Op {
+    /// The register that gets the instruction's one result, if it computes one.
+    pub fn result(&mut self) -> Option<&mut u8> {
+        match self {
+            Op::Move { a, .. }
+            | Op::LoadK { a, .. }
+            | Op::LoadBool { a, .. }
+            | Op::GetUpvalue { a, .. }
+            | Op::GetGlobal { a, .. }
+            | Op::GetTable { a, .. }
+            | Op::GetField { a, .. }
+            | Op::GetConstant { a, .. }
+            | Op::NewTable { a, .. }
+            | Op::AddRR { a, .. }
+            | Op::AddRK { a, .. }
+            | Op::SubRR { a, .. }
+            | Op::SubRK { a, .. }
+            | Op::MulRR { a, .. }
+            | Op::MulRK { a, .. }
+            | Op::DivRR { a, .. }
+            | Op::DivRK { a, .. }
+            | Op::ModRR { a, .. }
+            | Op::ModRK { a, .. }
+            | Op::Arith { a, .. }
+            | Op::Negate { a, .. }
+            | Op::Not { a, .. }
+            | Op::Len { a, .. }
+            | Op::Concat { a, .. }
+            | Op::Closure { a, .. } => Some(a),
+            _ => None,
+        }
+    }
+}
+
 /// Arithmetic operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arith {
