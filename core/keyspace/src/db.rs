@@ -1,7 +1,7 @@
 use crate::{
-    OutOfMemory,
+    Decimal, OutOfMemory,
     index::Index,
-    record::{Decimal, Records},
+    record::Records,
     slab::Ref,
     table::Copying,
     usage::{Usage, UsePolicy},

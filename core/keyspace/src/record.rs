@@ -12,7 +12,7 @@
 //! own, whose 32-bit handle is then the value; a key that is too long lies there as well, and the record's own is empty.
 
 use crate::{
-    HashKey, OutOfMemory,
+    Decimal, HashKey, OutOfMemory,
     segmented::Segmented,
     slab::{RECORD_LIMIT, Ref, Slab},
     value::{Data, Encoding, Kind, Owned, Value, parse_integer},
@@ -631,40 +631,4 @@ pub fn copied(bytes: &[u8]) -> Result<Vec<u8>, OutOfMemory> {
     copy.try_reserve_exact(bytes.len())?;
     copy.extend_from_slice(bytes);
     Ok(copy)
-}
-
-/// An integer's decimal form, without the heap.
-pub struct Decimal {
-    text: [u8; 20],
-    start: usize,
-}
-
-impl Decimal {
-    /// Formats a number.
-    pub fn new(number: i64) -> Decimal {
-        let mut decimal = Decimal::unsigned(number.unsigned_abs());
-        if number < 0 {
-            decimal.start -= 1;
-            decimal.text[decimal.start] = b'-';
-        }
-        decimal
-    }
-
-    /// Formats a number without a sign.
-    pub fn unsigned(mut magnitude: u64) -> Decimal {
-        let mut decimal = Decimal { text: [0; 20], start: 20 };
-        loop {
-            decimal.start -= 1;
-            decimal.text[decimal.start] = b'0' + (magnitude % 10) as u8;
-            magnitude /= 10;
-            if magnitude == 0 {
-                return decimal;
-            }
-        }
-    }
-
-    /// The digits, with a sign if negative.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.text[self.start..]
-    }
 }

@@ -2,13 +2,14 @@
 
 use alloc::{string::String, vec::Vec};
 use core::fmt::Write as _;
+use kayvee_platform::Decimal;
 
 /// A number as `tostring` shows it: C's `%.14g`.
 pub fn format_number(number: f64, out: &mut Vec<u8>) {
     const EXACT: f64 = 100_000_000_000_000.0;
     let integer = number as i64;
     if integer as f64 == number && libm::fabs(number) < EXACT && !(number == 0.0 && number.is_sign_negative()) {
-        return format_integer(integer, out);
+        return out.extend_from_slice(Decimal::new(integer).as_bytes());
     }
     format_general(number, 14, Style::default(), out);
 }
@@ -16,25 +17,6 @@ pub fn format_number(number: f64, out: &mut Vec<u8>) {
 /// A number with so many digits: C's `%.*g`.
 pub fn format_digits(number: f64, digits: usize, out: &mut Vec<u8>) {
     format_general(number, digits, Style::default(), out);
-}
-
-fn format_integer(number: i64, out: &mut Vec<u8>) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    let mut magnitude = number.unsigned_abs();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (magnitude % 10) as u8;
-        magnitude /= 10;
-        if magnitude == 0 {
-            break;
-        }
-    }
-    if number < 0 {
-        at -= 1;
-        digits[at] = b'-';
-    }
-    out.extend_from_slice(&digits[at..]);
 }
 
 /// How a floating-point conversion of `printf` writes.
@@ -101,7 +83,7 @@ fn put_exponent(exponent: i32, style: Style, out: &mut Vec<u8>) {
     if exponent.abs() < 10 {
         out.push(b'0');
     }
-    format_integer(exponent.abs().into(), out);
+    out.extend_from_slice(Decimal::new(exponent.abs().into()).as_bytes());
 }
 
 /// C's `%.*g`.

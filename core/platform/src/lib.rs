@@ -1,8 +1,8 @@
 //! The contract between Kayvee's core and whatever it runs on.
 //!
 //! The core never reads a clock, draws a random number or touches a device by itself: each of them is an argument, so
-//! that a whole server runs in a test under a simulated clock, wire and disk. This crate holds those arguments' types
-//! and nothing else; it depends on no other crate.
+//! that a whole server runs in a test under a simulated clock, wire and disk. This crate holds those arguments' types,
+//! and the decimal form of integers, which every layer writes; it depends on no other crate.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -10,12 +10,14 @@ extern crate alloc;
 
 mod address;
 mod block;
+mod decimal;
 mod frame;
 mod heap;
 mod time;
 
 pub use address::Addressing;
 pub use block::{BlockBuffer, BlockDevice, BlockError, Finished, Geometry, Operation, Transfer};
+pub use decimal::{DECIMAL_BYTES, Decimal, put_decimal};
 pub use frame::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
 pub use heap::Heap;
 pub use time::{Clock, Now, ProcessorTime};

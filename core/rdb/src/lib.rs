@@ -24,7 +24,6 @@ pub mod stream;
 mod writer;
 mod ziplist;
 
-pub use digits::Digits;
 pub use listpack::{Entry, Listpack};
 pub use object::{Elements, Object, Score, Scored, read, read_as};
 pub use reader::{Reader, Text};

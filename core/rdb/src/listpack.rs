@@ -11,8 +11,9 @@
 //! 0xf1 … 0xf4                  a number of 2, 3, 4, 8 bytes
 //! ```
 
-use crate::{Digits, Error, digits};
+use crate::{Error, digits};
 use alloc::vec::Vec;
+use kayvee_platform::Decimal;
 
 const HEADER: usize = 6;
 const UNKNOWN: u16 = u16::MAX;
@@ -32,7 +33,7 @@ impl Entry<'_> {
     pub fn with_text<R>(self, use_it: impl FnOnce(&[u8]) -> R) -> R {
         match self {
             Entry::Text(text) => use_it(text),
-            Entry::Integer(number) => use_it(Digits::new(number).as_bytes()),
+            Entry::Integer(number) => use_it(Decimal::new(number).as_bytes()),
         }
     }
 }

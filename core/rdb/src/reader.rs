@@ -8,8 +8,9 @@
 //! 110000ee             a string that is an integer of 8, 16 or 32 bits (little-endian), or compressed: two lengths, bytes
 //! ```
 
-use crate::{Digits, Error, lzf};
+use crate::{Error, lzf};
 use alloc::vec::Vec;
+use kayvee_platform::Decimal;
 
 const INT8: u8 = 0xc0;
 const INT16: u8 = 0xc1;
@@ -26,7 +27,7 @@ pub enum Text<'a> {
     /// One that was compressed.
     Owned(Vec<u8>),
     /// One that was stored as an integer.
-    Integer(Digits),
+    Integer(Decimal),
 }
 
 impl Text<'_> {
@@ -119,7 +120,7 @@ impl<'a> Reader<'a> {
 
     /// A string.
     pub fn text(&mut self) -> Result<Text<'a>, Error> {
-        let integer = |number: i64| Ok(Text::Integer(Digits::new(number)));
+        let integer = |number: i64| Ok(Text::Integer(Decimal::new(number)));
         match self.byte()? {
             INT8 => integer(i8::from_le_bytes(self.array()?).into()),
             INT16 => integer(i16::from_le_bytes(self.array()?).into()),

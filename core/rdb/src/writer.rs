@@ -1,7 +1,8 @@
 //! Writing values; see [`Reader`](crate::Reader) for the form of lengths and strings.
 
-use crate::{Digits, Error, VERSION, checksum, digits, lzf};
+use crate::{Error, VERSION, checksum, digits, lzf};
 use alloc::vec::Vec;
+use kayvee_platform::Decimal;
 
 /// Strings longer than this are compressed, as in Redis.
 const COMPRESSED_FROM: usize = 20;
@@ -119,7 +120,7 @@ impl Writer {
     /// A string that is a number.
     pub fn integer(&mut self, number: i64) {
         if !self.short_integer(number) {
-            let digits = Digits::new(number);
+            let digits = Decimal::new(number);
             self.len(digits.as_bytes().len() as u64);
             self.bytes(digits.as_bytes());
         }

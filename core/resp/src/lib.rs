@@ -1,6 +1,6 @@
 //! RESP2 and RESP3: an incremental parser of requests and a writer of replies.
 //!
-//! Pure functions over bytes; no I/O, no clock, no dependency.
+//! Pure functions over bytes; no I/O, no clock.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
 use alloc::{collections::TryReserveError, vec::Vec};
+use kayvee_platform::{DECIMAL_BYTES, put_decimal};
 
 /// The protocol version that a client speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,25 +85,12 @@ impl<'a> Writer<'a> {
     }
 
     fn header(&mut self, kind: u8, number: i64) {
-        let mut digits = [0; 24];
-        let mut at = digits.len() - 2;
-        digits[at..].copy_from_slice(b"\r\n");
-        let mut magnitude = number.unsigned_abs();
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (magnitude % 10) as u8;
-            magnitude /= 10;
-            if magnitude == 0 {
-                break;
-            }
-        }
-        if number < 0 {
-            at -= 1;
-            digits[at] = b'-';
-        }
-        at -= 1;
-        digits[at] = kind;
-        self.put(&digits[at..]);
+        const LINE_END: usize = 1 + DECIMAL_BYTES;
+        let mut line = [0; LINE_END + 2];
+        line[LINE_END..].copy_from_slice(b"\r\n");
+        let at = put_decimal(number, &mut line[..LINE_END]) - 1;
+        line[at] = kind;
+        self.put(&line[at..]);
     }
 
     /// `+OK`
