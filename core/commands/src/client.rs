@@ -229,6 +229,7 @@ fn flags_of(session: &Session) -> String {
     let tracking = session.tracking.as_deref();
     let letters = [
         (session.is_monitor, 'O'),
+        (session.replica.is_some(), 'S'),
         (session.subscriptions.count() > 0, 'P'),
         (session.transaction.is_some(), 'x'),
         (session.waits.is_some() || session.is_paused, 'b'),
@@ -313,28 +314,37 @@ fn info(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     text.reply(&mut context.reply)
 }
 
-/// What clients are, as `CLIENT LIST` and `CLIENT KILL` tell them apart. There are no replicas and no master yet.
+/// What clients are, as `CLIENT LIST`, `CLIENT KILL` and the limits of output tell them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Type {
+pub enum ClientType {
+    /// One that is none of the others.
     Normal,
+    /// One that listens to channels.
     Subscriber,
+    /// One that gets every effect.
     Replica,
+    /// The one that effects come from. There is none.
     Master,
 }
 
-impl Type {
-    fn parse(word: &[u8]) -> Result<Type, Error> {
+impl ClientType {
+    fn parse(word: &[u8]) -> Result<ClientType, Error> {
         match () {
-            () if is(word, "normal") => Ok(Type::Normal),
-            () if is(word, "pubsub") => Ok(Type::Subscriber),
-            () if is(word, "slave") || is(word, "replica") => Ok(Type::Replica),
-            () if is(word, "master") => Ok(Type::Master),
+            () if is(word, "normal") => Ok(ClientType::Normal),
+            () if is(word, "pubsub") => Ok(ClientType::Subscriber),
+            () if is(word, "slave") || is(word, "replica") => Ok(ClientType::Replica),
+            () if is(word, "master") => Ok(ClientType::Master),
             () => Err(Error::showing("ERR Unknown client type '", word, "'")),
         }
     }
 
-    fn of(session: &Session) -> Type {
-        if session.is_subscriber() { Type::Subscriber } else { Type::Normal }
+    /// What a client is.
+    pub fn of(session: &Session) -> ClientType {
+        match session {
+            Session { replica: Some(_), .. } => ClientType::Replica,
+            _ if session.is_subscriber() => ClientType::Subscriber,
+            _ => ClientType::Normal,
+        }
     }
 }
 
@@ -342,7 +352,7 @@ fn list(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let (mut by_number, mut of_type) = (false, None);
     match request.get(2) {
         None => {}
-        Some(word) if is(word, "type") && request.len() == 4 => of_type = Some(Type::parse(&request[3])?),
+        Some(word) if is(word, "type") && request.len() == 4 => of_type = Some(ClientType::parse(&request[3])?),
         Some(word) if is(word, "id") && request.len() > 3 => by_number = true,
         Some(_) => return Err(Error::SYNTAX),
     }
@@ -362,7 +372,7 @@ fn list(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             }
         }
     } else {
-        let wanted = by_id.values().filter(|session| of_type.is_none_or(|of_type| Type::of(session) == of_type));
+        let wanted = by_id.values().filter(|session| of_type.is_none_or(|of_type| ClientType::of(session) == of_type));
         wanted.for_each(|session| describe(&mut text, session, now_ns, own_request_bytes(session)));
     }
     text.reply(&mut context.reply)
@@ -375,14 +385,14 @@ struct Filter<'a> {
     remote: Option<&'a [u8]>,
     local: Option<&'a [u8]>,
     user: Option<&'a [u8]>,
-    of_type: Option<Type>,
+    of_type: Option<ClientType>,
     spares_itself: bool,
 }
 
 impl Filter<'_> {
     fn matches(&self, session: &Session, own_id: u64) -> bool {
         !(self.user.is_some_and(|user| *user != *session.user_name)
-            || self.of_type.is_some_and(|of_type| of_type != Type::of(session))
+            || self.of_type.is_some_and(|of_type| of_type != ClientType::of(session))
             || (self.spares_itself && session.id == own_id)
             || self.id.is_some_and(|id| id != session.id)
             || self.remote.is_some_and(|remote| remote != session.remote.as_bytes())
@@ -399,7 +409,7 @@ fn parse_filter<'a>(store: &Store, request: Request<'a>) -> Result<Filter<'a>, E
             let id = integer(value).ok().and_then(|id| u64::try_from(id).ok()).filter(|&id| id > 0);
             filter.id = Some(id.ok_or(Error::text("ERR client-id should be greater than 0"))?);
         } else if is(option, "type") {
-            filter.of_type = Some(Type::parse(value)?);
+            filter.of_type = Some(ClientType::parse(value)?);
         } else if is(option, "addr") {
             filter.remote = Some(value);
         } else if is(option, "laddr") {

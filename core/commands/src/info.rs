@@ -280,6 +280,16 @@ fn stats(store: &Store, out: &mut Text) {
 fn replication(store: &Store, out: &mut Text) {
     line(out, "role", "master");
     line(out, "connected_slaves", store.replicas.len());
+    for (number, slot) in store.replicas.iter().enumerate() {
+        let Some(session) = store.sessions[*slot as usize].as_deref() else { continue };
+        let Some(replica) = &session.replica else { continue };
+        let ip = session.remote.rsplit_once(':').map_or("", |(ip, _)| ip);
+        let state = if replica.dump_bytes > 0 { "send_bulk" } else { "online" };
+        let lag_s = store.now.monotonic_ns.saturating_sub(replica.acknowledged_ns) / 1_000_000_000;
+        let (port, offset) = (session.replica_port, replica.acknowledged);
+        let value = format!("ip={ip},port={port},state={state},offset={offset},lag={lag_s}");
+        line(out, &format!("slave{number}"), value);
+    }
     line(out, "master_failover_state", "no-failover");
     line(out, "master_replid", &store.run_id);
     line(out, "master_replid2", "0".repeat(40));

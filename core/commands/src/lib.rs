@@ -25,6 +25,7 @@ mod store;
 pub mod table;
 
 pub use blocking::{OnTimeout, Patience, timeout_ms, timeout_ns};
+pub use client::ClientType;
 pub use context::{Context, Origin};
 pub use error::{Error, Outcome};
 pub use events::EventClass;

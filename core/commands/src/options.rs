@@ -15,7 +15,8 @@ pub use table::{OPTIONS, OptionSpec, Property};
 pub use text::{LoadError, arguments_text};
 pub use value::parse_memory;
 
-use crate::EventClass;
+use crate::{EventClass, client::ClientType};
+
 use alloc::{
     string::{String, ToString},
     vec::Vec,
@@ -256,6 +257,16 @@ pub struct Options {
 }
 
 impl Options {
+    /// The limit on unsent replies of a client of this type.
+    pub fn output_limit(&self, client: ClientType) -> OutputLimit {
+        let [normal, replica, subscriber] = self.client_output_buffer_limit;
+        match client {
+            ClientType::Normal | ClientType::Master => normal,
+            ClientType::Replica => replica,
+            ClientType::Subscriber => subscriber,
+        }
+    }
+
     /// Up to which size hashes are packed.
     pub(crate) fn hash_limits(&self) -> PackedLimits {
         packed_limits(self.hash_max_listpack_entries, self.hash_max_listpack_value)

@@ -44,10 +44,14 @@ pub static COMMANDS: &[Command] = &[
 ];
 
 /// A client that gets every effect.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Replica {
+    /// Bytes of the dump that are not sent yet. They count towards no limit of its output.
+    pub dump_bytes: usize,
     /// How much of the effects it says that it has.
-    pub acknowledged: u64,
+    pub(crate) acknowledged: u64,
+    /// When it said so, in monotonic nanoseconds.
+    pub(crate) acknowledged_ns: u64,
 }
 
 fn psync(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
@@ -82,7 +86,9 @@ fn synchronise(context: &mut Context<'_>, head: &str) -> Outcome {
     context.store.feed_replicas();
     context.store.effects.add_listener();
     context.store.replicas.push(slot);
-    context.session().replica = Some(Replica::default());
+    let dump_bytes = context.reply.len();
+    let (acknowledged, acknowledged_ns) = (context.store.effects.offset(), context.store.now.monotonic_ns);
+    context.session().replica = Some(Replica { dump_bytes, acknowledged, acknowledged_ns });
     Ok(())
 }
 
@@ -93,11 +99,16 @@ fn replconf(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     for at in (1..request.len()).step_by(2) {
         let (option, value) = (&request[at], &request[at + 1]);
         if is(option, "ack") {
+            let (acknowledged, now_ns) = (args::integer(value)?.unsigned_abs(), context.store.now.monotonic_ns);
             if let Some(replica) = &mut context.session().replica {
-                replica.acknowledged = args::integer(value)?.unsigned_abs();
+                (replica.acknowledged, replica.acknowledged_ns) = (acknowledged, now_ns);
             }
             // An acknowledgement gets no reply: it would look like an effect.
             return Ok(());
+        }
+        if is(option, "listening-port") {
+            let port = args::integer(value)?;
+            context.session().replica_port = u16::try_from(port).map_err(|_| Error::NOT_INTEGER)?;
         }
         let known = ["listening-port", "ip-address", "capa", "getack", "rdb-only", "rdb-filter-only"];
         if !known.iter().any(|name| is(option, name)) {

@@ -107,6 +107,8 @@ pub struct Session {
     pub tracking: Option<Box<Tracking>>,
     /// Set if it is a replica.
     pub replica: Option<Replica>,
+    /// Where it says that it takes connections, by `REPLCONF listening-port`.
+    pub(crate) replica_port: u16,
     /// What it waits for, while it is blocked.
     pub waits: Option<Box<Wait>>,
     /// Whether a script of its own was put aside and goes on between the requests of others.
@@ -167,6 +169,7 @@ impl Session {
             subscriptions: Subscriptions::default(),
             tracking: None,
             replica: None,
+            replica_port: 0,
             waits: None,
             runs_script: false,
             is_paused: false,

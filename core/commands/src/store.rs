@@ -184,7 +184,7 @@ pub struct Store {
     /// What has changed, for whoever keeps a copy.
     pub effects: Effects,
     /// The slots of the replicas.
-    pub(crate) replicas: Vec<u32>,
+    pub replicas: Vec<u32>,
     /// Which clients keep copies of which keys.
     pub(crate) tracking: Trackers,
     /// Set when the store is to end, with the exit status.

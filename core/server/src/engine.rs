@@ -4,7 +4,7 @@ use alloc::{
     string::String,
     vec::Vec,
 };
-use kayvee_commands::{Close, Environment, Pause, Pending, Session, Store, options::Options};
+use kayvee_commands::{ClientType, Close, Environment, Pause, Pending, Session, Store, options::Options};
 use kayvee_platform::Now;
 use kayvee_resp::{Limits, Parser, Progress, Writer};
 
@@ -332,16 +332,15 @@ impl Engine {
 
     /// Ends a connection whose unsent replies exceed their limits.
     fn check_output(&mut self, slot: u32) {
-        const CLASSES: [usize; 2] = [0, 2];
-        let limits = CLASSES.map(|class| self.store.options.client_output_buffer_limit[class]);
         let now_ns = self.store.now.monotonic_ns;
         let (Some(session), Some(connection)) =
             (self.store.sessions[slot as usize].as_deref_mut(), self.connections[slot as usize].as_deref())
         else {
             return;
         };
-        let bytes = (session.output.len() - connection.sent) as u64;
-        let limit = limits[usize::from(session.subscriptions.count() > 0)];
+        let dump_bytes = session.replica.as_ref().map_or(0, |replica| replica.dump_bytes);
+        let bytes = (session.output.len() - connection.sent).saturating_sub(dump_bytes) as u64;
+        let limit = self.store.options.output_limit(ClientType::of(session));
         let over_hard = limit.hard_bytes > 0 && bytes > limit.hard_bytes;
         let since = match session.over_soft_limit_since_ns {
             _ if limit.soft_bytes == 0 || bytes <= limit.soft_bytes => None,
@@ -480,7 +479,7 @@ impl Engine {
         let now_ns = self.store.now.monotonic_ns;
         for slot in 0..self.connections.len() as u32 {
             let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else { continue };
-            let may_idle = session.is_waiting() || session.subscriptions.count() > 0;
+            let may_idle = session.is_waiting() || session.is_monitor || ClientType::of(session) != ClientType::Normal;
             let is_idle = timeout_ns > 0 && now_ns - session.last_request_ns > timeout_ns && !may_idle;
             if is_idle && session.close.is_none() {
                 log::debug!("closing idle client {} at {}", session.id, session.remote);
@@ -607,6 +606,9 @@ impl Engine {
             return;
         };
         connection.sent += len;
+        if let Some(replica) = &mut session.replica {
+            replica.dump_bytes = replica.dump_bytes.saturating_sub(len);
+        }
         assert!(connection.sent <= session.output.len());
         self.store.stats.net_output_bytes += len as u64;
         self.store.stats.writes += 1;
@@ -646,8 +648,8 @@ impl Engine {
         let has_cron = (has_expiry || bounds_clients) && !store.pauses_cron;
         let cron = has_cron.then_some(self.next_cron_ns);
         // To look at each client for one that is over its soft limit would cost every turn.
-        let [normal, _, listeners] = store.options.client_output_buffer_limit;
-        let has_soft_limit = normal.soft_bytes > 0 || (store.has_listeners() && listeners.soft_bytes > 0);
+        let [normal, replica, listener] = store.options.client_output_buffer_limit.map(|limit| limit.soft_bytes > 0);
+        let has_soft_limit = normal || (replica && !store.replicas.is_empty()) || (listener && store.has_listeners());
         let watches_clients = store.options.timeout > 0 || has_soft_limit;
         let sweep = (store.clients > 0 && watches_clients).then_some(self.next_sweep_ns);
         let pause = store.pause.map(|pause| pause.until_ns);

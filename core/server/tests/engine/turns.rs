@@ -273,3 +273,39 @@ fn shutdown() {
     assert_eq!(bench.ask(client, "SHUTDOWN NOSAVE\r\n"), "");
     assert_eq!(bench.engine.shutdown().unwrap().status, 0);
 }
+
+/// A replica's dump may be of any size; the effects behind it have the limit of replicas.
+#[test]
+fn a_replica_that_reads_too_slowly_is_dropped() {
+    let limits = "replica 100kb 50kb 10 normal 1mb 0 0";
+    let mut bench = Bench::new(&["--client-output-buffer-limit", limits, "--timeout", "60"]);
+    let (client, replica) = (bench.connect(), bench.connect());
+    let set = format!("SET k {}\r\n", "x".repeat(40_000));
+    for key in 0..10 {
+        bench.ask(client, &set.replace('k', &format!("k{key}")));
+    }
+    bench.engine.receive(replica, b"REPLCONF listening-port 6380\r\nSYNC\r\n");
+    assert_eq!(bench.ask(client, &set), "+OK\r\n");
+    let info = bench.ask(client, "INFO replication\r\n");
+    assert!(info.contains("slave0:ip=10.0.0.9,port=6380,state=send_bulk,offset=0,lag=0\r\n"), "{info}");
+    assert!(bench.take(replica).len() > 440_000);
+
+    // It says nothing for long, and lives.
+    bench.advance_ms(70_000);
+    bench.engine.receive(client, b"PING\r\n");
+    bench.engine.end_turn();
+    assert_eq!((bench.engine.fate(client), bench.engine.fate(replica)), (Fate::Open, Fate::Open));
+    bench.engine.receive(replica, b"REPLCONF ACK 40123\r\n");
+    bench.advance_ms(2000);
+    let info = bench.ask(client, "INFO replication\r\n");
+    assert!(info.contains("state=online,offset=40123,lag=2\r\n"), "{info}");
+
+    for _ in 0..2 {
+        bench.ask(client, &set);
+    }
+    assert_eq!(bench.engine.fate(replica), Fate::Open);
+    assert!(bench.engine.next_deadline_ns().is_some(), "somebody looks at soft limits");
+    bench.advance_ms(11_000);
+    bench.engine.end_turn();
+    assert_eq!(bench.engine.fate(replica), Fate::CloseNow);
+}
