@@ -26,6 +26,13 @@ impl BlockBuffer {
         bytes.resize(start + len, 0);
         Ok(BlockBuffer { bytes, start, len })
     }
+
+    /// Shows so many of the bytes that it was made with, which is what a transfer moves; the others stay as they are.
+    #[inline]
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.bytes.len() - self.start, "a buffer does not grow");
+        self.len = len;
+    }
 }
 
 impl Deref for BlockBuffer {
@@ -148,5 +155,15 @@ mod tests {
             assert!((buffer.as_ptr() as usize).is_multiple_of(ALIGNMENT) && buffer.iter().all(|byte| *byte == 0));
         }
         assert!(BlockBuffer::zeroed(usize::MAX / 2).is_err());
+    }
+
+    #[test]
+    fn a_buffer_shows_as_much_as_is_wanted() {
+        let mut buffer = BlockBuffer::zeroed(8192).expect("memory");
+        buffer[8191] = 7;
+        buffer.set_len(512);
+        assert_eq!(buffer.len(), 512);
+        buffer.set_len(8192);
+        assert_eq!((buffer.len(), buffer[8191]), (8192, 7));
     }
 }

@@ -1,0 +1,175 @@
+//! Compaction: the log is given a new beginning, and how much room is kept so that this can always be done.
+//!
+//! Whoever owns the log writes its whole state once more, as records between the others. The log's part is to remember
+//! where that began, to make it the beginning once all of it is stable, and to free what lies before.
+
+use crate::{
+    append::{Log, Sequence},
+    drive::SuperblockJob,
+    error::RecordError,
+    format::BATCH_HEADER_BYTES,
+    space::Segment,
+};
+
+/// How far a compaction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompactionStage {
+    /// None runs.
+    None,
+    /// The state is being written.
+    Writing,
+    /// The state is written; the log waits until that is stable and then moves its beginning.
+    Finishing,
+}
+
+/// What the log knows of compactions.
+#[derive(Debug, Default)]
+pub(crate) struct Compaction {
+    /// What one would write, as the owner estimates it.
+    live_bytes: u64,
+    /// What the one that runs has written.
+    written_bytes: u64,
+    start: Option<Start>,
+    /// When this batch is stable the beginning can move.
+    finish_at: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    segment: Segment,
+    batch: u64,
+    sequence: Sequence,
+}
+
+impl Compaction {
+    /// A record of state was written.
+    pub(crate) fn wrote(&mut self, bytes: u64) {
+        if self.start.is_some() && self.finish_at.is_none() {
+            self.written_bytes += bytes;
+        }
+    }
+}
+
+/// Segments that are kept free beyond what a compaction is expected to write: the rest of the one in which it begins, and
+/// that in which it ends.
+const SPARE_SEGMENTS: u64 = 2;
+
+impl Log {
+    /// Begins a compaction: the log's new beginning is here. Records from now on, together with the state that the owner
+    /// writes until [`finish_compaction`](Self::finish_compaction), must yield what the log yields now. One runs at a time.
+    /// `Full` if not even that is possible; the log is then as it was.
+    pub fn begin_compaction(&mut self) -> Result<(), RecordError> {
+        assert!(self.compaction.start.is_none(), "one compaction runs at a time");
+        assert!(self.record.is_none(), "no record is open");
+        self.seal();
+        if self.space.offset() > 0 {
+            if !self.space.is_linked() {
+                self.link()?;
+            }
+            if !self.space.enter_next() {
+                return Err(RecordError::Full);
+            }
+        }
+        let start = Start { segment: self.space.last(), batch: self.next_number, sequence: self.appended + 1 };
+        self.compaction.start = Some(start);
+        self.compaction.written_bytes = 0;
+        Ok(())
+    }
+
+    /// Writes a batch without records that names the next segment, which was not free when the last one was written.
+    fn link(&mut self) -> Result<(), RecordError> {
+        self.open_batch()?;
+        assert_eq!(self.open.used, BATCH_HEADER_BYTES);
+        self.seal_open();
+        Ok(())
+    }
+
+    /// The state is written. Once all of this is stable the log begins where the compaction began, and the room before is
+    /// free; [`drive`](Self::drive) does that, and [`compaction_stage`](Self::compaction_stage) tells when.
+    pub fn finish_compaction(&mut self) {
+        assert!(self.compaction.start.is_some() && self.compaction.finish_at.is_none(), "a compaction runs");
+        self.seal();
+        self.compaction.finish_at = Some(self.next_number - 1);
+        self.request_flush();
+    }
+
+    /// Gives a compaction up: the log's beginning stays where it is. Of no account for one that is finishing.
+    pub fn cancel_compaction(&mut self) {
+        if self.compaction.finish_at.is_none() {
+            self.compaction.start = None;
+        }
+    }
+
+    /// How far the compaction is.
+    pub fn compaction_stage(&self) -> CompactionStage {
+        match (self.compaction.start, self.compaction.finish_at) {
+            (None, _) => CompactionStage::None,
+            (Some(_), None) => CompactionStage::Writing,
+            (Some(_), Some(_)) => CompactionStage::Finishing,
+        }
+    }
+
+    /// Bytes of state that the compaction that runs, or the last one, has written.
+    pub fn compaction_bytes(&self) -> u64 {
+        self.compaction.written_bytes
+    }
+
+    /// Tells how many bytes of records a compaction would write now, at the most. So much stays free for it.
+    pub fn set_live_bytes(&mut self, live_bytes: u64) {
+        self.compaction.live_bytes = live_bytes;
+    }
+
+    /// What effects must leave free.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        let compaction = &self.compaction;
+        let written = if compaction.start.is_some() { compaction.written_bytes } else { 0 };
+        let left = compaction.live_bytes.saturating_sub(written);
+        // An eighth: headers of batches and of parts of records, and what batches leave at the end of their last block.
+        left + left / 8 + SPARE_SEGMENTS * u64::from(self.superblock.segment_bytes)
+    }
+
+    /// Bytes that the log's records may still take before effects are refused. What a batch needs is taken off: when this
+    /// is not 0, a record of that length, or some 100 KiB of shorter ones, will find room.
+    pub fn room_bytes(&self) -> u64 {
+        let kept = self.reserve_bytes() + 2 * crate::append::BUFFER_BYTES as u64;
+        self.space.free_bytes().saturating_sub(kept)
+    }
+
+    /// Bytes that the log does not use.
+    pub fn free_bytes(&self) -> u64 {
+        self.space.free_bytes()
+    }
+
+    /// Bytes that the log uses.
+    pub fn used_bytes(&self) -> u64 {
+        self.space.size_bytes() - self.space.free_bytes()
+    }
+
+    /// Bytes that the log can have.
+    pub fn size_bytes(&self) -> u64 {
+        self.space.size_bytes()
+    }
+
+    /// What has to be written when the log's beginning can move.
+    pub(crate) fn due_superblock(&self) -> Option<SuperblockJob> {
+        let (start, finish_at) = (self.compaction.start?, self.compaction.finish_at?);
+        if self.stable_batch < finish_at {
+            return None;
+        }
+        let mut superblock = self.superblock.clone();
+        superblock.generation += 1;
+        superblock.first_place = start.segment.place;
+        superblock.first_segment = start.segment.number;
+        superblock.first_batch = start.batch;
+        superblock.first_sequence = start.sequence;
+        superblock.stable_batch = self.stable_batch;
+        Some(SuperblockJob::new(superblock))
+    }
+
+    /// Both superblocks name the new beginning.
+    pub(crate) fn superblock_is_written(&mut self) {
+        self.space.free_before(self.superblock.first_segment);
+        self.compaction.start = None;
+        self.compaction.finish_at = None;
+    }
+}
