@@ -1,8 +1,100 @@
-//! The device's side of a split virtqueue, which finds a driver's misuse.
+//! The device's side of a transport and of a split virtqueue, which find a driver's misuse.
 
 extern crate std;
-use crate::queue::{Access, Addresses};
-use std::{collections::BTreeSet, vec::Vec};
+use crate::{
+    DeviceError,
+    queue::{Access, Addresses},
+    registers::Registers,
+    transport::{Notifier, QueueInterrupt, Transport},
+};
+use std::{boxed::Box, cell::Cell, collections::BTreeSet, vec::Vec};
+
+/// A device's registers.
+#[derive(Debug)]
+pub struct FakeTransport {
+    pub status: u8,
+    pub offered: u64,
+    pub agreed: u64,
+    pub sizes: Vec<u16>,
+    pub queues: Vec<(u16, Addresses)>,
+    /// What was last written to each queue's notification register.
+    pub notified: &'static mut [u32; 2],
+    pub acknowledged: u32,
+    pub config: Vec<u8>,
+    /// How often the configuration still changes while it is read.
+    pub changes: Cell<u32>,
+}
+
+impl FakeTransport {
+    pub fn new(offered: u64, sizes: &[u16], config: &[u8]) -> FakeTransport {
+        FakeTransport {
+            status: 0x55,
+            offered,
+            agreed: 0,
+            sizes: sizes.into(),
+            queues: Vec::new(),
+            notified: Box::leak(Box::new([u32::MAX; 2])),
+            acknowledged: 0,
+            config: config.into(),
+            changes: Cell::new(0),
+        }
+    }
+
+    /// The device's end of a queue that the driver has handed over.
+    pub fn queue(&self, index: usize) -> FakeQueue {
+        let (size, addresses) = self.queues[index];
+        FakeQueue::new(size, addresses)
+    }
+}
+
+impl Transport for FakeTransport {
+    fn status(&self) -> u8 {
+        self.status
+    }
+    fn set_status(&mut self, status: u8) {
+        assert!(status == 0 || status == 128 || status & self.status == self.status, "status bits are only added");
+        self.status = status;
+    }
+    fn device_features(&mut self) -> u64 {
+        self.offered
+    }
+    fn set_driver_features(&mut self, features: u64) {
+        assert_eq!(self.status, 3, "features come after DRIVER and before FEATURES_OK");
+        assert_eq!(features & !self.offered, 0, "features that were not offered");
+        self.agreed = features;
+    }
+    fn queue_size_max(&mut self, index: u16) -> u16 {
+        self.sizes.get(usize::from(index)).copied().unwrap_or(0)
+    }
+    fn enable_queue(
+        &mut self,
+        index: u16,
+        size: u16,
+        addresses: Addresses,
+        _interrupt: QueueInterrupt,
+    ) -> Result<Notifier, DeviceError> {
+        assert_eq!(self.status, 11, "queues come between FEATURES_OK and DRIVER_OK");
+        self.queues.push((size, addresses));
+        // SAFETY: the register is leaked memory.
+        let register = unsafe { Registers::new(&raw mut self.notified[usize::from(index)] as u64, 4) };
+        Ok(Notifier::Wide(register, u32::from(index)))
+    }
+    fn config_u8(&self, offset: usize) -> Result<u8, DeviceError> {
+        self.config.get(offset).copied().ok_or(DeviceError::Malformed("configuration"))
+    }
+    fn config_u32(&self, offset: usize) -> Result<u32, DeviceError> {
+        assert!(offset.is_multiple_of(4), "a misaligned field");
+        let bytes = self.config.get(offset..offset + 4).ok_or(DeviceError::Malformed("configuration"))?;
+        Ok(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
+    }
+    fn config_generation(&self) -> u32 {
+        self.changes.set(self.changes.get().saturating_sub(1));
+        self.changes.get()
+    }
+    fn acknowledge_interrupt(&mut self) {
+        self.acknowledged += 1;
+    }
+}
 
 /// A buffer as the device sees it.
 #[derive(Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //!
 //! - [`queue`]: split virtqueues, over plain memory;
 //! - [`transport`]: how a device is configured and notified, by memory-mapped registers ([`mmio`]) or PCI ([`pci`]);
-//! - [`net`] and [`rng`]: the devices.
+//! - [`net`], [`blk`] and [`rng`]: the devices.
 //!
 //! Modern devices only (`VIRTIO_F_VERSION_1`). The guest is identity-mapped, so a pointer is the address that a device
 //! is given. A device is not trusted: what it writes is checked against what the driver remembers by itself, and a
@@ -14,6 +14,7 @@
 
 extern crate alloc;
 
+pub mod blk;
 pub mod mmio;
 pub mod net;
 pub mod pci;

@@ -25,6 +25,7 @@ const STATUS: usize = 0x070;
 const QUEUE_DESC: usize = 0x080;
 const QUEUE_DRIVER: usize = 0x090;
 const QUEUE_DEVICE: usize = 0x0a0;
+const CONFIG_GENERATION: usize = 0x0fc;
 const CONFIG: usize = 0x100;
 
 const MAGIC: u32 = 0x7472_6976;
@@ -146,6 +147,15 @@ impl Transport for MmioTransport {
     fn config_u8(&self, offset: usize) -> Result<u8, DeviceError> {
         let byte = self.registers.part(CONFIG + offset, 1).ok_or(DeviceError::Malformed("configuration"))?;
         Ok(byte.read_u8(0))
+    }
+
+    fn config_u32(&self, offset: usize) -> Result<u32, DeviceError> {
+        let word = self.registers.part(CONFIG + offset, 4).ok_or(DeviceError::Malformed("configuration"))?;
+        Ok(word.read_u32(0))
+    }
+
+    fn config_generation(&self) -> u32 {
+        self.registers.read_u32(CONFIG_GENERATION)
     }
 
     fn acknowledge_interrupt(&mut self) {

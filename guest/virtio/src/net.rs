@@ -251,89 +251,23 @@ impl<T: Transport> FrameDevice for NetDevice<T> {
 mod tests {
     use super::*;
     use crate::{
-        fake::FakeQueue,
-        queue::Addresses,
-        registers::Registers,
-        transport::{F_VERSION_1, Notifier},
+        fake::{FakeQueue, FakeTransport},
+        transport::F_VERSION_1,
     };
     extern crate std;
-    use std::{boxed::Box, vec, vec::Vec};
-
-    /// A card's registers.
-    #[derive(Debug)]
-    struct FakeTransport {
-        status: u8,
-        offered: u64,
-        agreed: u64,
-        sizes: [u16; 2],
-        queues: Vec<(u16, Addresses)>,
-        notified: &'static mut [u32; 2],
-        acknowledged: u32,
-    }
+    use std::vec;
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-    impl FakeTransport {
-        fn new() -> FakeTransport {
-            FakeTransport {
-                status: 0x55,
-                offered: F_VERSION_1 | F_MAC | 0xffff,
-                agreed: 0,
-                sizes: [8, 4],
-                queues: Vec::new(),
-                notified: Box::leak(Box::new([u32::MAX; 2])),
-                acknowledged: 0,
-            }
-        }
-    }
-
-    impl Transport for FakeTransport {
-        fn status(&self) -> u8 {
-            self.status
-        }
-        fn set_status(&mut self, status: u8) {
-            assert!(status == 0 || status == 128 || status & self.status == self.status, "status bits are only added");
-            self.status = status;
-        }
-        fn device_features(&mut self) -> u64 {
-            self.offered
-        }
-        fn set_driver_features(&mut self, features: u64) {
-            assert_eq!(self.status, 3, "features come after DRIVER and before FEATURES_OK");
-            assert_eq!(features & !self.offered, 0, "features that were not offered");
-            self.agreed = features;
-        }
-        fn queue_size_max(&mut self, index: u16) -> u16 {
-            self.sizes.get(usize::from(index)).copied().unwrap_or(0)
-        }
-        fn enable_queue(
-            &mut self,
-            index: u16,
-            size: u16,
-            addresses: Addresses,
-            _interrupt: QueueInterrupt,
-        ) -> Result<Notifier, DeviceError> {
-            assert_eq!(self.status, 11, "queues come between FEATURES_OK and DRIVER_OK");
-            self.queues.push((size, addresses));
-            // SAFETY: the register is leaked memory.
-            let register = unsafe { Registers::new(&raw mut self.notified[usize::from(index)] as u64, 4) };
-            Ok(Notifier::Wide(register, u32::from(index)))
-        }
-        fn config_u8(&self, offset: usize) -> Result<u8, DeviceError> {
-            Ok(MAC[offset])
-        }
-        fn acknowledge_interrupt(&mut self) {
-            self.acknowledged += 1;
-        }
+    fn transport() -> FakeTransport {
+        FakeTransport::new(F_VERSION_1 | F_MAC | 0xffff, &[8, 4], &MAC)
     }
 
     fn card() -> (NetDevice<FakeTransport>, FakeQueue, FakeQueue) {
-        let device = NetDevice::new(FakeTransport::new(), 256).unwrap();
+        let device = NetDevice::new(transport(), 256).unwrap();
         assert_eq!(device.transport.status, 15);
         assert_eq!(device.transport.agreed, F_VERSION_1 | F_MAC);
-        let mut queues = device.transport.queues.iter().map(|(size, addresses)| FakeQueue::new(*size, *addresses));
-        let (rx, tx) = (queues.next().unwrap(), queues.next().unwrap());
-        drop(queues);
+        let (rx, tx) = (device.transport.queue(0), device.transport.queue(1));
         (device, rx, tx)
     }
 
@@ -446,12 +380,12 @@ mod tests {
     #[test]
     fn cards_that_cannot_work_are_refused() {
         let refuse = |change: &dyn Fn(&mut FakeTransport)| {
-            let mut transport = FakeTransport::new();
+            let mut transport = transport();
             change(&mut transport);
             NetDevice::new(transport, 256).unwrap_err()
         };
         assert_eq!(refuse(&|t| t.offered = F_MAC), DeviceError::Legacy);
         assert_eq!(refuse(&|t| t.offered = F_VERSION_1), DeviceError::Features);
-        assert_eq!(refuse(&|t| t.sizes = [8, 0]), DeviceError::Malformed("queue"));
+        assert_eq!(refuse(&|t| t.sizes = vec![8, 0]), DeviceError::Malformed("queue"));
     }
 }

@@ -19,7 +19,8 @@ const VENDOR_VIRTIO: u16 = 0x1af4;
 /// Modern device IDs start here, §4.1.2.1.
 const MODERN_BASE: u16 = 0x1040;
 /// Transitional ones, which are modern, too, unless their capabilities are missing.
-const TRANSITIONAL: [(u16, DeviceKind); 2] = [(0x1000, DeviceKind::Net), (0x1005, DeviceKind::Rng)];
+const TRANSITIONAL: [(u16, DeviceKind); 3] =
+    [(0x1000, DeviceKind::Net), (0x1001, DeviceKind::Block), (0x1005, DeviceKind::Rng)];
 
 // PCI Local Bus 3.0 §6.1.
 const COMMAND: u8 = 0x04;
@@ -48,6 +49,7 @@ const DRIVER_FEATURE_SELECT: usize = 0x08;
 const DRIVER_FEATURE: usize = 0x0c;
 const CONFIG_MSIX_VECTOR: usize = 0x10;
 const DEVICE_STATUS: usize = 0x14;
+const CONFIG_GENERATION: usize = 0x15;
 const QUEUE_SELECT: usize = 0x16;
 const QUEUE_SIZE: usize = 0x18;
 const QUEUE_MSIX_VECTOR: usize = 0x1a;
@@ -283,6 +285,15 @@ impl Transport for PciTransport {
         Ok(byte.read_u8(0))
     }
 
+    fn config_u32(&self, offset: usize) -> Result<u32, DeviceError> {
+        let word = self.device.part(offset, 4).ok_or(DeviceError::Malformed("configuration"))?;
+        Ok(word.read_u32(0))
+    }
+
+    fn config_generation(&self) -> u32 {
+        self.common.read_u8(CONFIG_GENERATION).into()
+    }
+
     fn acknowledge_interrupt(&mut self) {}
 }
 
@@ -354,7 +365,9 @@ mod tests {
         for (id, kind) in [
             (0x1000_1af4, Some(DeviceKind::Net)),
             (0x1044_1af4, Some(DeviceKind::Rng)),
-            (0x1042_1af4, None),
+            (0x1042_1af4, Some(DeviceKind::Block)),
+            (0x1001_1af4, Some(DeviceKind::Block)),
+            (0x1043_1af4, None),
             (0x0001_1af4, None),
             (0x1041_8086, None),
         ] {

@@ -22,6 +22,8 @@ const RESET_POLLS_MAX: u32 = 1_000_000;
 pub enum DeviceKind {
     /// A network card.
     Net = 1,
+    /// A disk.
+    Block = 2,
     /// A source of entropy.
     Rng = 4,
 }
@@ -29,7 +31,7 @@ pub enum DeviceKind {
 impl DeviceKind {
     /// The kind with this device ID, if there is a driver for it.
     pub fn from_id(id: u32) -> Option<DeviceKind> {
-        [DeviceKind::Net, DeviceKind::Rng].into_iter().find(|kind| *kind as u32 == id)
+        [DeviceKind::Net, DeviceKind::Block, DeviceKind::Rng].into_iter().find(|kind| *kind as u32 == id)
     }
 }
 
@@ -84,6 +86,10 @@ pub trait Transport {
     ) -> Result<Notifier, DeviceError>;
     /// Reads a byte of the device's own configuration.
     fn config_u8(&self, offset: usize) -> Result<u8, DeviceError>;
+    /// Reads 32 bits of it, at a multiple of 4.
+    fn config_u32(&self, offset: usize) -> Result<u32, DeviceError>;
+    /// A number that changes with the device's own configuration.
+    fn config_generation(&self) -> u32;
     /// Takes the device's interrupt line back, where it has one.
     fn acknowledge_interrupt(&mut self);
 }
