@@ -6,6 +6,7 @@ use alloc::{format, string::String, vec::Vec};
 use kayvee_platform::Entropy;
 use kayvee_virtio::{
     DeviceError,
+    blk::BlkDevice,
     mmio::{MmioTransport, Place, REGISTER_BYTES},
     net::NetDevice,
     pci::{self, PciTransport},
@@ -79,6 +80,14 @@ impl Transport for AnyTransport {
         either!(self, transport => transport.config_u8(offset))
     }
 
+    fn config_u32(&self, offset: usize) -> Result<u32, DeviceError> {
+        either!(self, transport => transport.config_u32(offset))
+    }
+
+    fn config_generation(&self) -> u32 {
+        either!(self, transport => transport.config_generation())
+    }
+
     fn acknowledge_interrupt(&mut self) {
         either!(self, transport => transport.acknowledge_interrupt());
     }
@@ -91,6 +100,8 @@ pub type Card = NetDevice<AnyTransport>;
 pub struct Devices {
     /// The first network card.
     pub card: Card,
+    /// The disk, if there is one.
+    pub disk: Option<BlkDevice<AnyTransport>>,
     /// A secret from the processor's or the hypervisor's entropy.
     pub seed: [u8; 48],
 }
@@ -114,7 +125,12 @@ pub fn find(setup: &mut Setup, named: &[String]) -> Result<Devices, String> {
     let transport = take(DeviceKind::Net).ok_or("there is no virtio network card: add -device virtio-net-device")?;
     let queue_size = if setup.machine().memory_bytes() < SMALL_MEMORY_BYTES { SMALL_QUEUE_SIZE } else { QUEUE_SIZE };
     let card = NetDevice::new(transport, queue_size).map_err(|error| format!("network card: {error}"))?;
-    Ok(Devices { card, seed })
+    let disk = take(DeviceKind::Block).map(BlkDevice::new).transpose().map_err(|error| format!("disk: {error}"))?;
+    if take(DeviceKind::Block).is_some() {
+        // Which of them holds the log cannot be told from their places, which change with the monitor's arguments.
+        return Err("there are several disks: leave only the one for the log".into());
+    }
+    Ok(Devices { card, disk, seed })
 }
 
 fn find_named(setup: &mut Setup, named: &[String], found: &mut Found) -> Result<(), String> {

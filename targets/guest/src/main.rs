@@ -5,10 +5,12 @@
 extern crate alloc;
 
 mod devices;
+mod disk;
 mod server;
 mod sys;
 
 use alloc::format;
+use disk::Disk;
 use kayvee_net::{Config, Limits, Stack};
 use kayvee_platform::{Clock, ProcessorTime};
 use kayvee_server::{Engine, Environment, boot::BootArgs};
@@ -25,7 +27,7 @@ fn run(mut setup: Setup) -> ! {
     if let Some(host_time_us) = args.host_time_us {
         CLOCK.hint_unix_us(host_time_us);
     }
-    let devices::Devices { mut card, seed } = match devices::find(&mut setup, &args.virtio_mmio) {
+    let devices::Devices { mut card, disk, seed } = match devices::find(&mut setup, &args.virtio_mmio) {
         Ok(devices) => devices,
         Err(why) => setup.machine().refuse(&why),
     };
@@ -61,6 +63,7 @@ fn run(mut setup: Setup) -> ! {
         seed: engine_seed[..32].try_into().expect("32 bytes"),
     };
     let engine = Engine::new(args.options, environment, now);
-    let status = Server::new(&machine, card, stack, engine, limits.connections).run();
+    let disk = disk.map(|device| Disk::new(device, &machine));
+    let status = Server::new(&machine, card, disk, stack, engine, limits.connections).run();
     machine.end(status)
 }

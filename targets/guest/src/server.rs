@@ -1,6 +1,6 @@
 //! The loop: frames to the network stack, its bytes to the engine, replies back, and sleep when there is nothing to do.
 
-use crate::devices::Card;
+use crate::{devices::Card, disk::Disk};
 use alloc::{string::ToString, vec::Vec};
 use kayvee_net::{ConnectionId, Event, Lease, Stack};
 use kayvee_platform::{Clock, FrameDevice, FrameRx};
@@ -10,6 +10,8 @@ use kayvee_x86::{console, machine::Machine, power::Status};
 /// How long the loop looks for more to do before it sleeps. Going to sleep and waking up costs an interrupt and several
 /// exits to the hypervisor; a busy client's next request is nearly always here sooner.
 const POLL_NS: u64 = 100_000;
+/// The same while the disk writes: a flush takes some 100 µs.
+const DISK_POLL_NS: u64 = 300_000;
 /// At the end, clients' last replies and the ends of their connections get this long to be sent ...
 const LINGER_NS: u64 = 500_000_000;
 /// ... unless nothing has arrived or left for so long.
@@ -31,6 +33,7 @@ struct Client {
 pub struct Server<'a> {
     machine: &'a Machine,
     card: Card,
+    disk: Option<Disk<'a>>,
     stack: Stack,
     engine: Engine,
     /// By [`ClientId`].
@@ -45,12 +48,19 @@ pub struct Server<'a> {
 
 impl<'a> Server<'a> {
     /// Joins the parts, for a stack that has at most so many connections.
-    pub fn new(machine: &'a Machine, card: Card, stack: Stack, engine: Engine, connections: usize) -> Server<'a> {
+    pub fn new(
+        machine: &'a Machine,
+        card: Card,
+        disk: Option<Disk<'a>>,
+        stack: Stack,
+        engine: Engine,
+        connections: usize,
+    ) -> Server<'a> {
         // Where memory is short these cannot grow, so they have their size from the start. In a turn a client can become
         // writable and end.
         let (clients, ids) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
         let (writable, unread) = (Vec::with_capacity(2 * connections), Vec::with_capacity(connections));
-        Server { machine, card, stack, engine, clients, ids, writable, unread }
+        Server { machine, card, disk, stack, engine, clients, ids, writable, unread }
     }
 
     /// Serves until a client asks for the end, and returns how it came.
@@ -216,26 +226,39 @@ impl<'a> Server<'a> {
         let clock = self.machine.clock();
         let deadlines = [self.stack.next_deadline_ns(), self.engine.next_deadline_ns()];
         let deadline_ns = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX).min(clock.wall_clock_due_ns());
-        let poll_until_ns = clock.now().monotonic_ns + POLL_NS;
-        while !self.card.split().0.ready() {
+        let start_ns = clock.now().monotonic_ns;
+        while !self.is_ready() {
             let now_ns = clock.now().monotonic_ns;
             if now_ns >= deadline_ns {
                 return;
             }
-            if now_ns >= poll_until_ns {
+            if now_ns >= start_ns + self.poll_ns() {
                 return self.sleep(deadline_ns, now_ns);
             }
         }
     }
 
+    /// Whether a device has something for the next turn.
+    #[inline]
+    fn is_ready(&mut self) -> bool {
+        self.card.split().0.ready() || self.disk.as_ref().is_some_and(Disk::is_ready)
+    }
+
+    /// How long to poll: longer while clients wait for the disk, whose end is near.
+    fn poll_ns(&self) -> u64 {
+        if self.disk.as_ref().is_some_and(Disk::is_busy) { DISK_POLL_NS } else { POLL_NS }
+    }
+
     fn sleep(&mut self, deadline_ns: u64, now_ns: u64) {
         let deadline_ns = if self.card.is_sending() { deadline_ns.min(now_ns + SENDING_NS) } else { deadline_ns };
         self.card.enable_interrupts();
-        // A frame that came before the interrupt was on does not raise it; one that comes from here on ends the sleep.
-        if !self.card.split().0.ready() {
+        self.disk.iter_mut().for_each(Disk::enable_interrupts);
+        // What came before its interrupt was on does not raise it; what comes from here on ends the sleep.
+        if !self.is_ready() {
             self.machine.sleep_until(Some(deadline_ns).filter(|deadline_ns| *deadline_ns != u64::MAX));
         }
         self.card.disable_interrupts();
+        self.disk.iter_mut().for_each(Disk::disable_interrupts);
     }
 
     /// Ends all connections in good order, as far as their peers take part.
