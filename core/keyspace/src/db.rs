@@ -1,7 +1,7 @@
 use crate::{
     Decimal, OutOfMemory,
     index::Index,
-    record::Records,
+    record::{PAGE_COST, Records},
     slab::Ref,
     table::Copying,
     usage::{Usage, UsePolicy},
@@ -360,8 +360,6 @@ impl Db {
     /// Takes down a database that nobody uses any more, in steps of about the time that freeing `limit` members takes.
     /// Returns whether there is more to do.
     pub fn dismantle(&mut self, limit: usize) -> bool {
-        /// How much longer it takes to give back a page of records or of an index than to free a member.
-        const PAGE_COST: usize = 16;
         let mut budget = limit;
         while budget > 0 {
             if !self.garbage.is_empty() {
@@ -370,10 +368,10 @@ impl Db {
             }
             let cost = if self.dismantled_places < self.records.object_places() {
                 // Members have records and objects of their own, so collections go while those are there.
-                let members = self.records.take_members(self.dismantled_places);
+                let large = self.records.take_large(self.dismantled_places);
                 self.dismantled_places += 1;
-                members.map_or(1, |members| {
-                    self.discard(members);
+                large.map_or(1, |large| {
+                    self.discard(large);
                     FREED_AT_ONCE
                 })
             } else if self.records.drop_object() {

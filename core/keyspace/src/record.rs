@@ -19,6 +19,9 @@ use crate::{
 };
 use alloc::{boxed::Box, vec::Vec};
 
+/// How much longer it takes to give back a page of records or of an index than to free a record.
+pub const PAGE_COST: usize = 16;
+
 const HEADER: usize = 8;
 const EXPIRY: usize = 8;
 const HANDLE: usize = 4;
@@ -530,10 +533,13 @@ impl Records {
         self.objects.len()
     }
 
-    /// Takes a collection with members out of the object at a place, if there is one.
-    pub(crate) fn take_members(&mut self, place: usize) -> Option<Data> {
+    /// Takes a collection with members, or a string of many bytes, out of the object at a place, if there is one.
+    pub(crate) fn take_large(&mut self, place: usize) -> Option<Data> {
+        /// Strings up to this length go with their object.
+        const LARGE_BYTES: usize = 64 << 10;
         match &mut self.objects[place] {
-            ObjectSlot::Used(Object { data: Data::Bytes(_), .. }) | ObjectSlot::Free(_) => None,
+            ObjectSlot::Free(_) => None,
+            ObjectSlot::Used(Object { data: Data::Bytes(bytes), .. }) if bytes.capacity() <= LARGE_BYTES => None,
             ObjectSlot::Used(object) => Some(core::mem::replace(&mut object.data, Data::Bytes(Vec::new()))),
         }
     }
@@ -547,6 +553,11 @@ impl Records {
     /// Gives a page with all its records back. Returns whether there was one.
     pub(crate) fn drop_page(&mut self) -> bool {
         self.slab.drop_page()
+    }
+
+    /// Number of pages.
+    pub(crate) fn pages(&self) -> usize {
+        self.slab.pages()
     }
 
     /// Bytes of pages that no record takes.

@@ -111,9 +111,14 @@ impl Slab {
         CLASS_BYTES[CLASS_OF[len.div_ceil(8)] as usize] as usize
     }
 
+    /// Number of pages.
+    pub fn pages(&self) -> usize {
+        self.pages.len() - self.vacant_len
+    }
+
     /// Bytes of all pages.
     pub fn page_bytes(&self) -> usize {
-        (self.pages.len() - self.vacant_len) * PAGE_BYTES
+        self.pages() * PAGE_BYTES
     }
 
     /// Bytes of pages that no record takes.

@@ -5,7 +5,7 @@
 use crate::{
     OutOfMemory,
     index::Index,
-    record::Records,
+    record::{PAGE_COST, Records},
     slab::Ref,
     value::{Owned, Value},
 };
@@ -192,14 +192,20 @@ impl Table {
     pub fn free(&mut self, records: &mut Records, limit: usize) -> Option<usize> {
         let mut budget = limit;
         while budget > 0 {
-            let mut freed = 0;
+            let (mut freed, pages) = (0, records.pages());
             let dropped = self.index.drop_bucket(|record| {
                 records.free(record);
                 freed += 1;
             });
             if !dropped {
-                return Some(budget);
+                // What is left of the index.
+                if !self.index.drop_segment() {
+                    return Some(budget);
+                }
+                freed = PAGE_COST;
             }
+            // Members lie anywhere, so most pages become empty with the last of them.
+            freed += (pages - records.pages()) * PAGE_COST;
             budget = budget.saturating_sub(freed + 1);
         }
         None

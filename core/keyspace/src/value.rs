@@ -76,7 +76,7 @@ impl Data {
     /// part is good for nothing else.
     pub fn free(&mut self, records: &mut Records, limit: usize) -> Option<usize> {
         match self {
-            Data::Bytes(_) => Some(limit),
+            Data::Bytes(bytes) => free_bytes(bytes, limit),
             Data::List(parts) => parts.free(limit),
             Data::Hash(table) | Data::Set(table) => table.free(records, limit),
             Data::SortedSet(zset) => zset.free(records, limit),
@@ -95,6 +95,20 @@ impl Data {
             Data::Stream(stream) => Data::Stream(Box::new(stream.copy()?)),
         })
     }
+}
+
+/// Frees the end of a string, of a length that takes as long as freeing `limit` members.
+fn free_bytes(bytes: &mut Vec<u8>, limit: usize) -> Option<usize> {
+    /// What the system takes back in that time.
+    const BYTES_PER_MEMBER: usize = 2048;
+    let members = bytes.capacity() / BYTES_PER_MEMBER;
+    if members <= limit {
+        return Some(limit - members);
+    }
+    bytes.truncate((members - limit) * BYTES_PER_MEMBER);
+    // Allocators shorten a block where it is.
+    bytes.shrink_to_fit();
+    None
 }
 
 /// A string as it lies in the store.

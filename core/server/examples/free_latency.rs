@@ -1,5 +1,5 @@
-//! How long the slowest turn takes while collections of ten million members are removed, and a database of as many keys
-//! is flushed: what is removed is gone at once, but it is freed bit by bit.
+//! How long the slowest turn takes while collections of ten million members and a string of half a gigabyte are removed,
+//! and a database of as many keys is flushed: what is removed is gone at once, but it is freed bit by bit.
 //!
 //! `cargo run --release -p kayvee-server --example free_latency [MEMBERS]`
 //!
@@ -54,7 +54,13 @@ fn main() {
     let numbers = |first: usize| first..first + MEMBERS_PER_REQUEST;
     type Add = Box<dyn Fn(usize) -> Vec<String>>;
     let start = |words: &[&str]| words.iter().map(|word| word.to_string()).collect::<Vec<_>>();
-    let cases: [(&str, Add, &str); 5] = [
+    let cases: [(&str, Add, &str); 6] = [
+        // 50 bytes for each member of the others.
+        (
+            "string",
+            Box::new(move |n| [start(&["SETRANGE", "k"]), vec![(n * 50).to_string(), "x".repeat(50_000)]].concat()),
+            "DEL k",
+        ),
         (
             "list",
             Box::new(move |n| [start(&["RPUSH", "k"]), numbers(n).map(|n| format!("element:{n}")).collect()].concat()),
