@@ -6,12 +6,17 @@ use crate::{
     store::Calls,
     table::{Command, Flags},
 };
-use alloc::{boxed::Box, string::String, vec::Vec};
+use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::fmt::Write;
 use kayvee_resp::{Request, quoted};
 
 /// A slow log that wants to know of shorter calls than this has each of them timed for itself.
 const ALONE_BELOW_US: i64 = 1000;
+/// Calls that are timed together at most: few enough for a slow one to stand out.
+const TOGETHER_LIMIT: u64 = 64;
+/// A request of more words than this, or a request or reply of more bytes, takes time of its own.
+const LONG_WORDS: usize = 64;
+const LONG_BYTES: usize = 16 << 10;
 /// What is shown instead of a secret.
 const REDACTED: &[u8] = b"(redacted)";
 
@@ -22,6 +27,8 @@ pub(crate) struct Timed {
     at: usize,
     since_ns: u64,
     calls: u64,
+    /// The client that sent them.
+    slot: u32,
 }
 
 /// How a call is timed.
@@ -73,17 +80,19 @@ impl Store {
 
     /// Starts the timing of a call. Quick commands that follow each other are timed together: reading the clock for each
     /// of many pipelined requests would cost as much as they do.
-    fn begin_call(&mut self, command: &'static Command) -> Timing {
-        let is_quick = command.flags.contains(Flags::FAST) || command.group == "string";
+    fn begin_call(&mut self, command: &'static Command, request: Request<'_>, slot: u32) -> Timing {
+        let is_quick = (command.flags.contains(Flags::FAST) || command.group == "string")
+            && request.len() <= LONG_WORDS
+            && request.bytes_len() <= LONG_BYTES;
         let slow_us = self.options.slowlog_log_slower_than;
         if is_quick && !(0..ALONE_BELOW_US).contains(&slow_us) {
             let at = self.calls_of(command);
             match &mut self.timed {
-                Some(timed) if timed.at == at => timed.calls += 1,
+                Some(timed) if timed.at == at && timed.calls < TOGETHER_LIMIT => timed.calls += 1,
                 _ => {
                     self.end_timing();
                     let since_ns = self.environment.clock.monotonic_ns();
-                    self.timed = Some(Timed { at, since_ns, calls: 1 });
+                    self.timed = Some(Timed { at, since_ns, calls: 1, slot });
                 }
             }
             return Timing::Together;
@@ -92,11 +101,29 @@ impl Store {
         Timing::Alone(self.environment.clock.monotonic_ns())
     }
 
-    /// Ends the timing of calls that were timed together.
+    /// Ends the timing of calls that were timed together. If they took long, the slow log learns that one of them did.
     pub fn end_timing(&mut self) {
-        let Some(timed) = self.timed.take() else { return };
+        let Some((command, timed, took_us)) = self.take_timing() else { return };
+        if self.is_slow(command, took_us) {
+            let mut words = Vec::from([command.name.as_bytes().to_vec()]);
+            if timed.calls > 1 {
+                words.push(format!("... (one of {} calls)", timed.calls).into_bytes());
+            }
+            self.add_to_slow_log(timed.slot, words, took_us);
+        }
+    }
+
+    /// Whether the slow log wants to know of a call that took so long.
+    fn is_slow(&self, command: &Command, took_us: u64) -> bool {
+        let slow_us = u64::try_from(self.options.slowlog_log_slower_than);
+        slow_us.is_ok_and(|slow_us| took_us >= slow_us) && !command.flags.contains(Flags::SKIP_SLOWLOG)
+    }
+
+    /// Counts the time of the calls that were timed together. Returns it in microseconds.
+    fn take_timing(&mut self) -> Option<(&'static Command, Timed, u64)> {
+        let timed = self.timed.take()?;
         let took_ns = self.environment.clock.monotonic_ns().saturating_sub(timed.since_ns);
-        let Some((command, calls)) = self.calls.get_mut(timed.at) else { return };
+        let (command, calls) = self.calls.get_mut(timed.at)?;
         calls.total_ns += took_ns;
         let each_ns = took_ns / timed.calls;
         if self.options.latency_tracking {
@@ -104,6 +131,7 @@ impl Store {
         }
         let command = *command;
         self.note_latency(event_of(command), each_ns);
+        Some((command, timed, took_ns / 1000))
     }
 
     /// Whether anybody uses `MONITOR`.
@@ -149,11 +177,16 @@ impl Context<'_> {
         if shown_first && self.store.is_monitored() {
             self.tell_monitors(command, request);
         }
-        let timing = self.store.begin_call(command);
+        let timing = self.store.begin_call(command, request, self.slot);
         let outcome = self.noting_effects(command, request, |context| handler(context, request));
-        if let Timing::Alone(since_ns) = timing {
-            self.store.end_timing();
-            self.note_call(command, request, since_ns);
+        match timing {
+            Timing::Alone(since_ns) => {
+                self.store.end_timing();
+                self.note_call(command, request, since_ns);
+            }
+            // The time of all is this one's, as good as.
+            Timing::Together if self.reply.len() - start > LONG_BYTES => self.note_long_reply(command, request),
+            Timing::Together => {}
         }
         // It is counted when it has its reply.
         if !self.is_blocked {
@@ -187,12 +220,18 @@ impl Context<'_> {
             calls.note_duration(took_ns, 1);
         }
         store.note_latency(event_of(command), took_ns);
-        let slow_us = u64::try_from(store.options.slowlog_log_slower_than);
-        if slow_us.is_ok_and(|slow_us| took_ns / 1000 >= slow_us)
-            && !self.is_blocked
-            && !command.flags.contains(Flags::SKIP_SLOWLOG)
+        if store.is_slow(command, took_ns / 1000) && !self.is_blocked {
+            store.add_to_slow_log(self.slot, abridged(command, request), took_ns / 1000);
+        }
+    }
+
+    /// Ends the timing of calls with one that has a long reply.
+    #[cold]
+    fn note_long_reply(&mut self, command: &'static Command, request: Request<'_>) {
+        if let Some((_, _, took_us)) = self.store.take_timing()
+            && self.store.is_slow(command, took_us)
         {
-            self.add_to_slow_log(command, request, took_ns / 1000);
+            self.store.add_to_slow_log(self.slot, abridged(command, request), took_us);
         }
     }
 
@@ -272,12 +311,12 @@ pub fn abridged(command: &Command, request: Request<'_>) -> Vec<Vec<u8>> {
         let kept = &text[..text.len().min(ARGUMENT_LIMIT_BYTES)];
         match text.len() - kept.len() {
             0 => kept.to_vec(),
-            more => [kept, alloc::format!("... ({more} more bytes)").as_bytes()].concat(),
+            more => [kept, format!("... ({more} more bytes)").as_bytes()].concat(),
         }
     };
     let mut words: Vec<Vec<u8>> = (0..whole).map(abridge).collect();
     if len > whole {
-        words.push(alloc::format!("... ({} more arguments)", len - whole).into_bytes());
+        words.push(format!("... ({} more arguments)", len - whole).into_bytes());
     }
     words
 }

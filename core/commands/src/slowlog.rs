@@ -1,8 +1,7 @@
 //! `SLOWLOG`: the calls that took long.
 
 use crate::{
-    Context, Error, Outcome, args,
-    observe::abridged,
+    Context, Error, Outcome, Store, args,
     server::help,
     table::{Command, Flags},
 };
@@ -73,15 +72,14 @@ pub static SUBCOMMANDS: &[Command] = &[
     },
 ];
 
-impl Context<'_> {
-    /// Keeps a call that took long.
-    pub(crate) fn add_to_slow_log(&mut self, command: &Command, request: Request<'_>, took_us: u64) {
-        let limit = self.store.options.slowlog_max_len as usize;
-        let arguments = abridged(command, request);
-        let session = self.session();
+impl Store {
+    /// Keeps a call, of the client in `slot`, that took long.
+    pub(crate) fn add_to_slow_log(&mut self, slot: u32, arguments: Vec<Vec<u8>>, took_us: u64) {
+        let limit = self.options.slowlog_max_len as usize;
+        let Some(session) = self.sessions[slot as usize].as_deref() else { return };
         let (remote, client_name) = (session.remote.clone(), args::copied(&session.name).unwrap_or_default());
-        let unix_s = self.store.now.unix_us / 1_000_000;
-        let log = &mut self.store.slow_log;
+        let unix_s = self.now.unix_us / 1_000_000;
+        let log = &mut self.slow_log;
         if log.entries.try_reserve(1).is_ok() {
             log.entries.push_front(Entry { id: log.next_id, unix_s, took_us, arguments, remote, client_name });
             log.next_id += 1;

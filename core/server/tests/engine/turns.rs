@@ -309,3 +309,27 @@ fn a_replica_that_reads_too_slowly_is_dropped() {
     bench.engine.end_turn();
     assert_eq!(bench.engine.fate(replica), Fate::CloseNow);
 }
+
+/// Quick commands are timed together, and a slow one among them reaches the slow log nevertheless.
+#[test]
+fn a_slow_call_among_quick_ones_is_logged() {
+    let mut bench = Bench::new(&["--slowlog-log-slower-than", "1000", "--proto-max-bulk-len", "1mb"]);
+    let client = bench.connect();
+    bench.ask(client, &format!("SET long {}\r\n", "x".repeat(50_000)));
+    bench.ask(client, "SET short x\r\nSLOWLOG RESET\r\n");
+    bench.let_time_pass();
+    bench.ask(client, "GET short\r\nGET short\r\nGET long\r\nGET short\r\n");
+    let log = bench.ask(client, "SLOWLOG GET\r\n");
+    assert!(log.contains("$3\r\nGET\r\n$4\r\nlong\r\n"), "{log}");
+    assert!(!log.contains("GET\r\n$5\r\nshort"), "{log}");
+    // What was slow though nothing of it was long is one of those that were timed together.
+    bench.ask(client, "SLOWLOG RESET\r\n");
+    bench.ask(client, "GET short\r\nGET short\r\nGET short\r\n");
+    let log = bench.ask(client, "SLOWLOG GET\r\n");
+    assert!(log.contains("*2\r\n$3\r\nget\r\n$20\r\n... (one of 3 calls)\r\n"), "{log}");
+    // One with many arguments is timed for itself.
+    bench.ask(client, "SLOWLOG RESET\r\n");
+    bench.ask(client, &format!("SADD s{}\r\n", " m".repeat(100)));
+    let log = bench.ask(client, "SLOWLOG GET\r\n");
+    assert!(log.contains("$4\r\nSADD\r\n$1\r\ns\r\n"), "{log}");
+}
