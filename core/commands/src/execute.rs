@@ -178,7 +178,13 @@ impl Context<'_> {
         if !has_room {
             return self.store.reject(command, Error::OUT_OF_MEMORY).map(|()| None);
         }
-        if self.store.options.min_replicas_to_write > 0 && self.lacks_replicas(command) {
+        if self.store.saves.has_failed
+            && self.writes(command)
+            && let Some(error) = self.store.unsaved_error()
+        {
+            return self.store.reject(command, error).map(|()| None);
+        }
+        if self.store.options.min_replicas_to_write > 0 && self.writes(command) {
             const NO_REPLICAS: Error = Error::text("NOREPLICAS Not enough good replicas to write.");
             return self.store.reject(command, NO_REPLICAS).map(|()| None);
         }
@@ -198,8 +204,8 @@ impl Context<'_> {
 }
 
 impl Context<'_> {
-    /// Whether a command needs replicas, of which there are none. What is in a transaction was looked at with `EXEC`.
-    fn lacks_replicas(&mut self, command: &Command) -> bool {
+    /// Whether a command writes. What is in a transaction was looked at with `EXEC`.
+    fn writes(&mut self, command: &Command) -> bool {
         let transaction = self.session().transaction.as_ref();
         let writes = command.flags.contains(Flags::WRITE)
             || (command.name == "exec" && transaction.is_some_and(|transaction| transaction.writes));

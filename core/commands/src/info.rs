@@ -170,19 +170,21 @@ fn memory(store: &Store, out: &mut Text) {
     line(out, "lazyfreed_objects", store.freed_values() - store.stats.freed_values_before);
 }
 
-/// Nothing is written to a disk yet: what has never happened is told as Redis tells it.
+/// What has never happened is told as Redis tells it.
 fn persistence(store: &Store, out: &mut Text) {
-    line(out, "rdb_changes_since_last_save", store.changes);
-    line(out, "rdb_last_save_time", store.started.unix_us / 1_000_000);
-    for field in ["rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status"] {
+    let saves = &store.saves;
+    line(out, "rdb_changes_since_last_save", store.unsaved_changes());
+    line(out, "rdb_bgsave_in_progress", u8::from(saves.is_due()));
+    line(out, "rdb_last_save_time", saves.last_unix_s());
+    line(out, "rdb_last_bgsave_status", if saves.has_failed { "err" } else { "ok" });
+    line(out, "rdb_last_bgsave_time_sec", saves.took_s.map_or(-1, |took_s| took_s as i64));
+    line(out, "rdb_saves", saves.count);
+    line(out, "rdb_last_load_keys_expired", saves.expired_keys);
+    line(out, "rdb_last_load_keys_loaded", saves.loaded_keys);
+    for field in ["aof_last_bgrewrite_status", "aof_last_write_status"] {
         line(out, field, "ok");
     }
-    for field in [
-        "rdb_last_bgsave_time_sec",
-        "rdb_current_bgsave_time_sec",
-        "aof_last_rewrite_time_sec",
-        "aof_current_rewrite_time_sec",
-    ] {
+    for field in ["rdb_current_bgsave_time_sec", "aof_last_rewrite_time_sec", "aof_current_rewrite_time_sec"] {
         line(out, field, -1);
     }
     for field in [
@@ -194,11 +196,7 @@ fn persistence(store: &Store, out: &mut Text) {
         "current_fork_perc",
         "current_save_keys_processed",
         "current_save_keys_total",
-        "rdb_bgsave_in_progress",
-        "rdb_saves",
         "rdb_last_cow_size",
-        "rdb_last_load_keys_expired",
-        "rdb_last_load_keys_loaded",
         "aof_enabled",
         "aof_rewrite_in_progress",
         "aof_rewrite_scheduled",

@@ -20,6 +20,7 @@ mod execute;
 mod expiry;
 pub mod options;
 mod per_key;
+mod persistence;
 mod session;
 mod store;
 pub mod table;
@@ -30,8 +31,9 @@ pub use context::{Context, Origin};
 pub use error::{Error, Outcome};
 pub use events::EventClass;
 pub use glob::matches as glob_matches;
+pub use persistence::{Expired, Input, Loaded, Progress, Saves};
 pub use session::{ClientRef, Close, Pending, ReplyMode, Session};
-pub use store::{Environment, Host, NoHost, Pause, Stats, Store};
+pub use store::{Environment, Host, NoHost, Pause, ReadFile, Stats, Store, WriteFile};
 
 mod bitmaps;
 mod client;

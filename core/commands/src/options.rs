@@ -249,12 +249,22 @@ pub struct Options {
     /// What signals ask for (Linux target only).
     pub shutdown_on_sigint: ShutdownOn,
     pub shutdown_on_sigterm: ShutdownOn,
+    /// When all data is saved by itself: after so many seconds if there were so many changes.
+    pub save: Vec<(u64, u64)>,
+    /// The dump file's name, whether strings in it are compressed, and whether nothing may be written when it could not
+    /// be saved.
+    pub dbfilename: String,
+    pub rdbcompression: bool,
+    pub stop_writes_on_bgsave_error: bool,
     /// Who may use `DEBUG`, and who may change protected options.
     pub enable_debug_command: Allowed,
     pub enable_protected_configs: Allowed,
     /// Values of known names that nothing here depends on, where they are not the default, by name.
     pub kept: Vec<(&'static str, Vec<u8>)>,
 }
+
+/// The save points of redis-server, unless it is told otherwise.
+pub const REDIS_SAVE_POINTS: [(u64, u64); 3] = [(3600, 1), (300, 100), (60, 10_000)];
 
 impl Options {
     /// The limit on unsent replies of a client of this type.
@@ -358,6 +368,10 @@ impl Default for Options {
             dir: String::new(),
             shutdown_on_sigint: ShutdownOn::default(),
             shutdown_on_sigterm: ShutdownOn::default(),
+            save: Vec::new(),
+            dbfilename: "dump.rdb".to_string(),
+            rdbcompression: true,
+            stop_writes_on_bgsave_error: true,
             enable_debug_command: Allowed::No,
             enable_protected_configs: Allowed::No,
             kept: Vec::new(),

@@ -4,7 +4,7 @@ use crate::{
     Close, Context, Error, Outcome,
     args::{int, is, lower_case},
     command_command, debug, info, latency, memory,
-    options::{self, OPTIONS, OptionSpec, Property},
+    options::{self, OPTIONS, OptionSpec, Property, ShutdownOn},
     slowlog,
     store::Stats,
     table::{Categories, Command, Flags},
@@ -332,15 +332,13 @@ fn shutdown(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         context.reply.ok();
         return Ok(());
     }
-    if has("save") {
-        return Err(Error::text(
-            "ERR Errors trying to SHUTDOWN: Kayvee does not persist data yet. Use SHUTDOWN NOSAVE.",
-        ));
-    }
     let session = context.session();
     log::warn!("SHUTDOWN by client {} at {}", session.id, session.remote);
-    session.close = Some(Close::AfterOutput);
-    context.store.shutdown = Some(0);
+    let on = ShutdownOn { save: has("save"), nosave: has("nosave"), now: has("now"), force: has("force") };
+    if !context.store.prepare_shutdown(on) {
+        return Err(Error::text("ERR Errors trying to SHUTDOWN. Check logs."));
+    }
+    context.session().close = Some(Close::AfterOutput);
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use crate::{
     observe::Timed,
     options::{ClientsMemory, OptionError, Options},
     per_key::PerKey,
+    persistence::Saves,
     pubsub::Listeners,
     scripting::Scripting,
     slowlog::SlowLog,
@@ -59,7 +60,38 @@ pub trait Host {
     fn read_file(&self, path: &str) -> Result<Vec<u8>, String>;
 
     /// Replaces a file as a whole.
-    fn write_file(&self, path: &str, bytes: &[u8]) -> Result<(), String>;
+    fn write_file(&self, path: &str, bytes: &[u8]) -> Result<(), String> {
+        let mut file = self.create_file(path)?;
+        file.write(bytes)?;
+        file.finish()
+    }
+
+    /// Whether there are files at all.
+    fn has_files(&self) -> bool;
+
+    /// Opens a file at its beginning; `None` if there is none.
+    fn open_file(&self, path: &str) -> Result<Option<Box<dyn ReadFile>>, String>;
+
+    /// Begins a file that takes the place of what is at the path, in one step, once it is finished.
+    fn create_file(&self, path: &str) -> Result<Box<dyn WriteFile>, String>;
+}
+
+/// A file that is being read.
+pub trait ReadFile {
+    /// Bytes that it has.
+    fn size_bytes(&self) -> u64;
+
+    /// Reads the next bytes; 0 at its end.
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, String>;
+}
+
+/// A file that is being written. Without [`finish`](Self::finish) nothing comes of it.
+pub trait WriteFile {
+    /// Adds bytes.
+    fn write(&mut self, bytes: &[u8]) -> Result<(), String>;
+
+    /// Brings it to stable storage and puts it in its place.
+    fn finish(self: Box<Self>) -> Result<(), String>;
 }
 
 /// A machine with nothing but the store.
@@ -88,7 +120,15 @@ impl Host for NoHost {
         Err("there are no files here".into())
     }
 
-    fn write_file(&self, _: &str, _: &[u8]) -> Result<(), String> {
+    fn has_files(&self) -> bool {
+        false
+    }
+
+    fn open_file(&self, _: &str) -> Result<Option<Box<dyn ReadFile>>, String> {
+        Ok(None)
+    }
+
+    fn create_file(&self, _: &str) -> Result<Box<dyn WriteFile>, String> {
         Err("there are no files here".into())
     }
 }
@@ -187,6 +227,8 @@ pub struct Store {
     pub replicas: Vec<u32>,
     /// Which clients keep copies of which keys.
     pub(crate) tracking: Trackers,
+    /// What has been saved and loaded.
+    pub saves: Saves,
     /// Set when the store is to end, with the exit status.
     pub shutdown: Option<u8>,
     /// How often each command was called, by the address of its row.
@@ -272,6 +314,7 @@ impl Store {
             effects: Effects::default(),
             replicas: Vec::new(),
             tracking: Trackers::default(),
+            saves: Saves::new(now),
             shutdown: None,
             calls: Vec::with_capacity(all_commands),
             timed: None,

@@ -398,6 +398,7 @@ pub static FAMILIES: &[&[Command]] = &[
     crate::topology::COMMANDS,
     crate::replication::COMMANDS,
     crate::scripting::COMMANDS,
+    crate::persistence::COMMANDS,
 ];
 
 /// All commands.

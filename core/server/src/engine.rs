@@ -4,7 +4,10 @@ use alloc::{
     string::String,
     vec::Vec,
 };
-use kayvee_commands::{ClientType, Close, Environment, Pause, Pending, Session, Store, options::Options};
+use kayvee_commands::{
+    ClientType, Close, Environment, Pause, Pending, Session, Store,
+    options::{Options, ShutdownOn},
+};
 use kayvee_platform::Now;
 use kayvee_resp::{Limits, Parser, Progress, Writer};
 
@@ -399,6 +402,9 @@ impl Engine {
         // What others wait for may not be served between two commands of a script.
         if !self.store.scripting_is_busy() {
             self.store.end_waits();
+            if !self.store.pauses_cron {
+                self.store.save_if_due();
+            }
         }
         self.serve_touched();
         // What clients had sent while they waited may have changed more.
@@ -658,7 +664,8 @@ impl Engine {
         let garbage = store.has_garbage().then_some(store.now.monotonic_ns);
         // A script that was put aside goes on at once.
         let script = store.scripting_is_busy().then_some(store.now.monotonic_ns);
-        [cron, sweep, pause, wait, garbage, script].into_iter().flatten().min()
+        let save = if store.pauses_cron { None } else { store.next_save_ns() };
+        [cron, sweep, pause, wait, garbage, script, save].into_iter().flatten().min()
     }
 
     /// A shutdown that a client has asked for. The target sends the output that is left, then ends.
@@ -666,8 +673,15 @@ impl Engine {
         self.store.shutdown.filter(|_| !self.store.pauses_cron).map(|status| Shutdown { status })
     }
 
-    /// Asks for a clean shutdown from outside, as a signal does.
-    pub fn request_shutdown(&mut self) {
-        self.store.shutdown.get_or_insert(0);
+    /// Asks for a clean shutdown from outside, as a signal does. It fails if what is to be saved cannot be.
+    pub fn request_shutdown(&mut self, on: ShutdownOn) {
+        if self.store.shutdown.is_none() && !self.store.prepare_shutdown(on) {
+            log::warn!("Errors trying to shut down the server. Check the logs for more information.");
+        }
+    }
+
+    /// Loads the dump file of the options, if there is one: before clients are served.
+    pub fn load_at_start(&mut self) -> Result<(), String> {
+        self.store.load_at_start()
     }
 }

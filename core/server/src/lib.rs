@@ -24,5 +24,5 @@ pub mod boot;
 mod engine;
 
 pub use engine::{ClientId, Engine, Fate, Peer, Refusal, Shutdown};
-pub use kayvee_commands::options::{OptionError, Options};
-pub use kayvee_commands::{Environment, Host, NoHost};
+pub use kayvee_commands::options::{OptionError, Options, REDIS_SAVE_POINTS, ShutdownOn};
+pub use kayvee_commands::{Environment, Host, NoHost, ReadFile, WriteFile};

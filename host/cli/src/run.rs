@@ -111,7 +111,8 @@ impl Session {
         let address = store::reachable(listeners[0].local_addr()?);
         drop(listeners);
         let mut command = Command::new(image::built("kayvee-linux")?);
-        command.args(store.words());
+        // As on a guest, what is to be kept has a disk of its own; redis-server's dump file is for `kayvee server`.
+        command.args(["--save", ""]).args(store.words());
         let prove = move || {
             loop {
                 match TcpStream::connect(address) {

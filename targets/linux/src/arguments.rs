@@ -2,7 +2,7 @@
 
 use crate::host::plain;
 use kayvee_commands::options::{OPTIONS, arguments_text};
-use kayvee_server::Options;
+use kayvee_server::{Options, REDIS_SAVE_POINTS};
 use std::{
     ffi::OsString,
     fmt::Write,
@@ -45,7 +45,7 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Invocation, String
     }
     text.push(b'\n');
     text.extend(arguments_text(options));
-    let mut options = Options::default();
+    let mut options = defaults();
     options.load(&text, &|path| include(path)).map_err(|error| {
         let head = format!("*** FATAL CONFIG FILE ERROR (Kayvee {}) ***", env!("CARGO_PKG_VERSION"));
         let line = format!("Reading the configuration file, at line {}\n>>> '{}'", error.line, error.text);
@@ -85,6 +85,11 @@ fn include(path: &str) -> Result<Vec<u8>, String> {
     Ok(text)
 }
 
+/// What holds without a configuration: that of redis-server, which saves its data by itself.
+fn defaults() -> Options {
+    Options { save: REDIS_SAVE_POINTS.into(), ..Options::default() }
+}
+
 fn help() -> String {
     let mut text = String::from(
         "Kayvee, a Redis-compatible store, as a Linux process.\n\n\
@@ -92,7 +97,7 @@ fn help() -> String {
          FILE is a redis.conf, - reads one from the standard input. The options have redis.conf's names and meanings;\n\
          these are their defaults:\n",
     );
-    let defaults = Options::default();
+    let defaults = defaults();
     for option in OPTIONS {
         let value = String::from_utf8_lossy(&option.get(&defaults)).into_owned();
         let value = if value.is_empty() { "\"\"" } else { &value };

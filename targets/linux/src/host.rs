@@ -4,13 +4,13 @@ use crate::{
     listeners::{self, Place},
     open_files,
 };
-use kayvee_server::{Host, OptionError, Options};
+use kayvee_server::{Host, OptionError, Options, ReadFile, WriteFile};
 use mio::net::TcpListener;
 use std::{
     cell::{Cell, RefCell},
     env,
     fs::{self, File},
-    io::{self, Write},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
 };
 
@@ -88,8 +88,54 @@ impl Host for LinuxHost {
         fs::read(path).map_err(|error| plain(&error))
     }
 
-    fn write_file(&self, path: &str, bytes: &[u8]) -> Result<(), String> {
-        replace(Path::new(path), bytes).map_err(|error| plain(&error))
+    fn has_files(&self) -> bool {
+        true
+    }
+
+    fn open_file(&self, path: &str) -> Result<Option<Box<dyn ReadFile>>, String> {
+        match File::open(path) {
+            Ok(file) => Ok(Some(Box::new(Source::new(file).map_err(|error| plain(&error))?))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(plain(&error)),
+        }
+    }
+
+    fn create_file(&self, path: &str) -> Result<Box<dyn WriteFile>, String> {
+        match Replacement::create(Path::new(path)) {
+            Ok(file) => Ok(Box::new(file)),
+            Err(error) => Err(plain(&error)),
+        }
+    }
+}
+
+/// A file that is read.
+struct Source {
+    file: File,
+    size_bytes: u64,
+}
+
+impl Source {
+    fn new(file: File) -> io::Result<Source> {
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        Ok(Source { size_bytes: metadata.len(), file })
+    }
+}
+
+impl ReadFile for Source {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, String> {
+        loop {
+            match self.file.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map_err(|error| plain(&error)),
+            }
+        }
     }
 }
 
@@ -104,23 +150,52 @@ pub fn current_dir() -> String {
     env::current_dir().map(|dir| dir.display().to_string()).unwrap_or_default()
 }
 
-/// Replaces a file in one step, so that a crash leaves the old or the new one.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary: PathBuf = path.with_file_name(name);
-    let written = (|| {
-        let mut file = File::create(&temporary)?;
+/// A file that takes another one's place in one step, so that a crash leaves the old or the new one.
+struct Replacement {
+    file: File,
+    temporary: PathBuf,
+    path: PathBuf,
+    is_finished: bool,
+}
+
+impl Replacement {
+    fn create(path: &Path) -> io::Result<Replacement> {
+        let mut name = path.file_name().unwrap_or_default().to_os_string();
+        name.push(format!(".{}.tmp", std::process::id()));
+        let temporary = path.with_file_name(name);
+        let file = File::create(&temporary)?;
+        let replacement = Replacement { file, temporary, path: path.into(), is_finished: false };
         if let Ok(old) = fs::metadata(path) {
-            file.set_permissions(old.permissions())?;
+            replacement.file.set_permissions(old.permissions())?;
         }
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    })();
-    if written.is_err() {
-        // It may not even have come into being.
-        let _ = fs::remove_file(&temporary);
+        Ok(replacement)
     }
-    written
+
+    fn put_in_place(&mut self) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.temporary, &self.path)?;
+        self.is_finished = true;
+        // The new name is on stable storage only once the folder is.
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder)?.sync_all()
+    }
+}
+
+impl WriteFile for Replacement {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.file.write_all(bytes).map_err(|error| plain(&error))
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<(), String> {
+        self.put_in_place().map_err(|error| plain(&error))
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            // It may be gone already.
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
 }

@@ -97,8 +97,9 @@ fn run(mut options: Options, config_file: Option<String>) -> io::Result<u8> {
         seed: random_seed()?,
     };
     let unix_socket = options.unixsocket.clone();
-    let engine = Engine::new(options, environment, clock.now());
+    let mut engine = Engine::new(options, environment, clock.now());
     log::info!("Server initialized");
+    engine.load_at_start().map_err(io::Error::other)?;
     let status = server::Server::new(engine, sockets, clock, host)?.run();
     if !unix_socket.is_empty() {
         // Somebody may have removed it already.

@@ -15,7 +15,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::{
     collections::VecDeque,
     io::{self, Read, Write},
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -70,6 +73,8 @@ pub struct Server {
     /// When accepting goes on after the system had no room.
     accept_after_ns: u64,
     signals: UnixStream,
+    /// Whether one of them was that of Ctrl-C.
+    interrupted: Arc<AtomicBool>,
     /// By client id.
     clients: Vec<Option<Client>>,
     /// Clients with bytes that are still to be read, which the kernel will not tell of again.
@@ -93,6 +98,9 @@ impl Server {
         let poll = Poll::new()?;
         let (mut signals, sender) = UnixStream::pair()?;
         let sender = std::os::fd::OwnedFd::from(std::os::unix::net::UnixStream::from(sender));
+        let interrupted = Arc::new(AtomicBool::new(false));
+        // Before the wake-up, which is by the order of registering them.
+        signal_hook::flag::register(SIGINT, interrupted.clone())?;
         signal_hook::low_level::pipe::register(SIGTERM, sender.try_clone()?)?;
         signal_hook::low_level::pipe::register(SIGINT, sender)?;
         poll.registry().register(&mut signals, SIGNALS, Interest::READABLE)?;
@@ -108,6 +116,7 @@ impl Server {
             keepalive_s,
             accept_after_ns: 0,
             signals,
+            interrupted,
             clients: Vec::new(),
             backlog: VecDeque::new(),
             writable: Vec::new(),
@@ -210,7 +219,10 @@ impl Server {
         let mut bytes = [0; 16];
         while self.signals.read(&mut bytes).is_ok_and(|len| len > 0) {
             log::info!("Received a signal that asks for the end, scheduling shutdown...");
-            self.engine.request_shutdown();
+            let options = self.engine.options();
+            let by_interrupt = self.interrupted.swap(false, Ordering::Relaxed);
+            let on = if by_interrupt { options.shutdown_on_sigint } else { options.shutdown_on_sigterm };
+            self.engine.request_shutdown(on);
         }
     }
 

@@ -31,7 +31,10 @@ struct Server {
 
 impl Server {
     fn start(options: &[&str]) -> Server {
-        Server::start_as(Command::new(PROGRAM), options)
+        // No dump file is left in the folder of the tests.
+        let mut command = Command::new(PROGRAM);
+        command.args(["--save", ""]);
+        Server::start_as(command, options)
     }
 
     /// Starts `command`, which ends up running the program, and waits until it says that it listens.

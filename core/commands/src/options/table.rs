@@ -261,6 +261,22 @@ const SOCKET_PERMISSIONS: Access = field!(|o| format!("{:o}", o.unixsocketperm).
     Ok(())
 });
 
+const DUMP_NAME: Access = field!(|o| o.dbfilename.clone().into_bytes(), |o, v| {
+    o.dbfilename = value::base_name(v, "dbfilename", "filename")?.into();
+    Ok(())
+});
+
+const SAVE_POINTS: Access = field!(
+    |o| {
+        let points: Vec<String> = o.save.iter().map(|(seconds, changes)| format!("{seconds} {changes}")).collect();
+        points.join(" ").into_bytes()
+    },
+    |o, v| {
+        o.save = value::save_points(v)?;
+        Ok(())
+    }
+);
+
 /// Checks `replicaof HOST PORT`, of which only `no one` can be had.
 fn no_master(value: &[u8]) -> Result<String, String> {
     let words: Vec<&str> = text(value)?.split_ascii_whitespace().collect();
@@ -347,7 +363,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     row("crash-memcheck-enabled", NONE, kept(Kind::Switch, "yes")),
     row("daemonize", AT_START, switch!(daemonize)),
     row("databases", AT_START, number!(databases, 1..=1024)),
-    row("dbfilename", PROTECTED, kept(Kind::FileName("filename"), "dump.rdb")),
+    row("dbfilename", PROTECTED, DUMP_NAME),
     row("dir", PROTECTED, words!(dir)),
     row("disable-thp", AT_START, kept(Kind::Switch, "yes")),
     row("dynamic-hz", NONE, kept(Kind::Switch, "yes")),
@@ -418,7 +434,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     row("rdb-key-save-delay", HIDDEN, kept(Kind::Integer(i32::MIN as i64, i32::MAX as i64), "0")),
     row("rdb-save-incremental-fsync", NONE, kept(Kind::Switch, "yes")),
     row("rdbchecksum", AT_START, kept(Kind::Switch, "yes")),
-    row("rdbcompression", NONE, kept(Kind::Switch, "yes")),
+    row("rdbcompression", NONE, switch!(rdbcompression)),
     row("repl-backlog-size", MEMORY, kept(Kind::Memory(1), "1048576")),
     row("repl-backlog-ttl", NONE, kept(Kind::Integer(0, i64::MAX), "3600")),
     row("repl-disable-tcp-nodelay", NONE, kept(Kind::Switch, "no")),
@@ -440,7 +456,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     renamed("replicaof", "slaveof", AT_START | LISTS, kept(Kind::Checked(no_master), "")),
     row("requirepass", SENSITIVE, PASSWORD),
     row("sanitize-dump-payload", NONE, kept(Kind::Choice(&["no", "yes", "clients"]), "no")),
-    row("save", LISTS, kept(Kind::Checked(value::save_points), "")),
+    row("save", LISTS, SAVE_POINTS),
     row("server_cpulist", AT_START, kept(Kind::Text, "")),
     row("set-max-intset-entries", NONE, number!(set_max_intset_entries, 0..=i64::MAX)),
     row("set-max-listpack-entries", NONE, number!(set_max_listpack_entries, 0..=i64::MAX)),
@@ -452,7 +468,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     row("slowlog-log-slower-than", NONE, number!(slowlog_log_slower_than, -1..=i64::MAX)),
     row("slowlog-max-len", NONE, number!(slowlog_max_len, 0..=i64::MAX)),
     row("socket-mark-id", AT_START, kept(Kind::Integer(0, u32::MAX as i64), "0")),
-    row("stop-writes-on-bgsave-error", NONE, kept(Kind::Switch, "yes")),
+    row("stop-writes-on-bgsave-error", NONE, switch!(stop_writes_on_bgsave_error)),
     row("stream-node-max-bytes", MEMORY, memory!(stream_node_max_bytes, 0..=i64::MAX as u64)),
     row("stream-node-max-entries", NONE, number!(stream_node_max_entries, 0..=i64::MAX)),
     row("supervised", AT_START, kept(Kind::Choice(&["upstart", "systemd", "auto", "no"]), "no")),

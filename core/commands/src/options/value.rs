@@ -174,12 +174,15 @@ pub fn shutdown_on_text(on: ShutdownOn) -> String {
     if set.is_empty() { "default".to_string() } else { set.join(" ") }
 }
 
-/// Pairs of seconds and changes, checked, with single spaces between them.
-pub fn save_points(value: &[u8]) -> Result<String, String> {
+/// Pairs of seconds and changes.
+pub fn save_points(value: &[u8]) -> Result<Vec<(u64, u64)>, String> {
     let words: Vec<&str> = text(value)?.split_ascii_whitespace().collect();
-    let is_at_least = |word: &str, least: i64| word.parse::<i64>().is_ok_and(|number| number >= least);
-    let valid = words.len().is_multiple_of(2) && words.chunks(2).all(|p| is_at_least(p[0], 1) && is_at_least(p[1], 0));
-    if valid { Ok(words.join(" ")) } else { Err("Invalid save parameters".to_string()) }
+    let number = |word: &str, least: i64| word.parse().ok().filter(|number: &i64| *number >= least).map(|n| n as u64);
+    let points = words.chunks(2).map(|pair| match pair {
+        [seconds, changes] => Some((number(seconds, 1)?, number(changes, 0)?)),
+        _ => None,
+    });
+    points.collect::<Option<Vec<_>>>().ok_or("Invalid save parameters".to_string())
 }
 
 pub fn oom_score_values(value: &[u8]) -> Result<String, String> {

@@ -123,7 +123,7 @@ impl Store {
     }
 
     /// Makes a library of a text, and returns its name. Nothing changes if that fails.
-    pub(super) fn load_library(&mut self, text: &[u8], replace: bool) -> Result<Vec<u8>, Error> {
+    pub(crate) fn load_library(&mut self, text: &[u8], replace: bool) -> Result<Vec<u8>, Error> {
         let (name, start) = read_shebang(text)?;
         let known = self.scripting.libraries.known_name(&name).cloned();
         if known.is_some() && !replace {

@@ -1,0 +1,252 @@
+//! Dump files on the host: `SAVE`, `BGSAVE`, save points, and what is loaded at start.
+//!
+//! All of it goes through [`Host`](crate::Host): where there are no files there is a clear error.
+
+use crate::{
+    Context, Error, Outcome, Store,
+    args::is,
+    dump,
+    options::ShutdownOn,
+    table::{Categories, Command, Flags},
+};
+use alloc::string::String;
+use kayvee_rdb::{Compression, Dialect};
+use kayvee_resp::Request;
+
+mod input;
+mod load;
+
+pub use input::Input;
+pub use load::{Expired, Loaded, Progress};
+
+#[cfg(test)]
+mod tests;
+
+const SAVES: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING);
+const ROW: Command = Command { group: "server", since: "1.0.0", ..Command::ROW };
+
+pub static COMMANDS: &[Command] = &[
+    Command {
+        name: "bgsave",
+        arity: -1,
+        flags: SAVES,
+        complexity: "O(N) where N is the number of keys in all databases",
+        summary: "Saves all data to the dump file, without a reply to wait for.",
+        handler: Some(bgsave),
+        ..ROW
+    },
+    Command {
+        name: "lastsave",
+        arity: 1,
+        flags: Flags::LOADING.union(Flags::STALE).union(Flags::FAST),
+        categories: Categories::ADMIN.union(Categories::DANGEROUS),
+        summary: "Returns when all data was last saved.",
+        tips: &["nondeterministic_output"],
+        handler: Some(lastsave),
+        ..ROW
+    },
+    Command {
+        name: "save",
+        arity: 1,
+        flags: SAVES.union(Flags::NO_MULTI),
+        complexity: "O(N) where N is the number of keys in all databases",
+        summary: "Saves all data to the dump file.",
+        handler: Some(save),
+        ..ROW
+    },
+];
+
+const NO_FILES: Error =
+    Error::text("ERR there are no files here to save to: give the store a disk, or run it as a Linux process");
+/// After a failure the next attempt waits, as in Redis.
+const RETRY_NS: u64 = 5_000_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What has been saved and loaded.
+#[derive(Debug, Default)]
+pub struct Saves {
+    /// How many changes there were when all data was last saved.
+    changes_before: u64,
+    /// When that was, or the start: in seconds since 1970 and in monotonic nanoseconds.
+    last_unix_s: u64,
+    last_ns: u64,
+    /// When it was last tried in the background.
+    attempt_ns: u64,
+    /// Whether the last attempt in the background failed.
+    pub has_failed: bool,
+    /// How long the last one in the background took.
+    pub took_s: Option<u64>,
+    /// How often all data has been saved.
+    pub count: u64,
+    /// Whether it is to be saved at the end of this turn.
+    is_due: bool,
+    /// Keys that came from the file at start, and those that were left out because their time had come.
+    pub loaded_keys: u64,
+    #[allow(missing_docs)]
+    pub expired_keys: u64,
+}
+
+impl Saves {
+    /// At the start.
+    pub fn new(now: kayvee_platform::Now) -> Saves {
+        Saves { last_unix_s: now.unix_us / 1_000_000, last_ns: now.monotonic_ns, ..Saves::default() }
+    }
+
+    /// When all data was last saved, in seconds since 1970.
+    pub fn last_unix_s(&self) -> u64 {
+        self.last_unix_s
+    }
+
+    /// Whether all data is about to be saved.
+    pub fn is_due(&self) -> bool {
+        self.is_due
+    }
+}
+
+fn save(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    context.store.need_files()?;
+    context.store.save_dump().map_err(|_| Error::text("ERR"))?;
+    context.reply.ok();
+    Ok(())
+}
+
+fn bgsave(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    match (request.len(), request.get(1)) {
+        (1, _) => {}
+        (2, Some(how)) if is(how, "schedule") => {}
+        _ => return Err(Error::SYNTAX),
+    }
+    context.store.need_files()?;
+    if context.store.saves.is_due {
+        return Err(Error::text("ERR Background save already in progress"));
+    }
+    context.store.saves.is_due = true;
+    let in_transaction = context.origin != crate::Origin::Client;
+    context.reply.simple(if in_transaction { "Background saving scheduled" } else { "Background saving started" });
+    Ok(())
+}
+
+fn lastsave(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    context.reply.integer(context.store.saves.last_unix_s as i64);
+    Ok(())
+}
+
+/// Why all data was not saved.
+enum Failure {
+    Store(Error),
+    Host(String),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Store(error)
+    }
+}
+
+impl Store {
+    fn need_files(&self) -> Outcome {
+        if self.environment.host.has_files() { Ok(()) } else { Err(NO_FILES) }
+    }
+
+    /// Saves all data to the dump file. What goes wrong is told in the log.
+    pub(crate) fn save_dump(&mut self) -> Result<(), ()> {
+        let name = self.options.dbfilename.clone();
+        if let Err(why) = self.write_dump(&name) {
+            let why = match why {
+                Failure::Store(error) => String::from_utf8_lossy(&error.0).into_owned(),
+                Failure::Host(why) => why,
+            };
+            log::warn!("Error saving DB to the file {name} (in {}): {why}", self.options.dir);
+            return Err(());
+        }
+        log::info!("DB saved on disk");
+        self.saves.changes_before = self.changes;
+        (self.saves.last_unix_s, self.saves.last_ns) = (self.now.unix_us / 1_000_000, self.now.monotonic_ns);
+        self.saves.count += 1;
+        self.saves.has_failed = false;
+        Ok(())
+    }
+
+    fn write_dump(&self, name: &str) -> Result<(), Failure> {
+        let mut file = self.environment.host.create_file(name).map_err(Failure::Host)?;
+        let compression = if self.options.rdbcompression { Compression::On } else { Compression::Off };
+        dump::write_file(self, Dialect::Redis72, compression, |bytes| file.write(bytes).map_err(Failure::Host))?;
+        file.finish().map_err(Failure::Host)
+    }
+
+    /// Writes all data as a dump file, whose bytes `take` gets piece by piece.
+    pub fn export<E: From<Error>>(&self, dialect: Dialect, take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        dump::write_file(self, dialect, Compression::On, take)
+    }
+
+    /// Changes since all data was last saved.
+    pub fn unsaved_changes(&self) -> u64 {
+        self.changes - self.saves.changes_before
+    }
+
+    /// When the next save point is reached if nothing more changes, in monotonic nanoseconds.
+    fn save_point_ns(&self) -> Option<u64> {
+        let changes = self.unsaved_changes();
+        if changes == 0 || !self.environment.host.has_files() {
+            return None;
+        }
+        let reached = self.options.save.iter().filter(|(_, least)| changes >= *least);
+        let first =
+            reached.map(|(seconds, _)| self.saves.last_ns.saturating_add(seconds.saturating_mul(SECOND_NS))).min();
+        let earliest = if self.saves.has_failed { self.saves.attempt_ns + RETRY_NS } else { 0 };
+        first.map(|at_ns| at_ns.max(earliest))
+    }
+
+    /// When all data is to be saved next, in monotonic nanoseconds.
+    pub fn next_save_ns(&self) -> Option<u64> {
+        if self.saves.is_due { Some(self.now.monotonic_ns) } else { self.save_point_ns() }
+    }
+
+    /// Saves all data if somebody has asked for it, or a save point is reached.
+    pub fn save_if_due(&mut self) {
+        let now_ns = self.now.monotonic_ns;
+        if self.save_point_ns().is_some_and(|at_ns| at_ns <= now_ns) && !self.saves.is_due {
+            log::info!("{} changes since the last save. Saving...", self.unsaved_changes());
+            self.saves.is_due = true;
+        }
+        if !core::mem::take(&mut self.saves.is_due) {
+            return;
+        }
+        let clock = self.environment.clock;
+        let start_ns = clock.monotonic_ns();
+        self.saves.attempt_ns = now_ns;
+        self.saves.has_failed = self.save_dump().is_err();
+        self.saves.took_s = Some(clock.monotonic_ns().saturating_sub(start_ns) / SECOND_NS);
+    }
+
+    /// Why commands that write are refused, if they are.
+    pub(crate) fn unsaved_error(&self) -> Option<Error> {
+        const UNSAVED: Error = Error::text(
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. \
+             Commands that may modify the data set are disabled, because this instance is configured to report errors \
+             during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs \
+             for details about the RDB error.",
+        );
+        let options = &self.options;
+        let is_refused = self.saves.has_failed && options.stop_writes_on_bgsave_error && !options.save.is_empty();
+        is_refused.then_some(UNSAVED)
+    }
+
+    /// Gets ready to end. Returns whether it may: not if what is to be saved cannot be.
+    pub fn prepare_shutdown(&mut self, on: ShutdownOn) -> bool {
+        let has_files = self.environment.host.has_files();
+        let saves = on.save || (!on.nosave && !self.options.save.is_empty() && has_files);
+        if saves {
+            log::info!("Saving the final RDB snapshot before exiting.");
+            if !has_files || self.save_dump().is_err() {
+                if !on.force {
+                    log::warn!("Error trying to save the DB, can't exit.");
+                    return false;
+                }
+                log::warn!("Error trying to save the DB; ending all the same.");
+            }
+        }
+        self.shutdown = Some(0);
+        true
+    }
+}
