@@ -26,4 +26,4 @@ pub use drive::{Counters, FlushPolicy};
 pub use error::{FormatError, LogError, OpenError, RecordError, Work};
 pub use format::{BLOCK_BYTES, FORMAT_VERSION, Kind};
 pub use open::{Opened, minimum_bytes};
-pub use recovery::{Contents, Progress, Visit, check};
+pub use recovery::{Contents, Progress, Visit, check, identify};

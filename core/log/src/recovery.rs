@@ -13,6 +13,7 @@ use crate::{
     space::{Segment, Space},
 };
 use alloc::vec::Vec;
+use core::convert::Infallible;
 use kayvee_platform::{BlockBuffer, BlockDevice, BlockError, Finished, Geometry, Operation, Transfer};
 
 /// Who is shown records. An error ends the reading.
@@ -74,6 +75,11 @@ pub fn check<E>(
     let (superblock, bad_superblocks) = read_superblocks(device)?;
     let recovered = recover(device, &superblock, visit, progress)?;
     Ok(Contents { bad_superblocks, ..recovered.contents })
+}
+
+/// Looks at the superblocks alone: whether there is a log that this version reads, on a device that still has all of it.
+pub fn identify(device: &mut dyn BlockDevice) -> Result<(), OpenError<Infallible>> {
+    read_superblocks(device).map(drop)
 }
 
 /// Where a log ends.

@@ -1,0 +1,266 @@
+//! Opening, making and growing disks.
+
+use crate::{
+    FileDisk, Spec,
+    file::{BLOCK_BYTES, Wake},
+    worker::{Files, Fresh},
+};
+use kayvee_log::OpenError;
+use kayvee_platform::BlockDevice;
+use nix::{
+    errno::Errno,
+    fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl},
+    libc,
+    unistd::{Whence, lseek},
+};
+use std::{
+    convert::Infallible,
+    fmt,
+    fs::{self, File, OpenOptions},
+    io::{self, Seek, SeekFrom},
+    os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
+    path::Path,
+};
+
+/// The size of a new file for which none was asked. Nothing of it is taken from the file system before it is used.
+const USUAL_BYTES: u64 = 16 << 30;
+/// So much of a new file is written at once, as far as it was asked for.
+const WRITTEN_BYTES: u64 = 64 << 20;
+
+/// Why a disk cannot be used, in words for the user.
+#[derive(Debug)]
+pub struct DiskError(String);
+
+impl fmt::Display for DiskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for DiskError {}
+
+impl DiskError {
+    fn new(path: &Path, why: impl fmt::Display) -> DiskError {
+        DiskError(format!("disk {}: {why}", path.display()))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+impl FileDisk {
+    /// Opens a disk; makes the file where there is none, and makes it larger where it is to be. `wake` is called from
+    /// another thread whenever a transfer has finished.
+    pub fn open(spec: &Spec, wake: Wake) -> Result<FileDisk, DiskError> {
+        let failed = |error: io::Error| DiskError::new(&spec.path, plain(&error));
+        let made = make_file(&spec.path).map_err(failed)?;
+        let result = open_or_grow(spec, wake);
+        if made && result.is_err() {
+            // Nothing of it is anybody's. Should that fail, an empty file stays, which the next start takes.
+            let _ = fs::remove_file(&spec.path);
+        }
+        result
+    }
+
+    /// Opens a disk to be read only. Nothing of it is changed.
+    pub fn open_read_only(path: &Path) -> Result<FileDisk, DiskError> {
+        let (files, size_bytes) = open_files(path, Access::ReadOnly)?;
+        FileDisk::new(files, size_bytes, None, Box::new(|| {})).map_err(|error| DiskError::new(path, plain(&error)))
+    }
+}
+
+/// Makes a disk ready for a guest, and returns its size: the file is there, has its size, and is a log or blank.
+pub fn prepare(spec: &Spec) -> Result<u64, DiskError> {
+    FileDisk::open(spec, Box::new(|| {})).map(|disk| disk.geometry().size_bytes)
+}
+
+/// Makes an empty file unless there is one; tells whether it has.
+fn make_file(path: &Path) -> io::Result<bool> {
+    // Nobody but the owner is to read what the store keeps.
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn open_or_grow(spec: &Spec, wake: Wake) -> Result<FileDisk, DiskError> {
+    let path = spec.path.as_path();
+    let failed = |error: io::Error| DiskError::new(path, plain(&error));
+    let (files, size_bytes) = open_files(path, Access::ReadWrite)?;
+    let is_file = files.plain.metadata().map_err(failed)?.is_file();
+    let wanted_bytes = wanted_bytes(spec, size_bytes, is_file)?;
+    if size_bytes > 0 {
+        // What is no disk of Kayvee's is neither used nor made larger.
+        identify(&files.plain, size_bytes, path)?;
+    }
+    if !is_file {
+        return FileDisk::new(files, size_bytes, None, wake).map_err(failed);
+    }
+    if wanted_bytes > size_bytes {
+        match spec.size_bytes {
+            Some(_) => reserve(&files.plain, size_bytes, wanted_bytes),
+            None => files.plain.set_len(wanted_bytes),
+        }
+        .map_err(failed)?;
+    }
+    let start_bytes = end_of_data(&files.plain, wanted_bytes);
+    let mut fresh = Fresh { start_bytes, end_bytes: wanted_bytes, zeros: Fresh::step().map_err(failed)? };
+    if size_bytes == 0 {
+        while fresh.start_bytes < WRITTEN_BYTES.min(wanted_bytes / 2)
+            && fresh.write_step(&files.plain, fresh.start_bytes).map_err(failed)?
+        {}
+        sync(&files.plain, path).map_err(failed)?;
+    }
+    FileDisk::new(files, wanted_bytes, Some(fresh), wake).map_err(failed)
+}
+
+/// The size that a disk gets, if it can.
+fn wanted_bytes(spec: &Spec, size_bytes: u64, is_file: bool) -> Result<u64, DiskError> {
+    let wanted_bytes = match spec.size_bytes {
+        Some(bytes) => bytes.next_multiple_of(BLOCK_BYTES.into()),
+        None if size_bytes == 0 => USUAL_BYTES,
+        None => return Ok(size_bytes),
+    };
+    let least_bytes = kayvee_log::minimum_bytes();
+    let (has, least) = (human(size_bytes), human(least_bytes));
+    let why = match is_file {
+        true if wanted_bytes < size_bytes => {
+            format!("it has {has}, and cannot be made smaller; leave the size out, or name a larger one")
+        }
+        true if wanted_bytes < least_bytes => format!("{} are too few, a log needs {least}", human(wanted_bytes)),
+        false if wanted_bytes != size_bytes => format!("the device has {has}, which no option changes"),
+        _ => return Ok(wanted_bytes),
+    };
+    Err(DiskError::new(&spec.path, why))
+}
+
+/// Opens and locks a file or block device, and tells its size.
+fn open_files(path: &Path, access: Access) -> Result<(Files, u64), DiskError> {
+    let failed = |error: io::Error| DiskError::new(path, plain(&error));
+    let kind = fs::metadata(path).map_err(failed)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(DiskError::new(path, "it is neither a regular file nor a block device"));
+    }
+    // Opening a block device like this fails where it is mounted or otherwise in use.
+    let exclusive = if kind.is_block_device() && access == Access::ReadWrite { libc::O_EXCL } else { 0 };
+    let mut plain = open_direct(path, access, exclusive).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => in_use(path),
+        _ => failed(error),
+    })?;
+    lock(&plain, path, access)?;
+    let stable = match access {
+        Access::ReadOnly => None,
+        Access::ReadWrite => Some(open_direct(path, access, libc::O_DSYNC).map_err(failed)?),
+    };
+    let size_bytes = plain.seek(SeekFrom::End(0)).map_err(failed)?;
+    Ok((Files { plain, stable }, size_bytes))
+}
+
+/// Opens a file past the page cache, which would only copy what the log has in memory already, where the file system
+/// can do that.
+fn open_direct(path: &Path, access: Access, flags: i32) -> io::Result<File> {
+    let open = |flags| OpenOptions::new().read(true).write(access == Access::ReadWrite).custom_flags(flags).open(path);
+    match open(flags | libc::O_DIRECT) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(flags),
+        result => result,
+    }
+}
+
+/// Takes the whole file for this value alone. QEMU locks its images in the same way, so a guest and a process exclude
+/// each other.
+fn lock(file: &File, path: &Path, access: Access) -> Result<(), DiskError> {
+    let kind = match access {
+        Access::ReadOnly => libc::F_RDLCK,
+        Access::ReadWrite => libc::F_WRLCK,
+    };
+    let whole = libc::flock { l_type: kind as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 };
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&whole)) {
+        Ok(_) => Ok(()),
+        Err(Errno::EAGAIN | Errno::EACCES) => Err(in_use(path)),
+        Err(error) => Err(DiskError::new(path, format!("locking it: {}", error.desc()))),
+    }
+}
+
+fn in_use(path: &Path) -> DiskError {
+    DiskError::new(path, "it is in use by another program, such as another Kayvee or a QEMU")
+}
+
+/// Whether a disk is Kayvee's or blank.
+fn identify(file: &File, size_bytes: u64, path: &Path) -> Result<(), DiskError> {
+    let failed = |error: io::Error| DiskError::new(path, plain(&error));
+    let files = Files { plain: file.try_clone().map_err(failed)?, stable: None };
+    let mut disk = FileDisk::new(files, size_bytes, None, Box::new(|| {})).map_err(failed)?;
+    match kayvee_log::identify(&mut disk) {
+        Ok(()) => Ok(()),
+        Err(OpenError::Blank)
+            if size_bytes < kayvee_log::minimum_bytes() || !is_blank(file, size_bytes).map_err(failed)? =>
+        {
+            Err(DiskError::new(path, OpenError::<Infallible>::Foreign))
+        }
+        Err(OpenError::Blank) => Ok(()),
+        Err(error) => Err(DiskError::new(path, error)),
+    }
+}
+
+/// Whether the beginning of a file is zeros. Images of other kinds keep some there, but none so many.
+fn is_blank(file: &File, size_bytes: u64) -> io::Result<bool> {
+    let mut start = Fresh::step()?;
+    let len = (size_bytes / u64::from(BLOCK_BYTES) * u64::from(BLOCK_BYTES)).min(start.len() as u64);
+    file.read_exact_at(&mut start[..len as usize], 0)?;
+    Ok(start.iter().all(|byte| *byte == 0))
+}
+
+/// Makes a file larger and takes the room for that from the file system, so that it cannot be short of it later.
+fn reserve(file: &File, size_bytes: u64, wanted_bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), size_bytes as i64, (wanted_bytes - size_bytes) as i64) {
+        Ok(()) => Ok(()),
+        // It takes what it needs when it needs it.
+        Err(Errno::EOPNOTSUPP) => file.set_len(wanted_bytes),
+        Err(error) => {
+            file.set_len(size_bytes)?;
+            Err(error.into())
+        }
+    }
+}
+
+/// Where the last bytes end that were ever written; the end of the file where the file system does not tell.
+fn end_of_data(file: &File, size_bytes: u64) -> u64 {
+    let mut end = 0;
+    loop {
+        match lseek(file, end, Whence::SeekData) {
+            Err(Errno::ENXIO) => return end as u64,
+            Err(_) => return size_bytes,
+            Ok(data) => match lseek(file, data, Whence::SeekHole) {
+                Ok(hole) if hole > end => end = hole,
+                _ => return size_bytes,
+            },
+        }
+    }
+}
+
+/// Brings a new file and its name to stable storage.
+fn sync(file: &File, path: &Path) -> io::Result<()> {
+    file.sync_all()?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+/// An error without the number that std adds.
+fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().into()
+}
+
+/// A size for people: `16 GiB`.
+fn human(bytes: u64) -> String {
+    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = UNITS.iter().find(|(_, shift)| bytes >> shift > 0 && bytes.is_multiple_of(1 << shift));
+    unit.map_or_else(|| format!("{bytes} bytes"), |(unit, shift)| format!("{} {unit}", bytes >> shift))
+}
+
+#[cfg(test)]
+mod tests;

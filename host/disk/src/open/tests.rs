@@ -1,0 +1,230 @@
+use super::*;
+use kayvee_log::{FlushPolicy, Kind, Log};
+use kayvee_platform::{BlockBuffer, BlockError, Finished, Operation, Transfer};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+/// A file's name in a folder for tests, where there is no such file now and none is left.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("kayvee-disk-{}-{name}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        Place(path)
+    }
+
+    fn spec(&self, size_bytes: impl Into<Option<u64>>) -> Spec {
+        Spec { path: self.0.clone(), size_bytes: size_bytes.into() }
+    }
+
+    fn open(&self, size_bytes: impl Into<Option<u64>>) -> Result<FileDisk, String> {
+        FileDisk::open(&self.spec(size_bytes), Box::new(|| {})).map_err(|error| error.to_string())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn transfer(operation: Operation, at_bytes: u64, byte: u8, len: usize) -> Transfer {
+    let mut buffer = BlockBuffer::zeroed(len).unwrap();
+    buffer.fill(byte);
+    Transfer { token: u64::from(byte), operation, at_bytes, buffer }
+}
+
+fn run(disk: &mut FileDisk, transfer: Transfer) -> Finished {
+    disk.start(transfer).unwrap();
+    disk.wait();
+    disk.finished().unwrap()
+}
+
+const SIZE: u64 = 8 << 20;
+
+/// A log with one record.
+fn format(disk: &mut FileDisk) {
+    let mut log = Log::format(disk, [7; 16]).unwrap();
+    let mut record = log.record(Kind::EFFECTS).unwrap();
+    record.push(b"a record").unwrap();
+    record.commit();
+    log.drive(disk, FlushPolicy::Always, 0);
+    log.close(disk, 0).unwrap();
+}
+
+#[test]
+fn what_is_written_is_read_back_by_the_next_one() {
+    let place = Place::new("written");
+    let woken = Arc::new(AtomicU32::new(0));
+    let counter = Arc::clone(&woken);
+    let wake = Box::new(move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+    let mut disk = FileDisk::open(&place.spec(SIZE), wake).unwrap();
+    assert_eq!(disk.geometry(), kayvee_platform::Geometry { block_bytes: 4096, size_bytes: SIZE, is_read_only: false });
+    for (operation, at) in [(Operation::Write, 1 << 20), (Operation::WriteStable, SIZE - 8192), (Operation::Flush, 0)] {
+        let finished = run(&mut disk, transfer(operation, at, 5, 8192));
+        assert_eq!((finished.token, finished.result), (5, Ok(())));
+    }
+    drop(disk);
+    assert_eq!(woken.load(Ordering::Relaxed), 3);
+    assert_eq!(fs::metadata(&place.0).unwrap().len(), SIZE);
+    let mut disk = FileDisk::open_read_only(&place.0).unwrap();
+    assert!(disk.geometry().is_read_only);
+    assert_eq!(run(&mut disk, transfer(Operation::Read, SIZE - 8192, 0, 8192)).buffer[..], [5; 8192]);
+    assert_eq!(run(&mut disk, transfer(Operation::Read, 2 << 20, 9, 4096)).buffer[..], [0; 4096]);
+    assert_eq!(run(&mut disk, transfer(Operation::Write, 0, 9, 4096)).result, Err(BlockError::Invalid));
+}
+
+#[test]
+fn impossible_transfers_are_refused() {
+    let place = Place::new("impossible");
+    let mut disk = place.open(SIZE).unwrap();
+    for (at, len) in [(SIZE, 4096), (SIZE - 4096, 8192), (512, 4096), (0, 512), (0, 0), (u64::MAX - 4095, 4096)] {
+        assert_eq!(run(&mut disk, transfer(Operation::Write, at, 1, len)).result, Err(BlockError::Invalid));
+    }
+    assert!(disk.finished().is_none());
+    // Nothing is under way, so there is nothing to wait for.
+    disk.wait();
+}
+
+#[test]
+fn many_transfers_end_each_once() {
+    let place = Place::new("many");
+    let mut disk = place.open(SIZE).unwrap();
+    let (mut started, mut ended) = (0u64, vec![]);
+    while ended.len() < 500 {
+        while started < 500 {
+            let at_bytes = started * 4096 % SIZE;
+            let transfer = Transfer { token: started, ..transfer(Operation::Write, at_bytes, started as u8, 4096) };
+            if disk.start(transfer).is_err() {
+                break;
+            }
+            started += 1;
+        }
+        disk.wait();
+        ended.extend(std::iter::from_fn(|| disk.finished()).map(|finished| (finished.token, finished.result)));
+    }
+    ended.sort_by_key(|(token, _)| *token);
+    assert!(ended.iter().zip(0..).all(|((token, result), number)| *token == number && result.is_ok()));
+}
+
+#[test]
+fn a_disk_grows_and_never_shrinks() {
+    let place = Place::new("grows");
+    format(&mut place.open(SIZE).unwrap());
+    assert_eq!(place.open(None).unwrap().geometry().size_bytes, SIZE);
+    assert_eq!(place.open(2 * SIZE).unwrap().geometry().size_bytes, 2 * SIZE);
+    let mut disk = place.open(2 * SIZE).unwrap();
+    let mut records = 0;
+    let visit = &mut |_: Kind, _: &[u8]| -> Result<(), Infallible> {
+        records += 1;
+        Ok(())
+    };
+    let opened = Log::open(&mut disk, visit, &mut |_| {}).unwrap();
+    assert!(opened.grown_bytes > 0);
+    drop(disk);
+    assert_eq!(records, 1);
+    let error = place.open(SIZE).err().unwrap();
+    assert!(error.contains("it has 16 MiB, and cannot be made smaller"), "{error}");
+    assert!(Place::new("small").open(4096).err().unwrap().contains("too few"));
+}
+
+#[test]
+fn a_disk_is_one_program_s() {
+    let place = Place::new("locked");
+    let disk = place.open(SIZE).unwrap();
+    for error in [place.open(None).err(), FileDisk::open_read_only(&place.0).err().map(|error| error.to_string())] {
+        let error = error.expect("it is locked");
+        assert!(error.contains("in use by another program") && error.contains("-locked"), "{error}");
+    }
+    drop(disk);
+    let reader = FileDisk::open_read_only(&place.0).unwrap();
+    assert!(FileDisk::open_read_only(&place.0).is_ok() && place.open(None).is_err());
+    drop(reader);
+    assert!(place.open(None).is_ok());
+}
+
+#[test]
+fn what_is_no_disk_of_kayvee_s_is_left_alone() {
+    let place = Place::new("foreign");
+    // An image of a CD has zeros where a superblock would be.
+    let mut image = vec![0; 1 << 20];
+    image[0x8001..0x8006].copy_from_slice(b"CD001");
+    for bytes in [&b"root:x:0:0:root:/root:/bin/sh\n"[..], &[b'x'; 1 << 20], &image, &[0; 100]] {
+        fs::write(&place.0, bytes).unwrap();
+        for size in [None, Some(SIZE)] {
+            let error = place.open(size).err().unwrap();
+            assert!(error.contains("no log of Kayvee's"), "{error}");
+        }
+        assert_eq!(fs::read(&place.0).unwrap(), bytes);
+    }
+    format(&mut Place::new("other").open(SIZE).unwrap());
+    fs::write(&place.0, vec![0; 1 << 20]).unwrap();
+    assert_eq!(place.open(SIZE).unwrap().geometry().size_bytes, SIZE, "a blank one is taken");
+    assert!(FileDisk::open(&Spec::parse("/dev/null").unwrap(), Box::new(|| {})).is_err());
+    let folder = FileDisk::open(&Spec { path: std::env::temp_dir(), size_bytes: None }, Box::new(|| {}));
+    assert!(folder.err().unwrap().to_string().contains("neither a regular file nor"));
+    assert!(FileDisk::open(&Spec::parse("/nowhere/x").unwrap(), Box::new(|| {})).is_err());
+}
+
+#[test]
+fn a_file_that_was_cut_is_refused() {
+    let place = Place::new("cut");
+    format(&mut place.open(SIZE).unwrap());
+    File::options().write(true).open(&place.0).unwrap().set_len(SIZE / 2).unwrap();
+    let error = place.open(None).err().unwrap();
+    assert!(error.contains("parts of it are gone"), "{error}");
+}
+
+#[test]
+fn what_is_never_written_is_written_ahead_and_nothing_else() {
+    let place = Place::new("ahead");
+    let size = 256 << 20;
+    let mut disk = place.open(size).unwrap();
+    let written = |place: &Place| end_of_data(&File::open(&place.0).unwrap(), size);
+    let at_first = written(&place);
+    if at_first == size {
+        return println!("skipped: the file system does not tell what was written");
+    }
+    assert_eq!(at_first, WRITTEN_BYTES);
+    // In the middle of what lies fresh, as a log that has wrapped might: nothing before it may be touched then.
+    run(&mut disk, transfer(Operation::Write, 100 << 20, 3, 8192));
+    drop(disk);
+    assert!(written(&place) >= (100 << 20) + 8192);
+    let mut disk = place.open(None).unwrap();
+    for step in 0..200 {
+        run(&mut disk, transfer(Operation::Write, (101 << 20) + (step << 19), 4, 4096));
+    }
+    drop(disk);
+    let mut disk = place.open(None).unwrap();
+    assert_eq!(run(&mut disk, transfer(Operation::Read, 100 << 20, 0, 8192)).buffer[..], [3; 8192]);
+    for step in 0..200 {
+        let read = run(&mut disk, transfer(Operation::Read, (101 << 20) + (step << 19), 0, 4096));
+        assert_eq!(read.buffer[..], [4; 4096], "{step}");
+    }
+}
+
+#[test]
+fn a_full_file_system_and_a_failing_file_are_told_apart() {
+    let files = |path: &str| {
+        let open = || File::options().read(true).write(true).open(path).unwrap();
+        Files { plain: open(), stable: Some(open()) }
+    };
+    let mut full = FileDisk::new(files("/dev/full"), SIZE, None, Box::new(|| {})).unwrap();
+    assert_eq!(run(&mut full, transfer(Operation::Write, 0, 1, 4096)).result, Err(BlockError::NoSpace));
+    assert_eq!(run(&mut full, transfer(Operation::WriteStable, 0, 1, 4096)).result, Err(BlockError::NoSpace));
+    let read_only = Files { plain: File::open("/dev/zero").unwrap(), stable: Some(File::open("/dev/zero").unwrap()) };
+    let mut failing = FileDisk::new(read_only, SIZE, None, Box::new(|| {})).unwrap();
+    assert_eq!(run(&mut failing, transfer(Operation::Write, 0, 1, 4096)).result, Err(BlockError::Io));
+    // The file ends before its time.
+    let short = Files { plain: File::open("/dev/null").unwrap(), stable: None };
+    let mut short = FileDisk::new(short, SIZE, None, Box::new(|| {})).unwrap();
+    assert_eq!(run(&mut short, transfer(Operation::Read, 0, 1, 4096)).result, Err(BlockError::Io));
+}
