@@ -246,6 +246,8 @@ pub struct Options {
     pub daemonize: bool,
     /// The working folder (Linux target only); empty for where the process was started.
     pub dir: String,
+    /// The log's disk, `FILE[:SIZE]` (Linux target only); empty for a file with the usual name in `dir`.
+    pub disk: String,
     /// What signals ask for (Linux target only).
     pub shutdown_on_sigint: ShutdownOn,
     pub shutdown_on_sigterm: ShutdownOn,
@@ -366,6 +368,7 @@ impl Default for Options {
             pidfile: String::new(),
             daemonize: false,
             dir: String::new(),
+            disk: String::new(),
             shutdown_on_sigint: ShutdownOn::default(),
             shutdown_on_sigterm: ShutdownOn::default(),
             save: Vec::new(),
