@@ -8,8 +8,10 @@
 pub mod client;
 pub mod conformance;
 pub mod differential;
+pub mod disk;
 pub mod fuzz;
 pub mod in_process;
+pub mod log_model;
 pub mod network;
 pub mod random;
 pub mod stress;

@@ -205,8 +205,9 @@ impl Log {
         if kind == Kind::EFFECTS {
             self.open.is_urgent = true;
         } else {
-            let part_len = self.open.used - record.start;
-            self.compaction.wrote(record.len_before + part_len as u64);
+            // Its first header; those of its later parts are not what the owner has counted.
+            let part_len = self.open.used - record.start - RECORD_HEADER_BYTES;
+            self.compaction.wrote(RECORD_HEADER_BYTES as u64 + record.len_before + part_len as u64);
         }
         self.appended
     }
@@ -258,7 +259,7 @@ impl Log {
         };
         header.emit(&mut self.open.buffer[record.start..self.open.used], self.record_key);
         if is_continued {
-            record.len_before += (self.open.used - record.start) as u64;
+            record.len_before += header.len as u64;
         }
     }
 

@@ -88,9 +88,8 @@ impl Log {
     /// free; [`drive`](Self::drive) does that, and [`compaction_stage`](Self::compaction_stage) tells when.
     pub fn finish_compaction(&mut self) {
         assert!(self.compaction.start.is_some() && self.compaction.finish_at.is_none(), "a compaction runs");
-        self.seal();
+        self.flush_all();
         self.compaction.finish_at = Some(self.next_number - 1);
-        self.request_flush();
     }
 
     /// Gives a compaction up: the log's beginning stays where it is. Of no account for one that is finishing.
@@ -114,7 +113,8 @@ impl Log {
         self.compaction.written_bytes
     }
 
-    /// Tells how many bytes of records a compaction would write now, at the most. So much stays free for it.
+    /// Tells how many bytes of records a compaction would write now, at the most, with
+    /// [`RECORD_HEADER_BYTES`](crate::RECORD_HEADER_BYTES) for each. So much stays free for it.
     pub fn set_live_bytes(&mut self, live_bytes: u64) {
         self.compaction.live_bytes = live_bytes;
     }

@@ -109,9 +109,15 @@ impl Log {
         self.next_call_ns(policy)
     }
 
-    /// Wants everything that was recorded to be stable soon, whatever the policy.
+    /// Wants all effects that were recorded to be stable soon, whatever the policy.
     pub fn request_flush(&mut self) {
-        self.drive.flush_wanted = self.next_number - u64::from(!self.open.has_records());
+        self.drive.flush_wanted = self.next_number - u64::from(!self.open.is_urgent);
+    }
+
+    /// Wants all that was recorded to be stable soon.
+    pub(crate) fn flush_all(&mut self) {
+        self.seal();
+        self.drive.flush_wanted = self.next_number - 1;
     }
 
     /// What keeps records from becoming stable. The log tries again every second, and goes on when that succeeds: what the
@@ -132,7 +138,7 @@ impl Log {
 
     /// Waits until everything that was recorded is stable, or until the device fails.
     pub fn sync(&mut self, device: &mut dyn BlockDevice, monotonic_ns: u64) -> Result<(), LogError> {
-        self.request_flush();
+        self.flush_all();
         // The failure of earlier work is not an answer: this tries once more.
         self.drive.retry_at_ns = 0;
         let failures = self.drive.counters.failures;
@@ -158,16 +164,16 @@ impl Log {
         self.batches.iter().any(|batch| matches!(batch.state, BatchState::Writing | BatchState::WritingStable))
     }
 
-    /// Whether the open batch should be written though it is not full.
+    /// Whether the open batch should be written though it is not full. One without effects waits until it is: so a
+    /// compaction takes no more room than it needs.
     fn batch_is_due(&mut self, policy: FlushPolicy, now_ns: u64) -> bool {
-        if !self.open.has_records() {
+        if !self.open.is_urgent {
             return false;
         }
         let since_ns = *self.open.since_ns.get_or_insert(now_ns);
         if policy == FlushPolicy::Always || self.is_flush_wanted() {
-            let is_wanted = self.open.is_urgent || self.is_flush_wanted();
             // What comes while the device works gathers, and is served by the next flush together.
-            return is_wanted && self.drive.flush_through.is_none() && !self.is_writing();
+            return self.drive.flush_through.is_none() && !self.is_writing();
         }
         now_ns >= since_ns.saturating_add(GATHER_NS)
     }
