@@ -5,7 +5,7 @@
 //! that still finds nothing keeps its place.
 
 use crate::{
-    Context, Error, Origin, Outcome, Store, args,
+    Context, Error, Origin, Outcome, Store, args, durable,
     table::{Categories, Command, Flags},
     transactions::for_each_request,
 };
@@ -26,7 +26,7 @@ pub static COMMANDS: &[Command] = &[
         arity: 4,
         since: "7.2.0",
         summary: "Waits until what the client wrote is on stable storage, here and on so many replicas.",
-        handler: Some(waitaof),
+        handler: Some(durable::waitaof),
         ..WAIT_ROW
     },
 ];
@@ -48,27 +48,6 @@ fn wait(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         return context.block(request.from(0), core::iter::empty(), patience);
     }
     context.reply.integer(0);
-    Ok(())
-}
-
-fn waitaof(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let local = args::integer(&request[1])?;
-    if !(0..=1).contains(&local) {
-        return Err(Error::text("ERR value is out of range, must be between 0 and 1"));
-    }
-    let replicas = args::integer(&request[2])?;
-    if replicas < 0 {
-        return Err(Error::text("ERR value is out of range, must be positive"));
-    }
-    let on_timeout = OnTimeout::Integers([0, 0]);
-    let patience = Patience { kind: None, timeout_ns: timeout_ms(&request[3])?, on_timeout };
-    if local > 0 {
-        return Err(Error::text("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."));
-    }
-    if replicas > 0 {
-        return context.block(request.from(0), core::iter::empty(), patience);
-    }
-    on_timeout.write(&mut context.reply);
     Ok(())
 }
 
@@ -184,7 +163,7 @@ impl Context<'_> {
         patience: Patience,
     ) -> Result<(), Error> {
         match self.origin {
-            Origin::Transaction | Origin::Script => {
+            Origin::Transaction | Origin::Script | Origin::Replay => {
                 patience.on_timeout.write(&mut self.reply);
                 return Ok(());
             }

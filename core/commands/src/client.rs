@@ -540,7 +540,10 @@ impl Store {
     }
 
     /// Whether a client's request has to wait for the end of a pause.
-    pub fn is_held_back(&self, slot: u32, request: Request<'_>) -> bool {
+    pub fn is_held_back(&mut self, slot: u32, request: Request<'_>) -> bool {
+        if self.waits_for_device(slot, request) {
+            return true;
+        }
         let Some(pause) = self.pause.filter(|pause| pause.until_ns > self.now.monotonic_ns) else { return false };
         // What is wrong is told at once.
         let Some(command) = self.command_of(request).filter(|command| command.accepts(request.len())) else {

@@ -13,6 +13,8 @@ pub enum Origin {
     Transaction,
     /// A script calls it.
     Script,
+    /// It had its effect once, and is run again to take that over.
+    Replay,
 }
 
 /// What one command works with.

@@ -191,6 +191,7 @@ fn populate(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             value.resize(size, 0);
         }
         context.db().set(&key, Owned::Text(&value), Expiry::Never, now_ms)?;
+        context.effect(&[b"SET", &key, &value]);
     }
     context.reply.ok();
     Ok(())

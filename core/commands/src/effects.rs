@@ -6,12 +6,21 @@
 //! script stand between `MULTI` and `EXEC`, so that a copy never shows half of it.
 
 use crate::{
-    Context, Store,
+    Context, Origin, Store,
     table::{Command, Flags},
 };
 use alloc::vec::Vec;
 use kayvee_keyspace::Decimal;
 use kayvee_resp::{Request, encode};
+
+/// Who is not told of effects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Untold {
+    /// Who keeps a copy on another machine.
+    pub listeners: bool,
+    #[allow(missing_docs)]
+    pub log: bool,
+}
 
 /// Effects on their way to whoever wants them.
 #[derive(Default)]
@@ -31,8 +40,10 @@ pub struct Effects {
     done: Vec<u8>,
     /// Bytes of whole units so far.
     offset: u64,
-    /// Whether what happens is not to be told.
-    is_muted: bool,
+    /// Who is not to be told of what happens.
+    untold: Untold,
+    /// Whether they are appended to the log.
+    pub(crate) are_logged: bool,
     /// Set when memory ran out and something is missing: the listeners have to begin anew.
     is_broken: bool,
 }
@@ -41,12 +52,22 @@ impl Effects {
     /// Whether anybody wants them.
     #[inline]
     pub fn are_wanted(&self) -> bool {
-        self.listeners > 0 && !self.is_muted
+        self.listeners_want() || self.log_wants()
     }
 
-    /// Lets effects go untold, or be told again.
-    pub(crate) fn mute(&mut self, is_muted: bool) {
-        self.is_muted = is_muted;
+    #[inline]
+    fn listeners_want(&self) -> bool {
+        self.listeners > 0 && !self.untold.listeners
+    }
+
+    #[inline]
+    fn log_wants(&self) -> bool {
+        self.are_logged && !self.untold.log
+    }
+
+    /// Keeps effects from some, or from nobody.
+    pub(crate) fn keep_from(&mut self, untold: Untold) {
+        self.untold = untold;
     }
 
     /// Begins to note effects for one more listener, which needs all data as it is now. The next effect names its
@@ -152,6 +173,9 @@ impl Context<'_> {
         request: Request<'_>,
         run: impl FnOnce(&mut Self) -> R,
     ) -> R {
+        if self.store.durable.walks() {
+            self.write_down_before(command, request);
+        }
         if !self.store.effects.are_wanted() {
             return run(self);
         }
@@ -163,8 +187,14 @@ impl Context<'_> {
         let has_changed = self.store.changes != changes;
         let writes = command.flags.contains(Flags::WRITE);
         if has_changed && writes && !is_told {
-            self.store.effects.push(db, request.from(0));
-            self.store.effects.has_command = true;
+            if self.store.effects.listeners_want() {
+                self.store.effects.push(db, request.from(0));
+                self.store.effects.has_command = true;
+            }
+            if self.store.effects.log_wants() {
+                let is_alone = matches!(self.origin, Origin::Client | Origin::Retry);
+                self.store.log_request(db, command, request, is_alone);
+            }
         }
         result
     }
@@ -182,8 +212,19 @@ impl Store {
 
     /// Notes an effect that no command has: a key that expired, or made room.
     pub(crate) fn effect(&mut self, db: usize, words: &[&[u8]]) {
-        if self.effects.are_wanted() {
+        if self.effects.listeners_want() {
             self.effects.push(db, words.iter().copied());
+        }
+        if self.effects.log_wants() {
+            self.durable.note(db, words);
+        }
+    }
+
+    /// Tells other machines of something that changes no data.
+    pub(crate) fn tell_listeners(&mut self, db: usize, words: &[&[u8]]) {
+        if self.effects.listeners_want() {
+            self.effects.push(db, words.iter().copied());
+            self.effects.has_command = true;
         }
     }
 
@@ -192,6 +233,9 @@ impl Store {
     pub fn end_unit(&mut self) {
         if self.effects.unit_len > 0 {
             self.effects.end_unit();
+        }
+        if self.durable.has_unit() {
+            self.log_unit();
         }
     }
 }

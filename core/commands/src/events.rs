@@ -117,6 +117,15 @@ impl Store {
         }
     }
 
+    /// Whether a database has a key. One that was found expired is told of before anything takes its place.
+    pub(crate) fn is_there(&mut self, db: usize, key: &[u8]) -> bool {
+        let is_there = self.dbs[db].find(key, self.now.unix_ms()).is_some();
+        if self.dbs[db].expired_names.has_any() {
+            self.report_expired(db);
+        }
+        is_there
+    }
+
     /// The same for all databases.
     pub fn report_all_expired(&mut self) {
         if !self.wants_expired_names() {

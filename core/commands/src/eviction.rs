@@ -142,6 +142,10 @@ impl Store {
             None => self.any(scope)?,
         };
         let name = args::copied(self.dbs[db].key(found));
+        match &name {
+            Ok(name) => self.effect(db, &[b"DEL", name]),
+            Err(_) => self.durable.lose("memory for an evicted key's name"),
+        }
         let gone_bytes = self.measure(|store| {
             store.dbs[db].remove(found);
             Some(())

@@ -184,6 +184,13 @@ impl Context<'_> {
         {
             return self.store.reject(command, error).map(|()| None);
         }
+        if self.store.has_log()
+            && self.origin == Origin::Client
+            && (self.writes(command) || command.name == "ping")
+            && let Some(error) = self.store.durable.refusal(&self.store.options, request.bytes_len())
+        {
+            return self.store.reject(command, error).map(|()| None);
+        }
         if self.store.options.min_replicas_to_write > 0 && self.writes(command) {
             const NO_REPLICAS: Error = Error::text("NOREPLICAS Not enough good replicas to write.");
             return self.store.reject(command, NO_REPLICAS).map(|()| None);

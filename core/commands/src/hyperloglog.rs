@@ -194,6 +194,8 @@ fn count_one(context: &mut Context<'_>, key: &[u8]) -> Result<u64, Error> {
     let count = with_bytes(context, found, estimate::count)??;
     let now_ms = context.now_ms();
     registers::keep_count(context.db().resize(key, len, 0, now_ms)?, count);
+    // The count is a part of the value.
+    context.effect(&[b"PFCOUNT", key]);
     let db = context.db_index();
     context.store.changed(db, key);
     Ok(count)

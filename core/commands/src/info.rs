@@ -170,43 +170,58 @@ fn memory(store: &Store, out: &mut Text) {
     line(out, "lazyfreed_objects", store.freed_values() - store.stats.freed_values_before);
 }
 
-/// What has never happened is told as Redis tells it.
 fn persistence(store: &Store, out: &mut Text) {
+    let status = &store.durable.status;
+    let compaction = store.durable.compaction();
+    let now_ns = store.now.monotonic_ns;
+    let result = |succeeded: bool| if succeeded { "ok" } else { "err" };
+    let running_s =
+        compaction.map_or(-1, |compaction| (now_ns.saturating_sub(compaction.started_ns) / 1_000_000_000) as i64);
+    let is_logging = store.has_log() && store.options.appendonly;
+    let log = store.durable.figures();
+    for field in ["loading", "async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"] {
+        line(out, field, 0);
+    }
+    let done_percent = compaction.map_or(0.0, |run| run.keys_written as f64 * 100.0 / run.keys_total.max(1) as f64);
+    line(out, "current_fork_perc", format!("{done_percent:.2}"));
+    line(out, "current_save_keys_processed", compaction.map_or(0, |run| run.keys_written));
+    line(out, "current_save_keys_total", compaction.map_or(0, |run| run.keys_total));
     let saves = &store.saves;
     line(out, "rdb_changes_since_last_save", store.unsaved_changes());
-    line(out, "rdb_bgsave_in_progress", u8::from(saves.is_due()));
+    line(out, "rdb_bgsave_in_progress", u8::from(saves.is_due() || (compaction.is_some() && !is_logging)));
     line(out, "rdb_last_save_time", saves.last_unix_s());
-    line(out, "rdb_last_bgsave_status", if saves.has_failed { "err" } else { "ok" });
+    line(out, "rdb_last_bgsave_status", result(!saves.has_failed));
     line(out, "rdb_last_bgsave_time_sec", saves.took_s.map_or(-1, |took_s| took_s as i64));
+    line(out, "rdb_current_bgsave_time_sec", if is_logging { -1 } else { running_s });
     line(out, "rdb_saves", saves.count);
+    line(out, "rdb_last_cow_size", 0);
     line(out, "rdb_last_load_keys_expired", saves.expired_keys);
     line(out, "rdb_last_load_keys_loaded", saves.loaded_keys);
-    for field in ["aof_last_bgrewrite_status", "aof_last_write_status"] {
-        line(out, field, "ok");
+    line(out, "aof_enabled", u8::from(is_logging));
+    line(out, "aof_rewrite_in_progress", u8::from(compaction.is_some() && is_logging));
+    line(out, "aof_rewrite_scheduled", u8::from(store.durable.is_compacting() && compaction.is_none()));
+    line(out, "aof_last_rewrite_time_sec", status.last_duration_s);
+    line(out, "aof_current_rewrite_time_sec", if is_logging { running_s } else { -1 });
+    line(out, "aof_last_bgrewrite_status", result(status.last_succeeded));
+    line(out, "aof_rewrites", status.succeeded);
+    line(out, "aof_rewrites_consecutive_failures", status.failures_in_a_row);
+    line(out, "aof_last_write_status", result(!store.log_fails()));
+    line(out, "aof_last_cow_size", 0);
+    line(out, "module_fork_in_progress", 0);
+    line(out, "module_fork_last_cow_size", 0);
+    if let Some(log) = log.filter(|_| is_logging) {
+        line(out, "aof_current_size", log.used_bytes);
+        line(out, "aof_base_size", log.base_bytes);
+        line(out, "aof_pending_rewrite", 0);
+        line(out, "aof_buffer_length", 0);
+        line(out, "aof_pending_bio_fsync", u8::from(log.is_behind));
+        line(out, "aof_delayed_fsync", 0);
     }
-    for field in ["rdb_current_bgsave_time_sec", "aof_last_rewrite_time_sec", "aof_current_rewrite_time_sec"] {
-        line(out, field, -1);
-    }
-    for field in [
-        "loading",
-        "async_loading",
-        "current_cow_peak",
-        "current_cow_size",
-        "current_cow_size_age",
-        "current_fork_perc",
-        "current_save_keys_processed",
-        "current_save_keys_total",
-        "rdb_last_cow_size",
-        "aof_enabled",
-        "aof_rewrite_in_progress",
-        "aof_rewrite_scheduled",
-        "aof_rewrites",
-        "aof_rewrites_consecutive_failures",
-        "aof_last_cow_size",
-        "module_fork_in_progress",
-        "module_fork_last_cow_size",
-    ] {
-        line(out, field, 0);
+    if let Some(log) = log {
+        line(out, "kayvee_log_size", log.size_bytes);
+        line(out, "kayvee_log_room", log.room_bytes);
+        line(out, "kayvee_log_flushes", log.flushes);
+        line(out, "kayvee_log_written_bytes", log.written_bytes);
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! An option has a field here if something depends on it. Names of redis.conf that govern what is not there, such as the
 //! parameters of replication, are [kept](Options::kept): checked, shown and written back, so that an existing
-//! configuration file can be used. What would promise something that is not kept, such as `appendonly yes`, is refused.
+//! configuration file can be used. What would promise something that is not kept, such as `cluster-enabled yes`, is refused.
 
 mod rewrite;
 mod table;
@@ -87,6 +87,17 @@ impl LogLevel {
             LogLevel::Warning => log::LevelFilter::Warn,
         }
     }
+}
+
+/// When what was appended to the log is brought to stable storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppendFsync {
+    /// Before anybody is told of it.
+    Always,
+    /// Once a second.
+    EverySecond,
+    /// When the medium likes to.
+    No,
 }
 
 /// Who may do something that could harm: `DEBUG`, or changing protected options.
@@ -198,6 +209,12 @@ pub struct Options {
     pub stream_node_max_bytes: u64,
     pub stream_node_max_entries: u64,
     pub hll_sparse_max_bytes: u64,
+    /// Whether changes are appended to the log, and when they are brought to stable storage.
+    pub appendonly: bool,
+    pub appendfsync: AppendFsync,
+    /// The log is compacted when it is longer by this many percent than after the last time, and has as many bytes.
+    pub auto_aof_rewrite_percentage: u32,
+    pub auto_aof_rewrite_min_size: u64,
     /// Events that are published.
     pub notify_keyspace_events: EventClass,
     /// Microseconds above which a command is kept in the slow log (negative: never), and how many are kept.
@@ -339,6 +356,10 @@ impl Default for Options {
             stream_node_max_bytes: 4096,
             stream_node_max_entries: 100,
             hll_sparse_max_bytes: 3000,
+            appendonly: false,
+            appendfsync: AppendFsync::EverySecond,
+            auto_aof_rewrite_percentage: 100,
+            auto_aof_rewrite_min_size: 64 << 20,
             notify_keyspace_events: EventClass::NONE,
             slowlog_log_slower_than: 10_000,
             slowlog_max_len: 128,
@@ -432,7 +453,7 @@ mod tests {
             &["--port", "--loglevel", "verbose"],
             &["--maxmemory", "12x"],
             &["--maxmemory", "99999999999gb"],
-            &["--appendonly", "yes"],
+            &["--appendonly", "maybe"],
             &["--replicaof", "127.0.0.1", "abc"],
             &["--client-output-buffer-limit", "normal", "1"],
             &["--shutdown-on-sigint"],

@@ -103,7 +103,10 @@ impl Saves {
     }
 }
 
-fn save(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+fn save(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    if context.store.has_log() {
+        return context.save_to_log(request);
+    }
     context.store.need_files()?;
     context.store.save_dump().map_err(|_| Error::text("ERR"))?;
     context.reply.ok();
@@ -116,12 +119,15 @@ fn bgsave(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         (2, Some(how)) if is(how, "schedule") => {}
         _ => return Err(Error::SYNTAX),
     }
+    let in_transaction = context.origin != crate::Origin::Client;
+    if context.store.has_log() {
+        return context.save_to_log_in_background(in_transaction || request.len() == 2);
+    }
     context.store.need_files()?;
     if context.store.saves.is_due {
         return Err(Error::text("ERR Background save already in progress"));
     }
     context.store.saves.is_due = true;
-    let in_transaction = context.origin != crate::Origin::Client;
     context.reply.simple(if in_transaction { "Background saving scheduled" } else { "Background saving started" });
     Ok(())
 }
@@ -160,11 +166,16 @@ impl Store {
             return Err(());
         }
         log::info!("DB saved on disk");
-        self.saves.changes_before = self.changes;
+        self.note_saved(self.changes);
+        Ok(())
+    }
+
+    /// Notes that all data is saved as it was after so many changes.
+    pub(crate) fn note_saved(&mut self, changes: u64) {
+        self.saves.changes_before = changes;
         (self.saves.last_unix_s, self.saves.last_ns) = (self.now.unix_us / 1_000_000, self.now.monotonic_ns);
         self.saves.count += 1;
         self.saves.has_failed = false;
-        Ok(())
     }
 
     fn write_dump(&self, name: &str) -> Result<(), Failure> {
@@ -187,7 +198,9 @@ impl Store {
     /// When the next save point is reached if nothing more changes, in monotonic nanoseconds.
     fn save_point_ns(&self) -> Option<u64> {
         let changes = self.unsaved_changes();
-        if changes == 0 || !self.environment.host.has_files() {
+        // With a log that has every change there is nothing to save.
+        let can_save = if self.has_log() { !self.options.appendonly } else { self.environment.host.has_files() };
+        if changes == 0 || !can_save {
             return None;
         }
         let reached = self.options.save.iter().filter(|(_, least)| changes >= *least);
@@ -212,9 +225,13 @@ impl Store {
         if !core::mem::take(&mut self.saves.is_due) {
             return;
         }
+        self.saves.attempt_ns = now_ns;
+        if self.has_log() {
+            self.save_to_log_soon();
+            return;
+        }
         let clock = self.environment.clock;
         let start_ns = clock.monotonic_ns();
-        self.saves.attempt_ns = now_ns;
         self.saves.has_failed = self.save_dump().is_err();
         self.saves.took_s = Some(clock.monotonic_ns().saturating_sub(start_ns) / SECOND_NS);
     }
@@ -234,6 +251,12 @@ impl Store {
 
     /// Gets ready to end. Returns whether it may: not if what is to be saved cannot be.
     pub fn prepare_shutdown(&mut self, on: ShutdownOn) -> bool {
+        if self.has_log() {
+            let has_points = !self.options.save.is_empty() && !self.options.appendonly;
+            self.save_to_log_at_end(on.save || (has_points && !on.nosave));
+            self.shutdown = Some(0);
+            return true;
+        }
         let has_files = self.environment.host.has_files();
         let saves = on.save || (!on.nosave && !self.options.save.is_empty() && has_files);
         if saves {

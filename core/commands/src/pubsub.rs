@@ -365,7 +365,8 @@ fn unsubscribe_from(context: &mut Context<'_>, request: Request<'_>, scope: Scop
 fn publish(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let receivers = context.store.publish(&request[1], &request[2]);
     // The listeners of a replica hear it as well.
-    context.effect(&[b"PUBLISH", &request[1], &request[2]]);
+    let db = context.db_index();
+    context.store.tell_listeners(db, &[b"PUBLISH", &request[1], &request[2]]);
     context.reply.integer(receivers as i64);
     Ok(())
 }

@@ -424,6 +424,7 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         .host
         .apply(&store.options, &mut options)
         .map_err(|error| failed(error.name.as_bytes(), &error.reason))?;
+    store.check_log_options(&options).map_err(|reason| failed(b"appendonly", &reason))?;
     log::set_max_level(options.loglevel.filter());
     if options.requirepass != store.options.requirepass {
         store.set_default_password(&options.requirepass);
@@ -432,7 +433,9 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         store.sessions.iter_mut().flatten().for_each(|session| session.authenticated = true);
     }
     let shrinks = options.maxmemory != 0 && options.maxmemory != store.options.maxmemory;
+    let was_logging = store.options.appendonly;
     store.options = options;
+    store.apply_log_options(was_logging);
     store.apply_use_policy();
     if shrinks && store.is_full() {
         // The turn's end makes room: nobody has to send a command for that.

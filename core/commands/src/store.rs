@@ -2,6 +2,7 @@ use crate::{
     ClientRef, Session,
     acl::Acl,
     blocking::Waiting,
+    durable::Durable,
     effects::Effects,
     eviction::Pool,
     latency::{Histogram, Latencies},
@@ -223,6 +224,8 @@ pub struct Store {
     pub listeners: Listeners,
     /// What has changed, for whoever keeps a copy.
     pub effects: Effects,
+    /// The log, if there is one.
+    pub(crate) durable: Durable,
     /// The slots of the replicas.
     pub replicas: Vec<u32>,
     /// Which clients keep copies of which keys.
@@ -312,6 +315,7 @@ impl Store {
             blocked_clients: 0,
             listeners: Listeners::default(),
             effects: Effects::default(),
+            durable: Durable::default(),
             replicas: Vec::new(),
             tracking: Trackers::default(),
             saves: Saves::new(now),
@@ -362,6 +366,7 @@ impl Store {
         self.db_changed(first, Some(second));
         self.db_changed(second, Some(first));
         self.dbs.swap(first, second);
+        self.durable.note_swap();
         self.wake_all_waiting(first);
         self.wake_all_waiting(second);
     }
@@ -382,6 +387,7 @@ impl Store {
         let mut db = Db::new(self.hash_key);
         db.keeps_expired = self.pause.is_some();
         db.set_use_policy(self.use_policy());
+        db.begin_walk(self.durable.epoch());
         db
     }
 

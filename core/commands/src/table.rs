@@ -349,6 +349,11 @@ impl Command {
         Some(found)
     }
 
+    /// Whether it may change data, or would be replicated though it writes nothing.
+    pub fn may_change_data(&self) -> bool {
+        self.flags.contains(Flags::WRITE) || self.flags.contains(Flags::MAY_REPLICATE)
+    }
+
     /// Whether a request of `len` arguments has as many as the command takes.
     pub fn accepts(&self, len: usize) -> bool {
         if self.arity < 0 { len >= self.arity.unsigned_abs() as usize } else { len == self.arity as usize }
@@ -397,6 +402,7 @@ pub static FAMILIES: &[&[Command]] = &[
     crate::blocking::COMMANDS,
     crate::topology::COMMANDS,
     crate::replication::COMMANDS,
+    crate::durable::COMMANDS,
     crate::scripting::COMMANDS,
     crate::persistence::COMMANDS,
 ];

@@ -107,6 +107,8 @@ pub struct Db {
     freed_in_slices: u64,
     /// How many places of objects have no members any more, as the database is taken down.
     dismantled_places: usize,
+    /// Where a walk over all keys goes on.
+    pub(crate) walk_cursor: Option<u64>,
 }
 
 /// Members of a value that are freed at once, as it is removed. The rest of a larger one waits for
@@ -129,6 +131,7 @@ impl Db {
             garbage: Vec::new(),
             freed_in_slices: 0,
             dismantled_places: 0,
+            walk_cursor: None,
         }
     }
 
@@ -411,6 +414,9 @@ impl Db {
     /// memory for that.
     pub(crate) fn install(&mut self, hash: u64, old: Option<Ref>, new: Ref) -> Result<(), OutOfMemory> {
         let Db { records, index, volatile, .. } = self;
+        if let Some(old) = old {
+            records.inherit_mark(old, new);
+        }
         let hash_of = |record| records.hash_of(record);
         let was_volatile = old.filter(|&old| records.expires_ms(old).is_some());
         let is_volatile = records.expires_ms(new).is_some();
@@ -458,6 +464,7 @@ impl Db {
     /// Installs a record that has taken over another one's object.
     fn install_moved(&mut self, found: Found, new: Ref) -> Result<(), OutOfMemory> {
         let Db { records, index, volatile, .. } = self;
+        records.inherit_mark(found.record, new);
         let hash_of = |record| records.hash_of(record);
         if records.expires_ms(new).is_some() {
             if let Err(error) = volatile.insert(found.hash, new, hash_of) {

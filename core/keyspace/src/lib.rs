@@ -27,6 +27,7 @@ mod stream;
 mod table;
 mod usage;
 mod value;
+mod walk;
 mod zset;
 
 pub use db::{Db, Expiry, Found, HashKey, Names, Slice};
@@ -38,7 +39,7 @@ pub use kayvee_platform::Decimal;
 pub use list::{List, ListEnd, ListIter, ListView, PartLimit, Parts, Side};
 pub use ordered::Direction;
 pub use packed::{Offset, Packed, PackedRef};
-pub use record::Records;
+pub use record::{Epoch, Records};
 pub use set::{Member, MemberRecord, Set, SetLimits, SetView};
 pub use stream::{BlockLimits, Consumer, EntryRef, Group, Keep, Pending, Stream, StreamId, Trim};
 pub use usage::UsePolicy;

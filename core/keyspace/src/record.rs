@@ -8,7 +8,7 @@
 //!        +----+-----------+---------+-----------+---------------+-----+---------+
 //! ```
 //!
-//! All numbers are little-endian. An integer's value is 8 bytes. What does not fit a record lies in an object of its
+//! All numbers are little-endian. The key's length is 10 bits long; the 6 above it are the [`Epoch`]. An integer's value is 8 bytes. What does not fit a record lies in an object of its
 //! own, whose 32-bit handle is then the value; a key that is too long lies there as well, and the record's own is empty.
 
 use crate::{
@@ -30,6 +30,11 @@ const HANDLE: usize = 4;
 const KEY_LIMIT: usize = RECORD_LIMIT / 2;
 /// Longest string that Redis embeds in its object; `OBJECT ENCODING` shows it.
 pub const INLINE_TEXT_LIMIT: usize = 44;
+
+/// The bits of the key's length that no length needs hold the [`Epoch`].
+const EPOCH_SHIFT: u32 = 10;
+const KEY_LEN_MASK: u16 = (1 << EPOCH_SHIFT) - 1;
+const _: () = assert!(KEY_LIMIT <= KEY_LEN_MASK as usize);
 
 const HAS_EXPIRY: u8 = 1 << 0;
 const IS_INTEGER: u8 = 1 << 1;
@@ -74,14 +79,16 @@ impl Header {
     fn read(bytes: &[u8]) -> Header {
         Header {
             flags: bytes[0],
-            key_len: u16::from_le_bytes([bytes[4], bytes[5]]) as usize,
+            key_len: (u16::from_le_bytes([bytes[4], bytes[5]]) & KEY_LEN_MASK) as usize,
             value_len: u16::from_le_bytes([bytes[6], bytes[7]]) as usize,
         }
     }
 
+    /// Writes all but the epoch.
     fn write(self, bytes: &mut [u8]) {
         bytes[0] = self.flags;
-        bytes[4..6].copy_from_slice(&(self.key_len as u16).to_le_bytes());
+        let epoch = u16::from_le_bytes([bytes[4], bytes[5]]) & !KEY_LEN_MASK;
+        bytes[4..6].copy_from_slice(&(self.key_len as u16 | epoch).to_le_bytes());
         bytes[6..8].copy_from_slice(&(self.value_len as u16).to_le_bytes());
     }
 
@@ -105,9 +112,30 @@ impl Header {
     }
 }
 
+/// Which walks over all keys have been at a key: each record carries the epoch in which it was made or last marked, and
+/// each walk begins another one. Keys that are made during a walk belong to it from the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Epoch(u8);
+
+impl Epoch {
+    /// How many there are, after which they begin anew. A walk that comes to its end leaves all keys in one epoch, so only
+    /// one less than this many walks in a row may be given up.
+    pub const COUNT: u8 = 1 << (u16::BITS - EPOCH_SHIFT);
+
+    /// The one that the next walk begins.
+    pub fn next(self) -> Epoch {
+        Epoch((self.0 + 1) % Epoch::COUNT)
+    }
+
+    fn mark(self) -> u16 {
+        u16::from(self.0) << EPOCH_SHIFT
+    }
+}
+
 /// All records of one database and the objects that belong to them.
 pub struct Records {
     slab: Slab,
+    epoch: Epoch,
     objects: Segmented<ObjectSlot>,
     free_object: u32,
     hash_key: HashKey,
@@ -141,7 +169,7 @@ enum Payload<'a> {
 
 impl Records {
     pub(crate) const fn new(hash_key: HashKey) -> Records {
-        Records { slab: Slab::new(), objects: Segmented::new(), free_object: NO_SLOT, hash_key }
+        Records { slab: Slab::new(), epoch: Epoch(0), objects: Segmented::new(), free_object: NO_SLOT, hash_key }
     }
 
     #[inline]
@@ -222,6 +250,40 @@ impl Records {
 
     pub(crate) fn is_edited(&self, record: Ref) -> bool {
         Header::read(self.slab.bytes(record)).has(IS_EDITED)
+    }
+
+    /// Which epoch new records belong to.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub(crate) fn set_epoch(&mut self, epoch: Epoch) {
+        self.epoch = epoch;
+    }
+
+    /// Whether the record belongs to the present epoch.
+    #[inline]
+    pub(crate) fn is_marked(&self, record: Ref) -> bool {
+        let bytes = self.slab.bytes(record);
+        u16::from_le_bytes([bytes[4], bytes[5]]) & !KEY_LEN_MASK == self.epoch.mark()
+    }
+
+    /// Lets a record belong to the epoch of the one whose place it takes.
+    pub(crate) fn inherit_mark(&mut self, from: Ref, to: Ref) {
+        let bytes = self.slab.bytes(from);
+        let epoch = u16::from_le_bytes([bytes[4], bytes[5]]) & !KEY_LEN_MASK;
+        let bytes = self.slab.bytes_mut(to);
+        let lengths = u16::from_le_bytes([bytes[4], bytes[5]]) & KEY_LEN_MASK | epoch;
+        bytes[4..6].copy_from_slice(&lengths.to_le_bytes());
+    }
+
+    /// Lets the record belong to the present epoch.
+    #[inline]
+    pub(crate) fn mark(&mut self, record: Ref) {
+        let epoch = self.epoch;
+        let bytes = self.slab.bytes_mut(record);
+        let lengths = u16::from_le_bytes([bytes[4], bytes[5]]) & KEY_LEN_MASK | epoch.mark();
+        bytes[4..6].copy_from_slice(&lengths.to_le_bytes());
     }
 
     /// Expiry in milliseconds since 1970.
@@ -580,7 +642,9 @@ impl Records {
     ) -> Result<Ref, OutOfMemory> {
         let header = Header { flags, key_len: key.len(), value_len: payload.len() };
         let record = self.slab.allocate(header.len())?;
+        let epoch = self.epoch;
         let bytes = self.slab.bytes_mut(record);
+        bytes[4..6].copy_from_slice(&epoch.mark().to_le_bytes());
         header.write(bytes);
         bytes[header.key_at()..header.value_at()].copy_from_slice(key);
         bytes[header.value_at()..header.len()].copy_from_slice(payload);

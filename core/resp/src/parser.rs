@@ -140,6 +140,32 @@ impl core::ops::Index<usize> for Request<'_> {
     }
 }
 
+/// Where the arguments lie of a request that was not read by a [`Parser`].
+#[derive(Default)]
+pub struct Places {
+    spans: Vec<Span>,
+}
+
+impl Places {
+    /// Forgets the arguments.
+    pub fn clear(&mut self) {
+        self.spans.clear();
+    }
+
+    /// Adds an argument.
+    pub fn push(&mut self, place: core::ops::Range<usize>) -> Result<(), TryReserveError> {
+        self.spans.try_reserve(1)?;
+        self.spans.push(Span { start: place.start, end: place.end });
+        Ok(())
+    }
+
+    /// The request whose arguments lie in `bytes`, all of them.
+    pub fn request<'a>(&'a self, bytes: &'a [u8]) -> Request<'a> {
+        assert!(self.spans.iter().all(|span| span.start <= span.end && span.end <= bytes.len()));
+        Request { bytes, spans: &self.spans }
+    }
+}
+
 /// How far a call to [`Parser::parse`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {

@@ -1,3 +1,4 @@
+use crate::held::Held;
 use alloc::{
     boxed::Box,
     collections::{TryReserveError, VecDeque},
@@ -5,10 +6,10 @@ use alloc::{
     vec::Vec,
 };
 use kayvee_commands::{
-    ClientType, Close, Environment, Pause, Pending, Session, Store,
+    ClientType, Close, Environment, LogError, Pause, Pending, Session, Store,
     options::{Options, ShutdownOn},
 };
-use kayvee_platform::Now;
+use kayvee_platform::{BlockDevice, Now};
 use kayvee_resp::{Limits, Parser, Progress, Writer};
 
 /// Output capacity that an idle connection may keep.
@@ -83,6 +84,10 @@ struct Connection {
     at_least: usize,
     /// How much of the session's output is sent.
     sent: usize,
+    /// Bytes sent since the connection began.
+    sent_in_all: u64,
+    /// What of the output waits for the log.
+    held: Held,
     /// Whether it is in the ready queue.
     is_ready: bool,
     /// Whether its next request waits for the end of a `CLIENT PAUSE` or of a command that blocks.
@@ -114,6 +119,9 @@ pub struct Engine {
     next_sweep_ns: u64,
     /// The database that active expiry goes on with.
     expire_db: usize,
+    /// Whether replies wait for the log, and the slots of the clients that have some which do.
+    holds_replies: bool,
+    holding: Vec<u32>,
     /// The present second of the monotonic clock, and the lines logged in it about clients that were closed.
     log_second: u64,
     log_lines: u32,
@@ -131,6 +139,8 @@ impl Engine {
             next_cron_ns: now.monotonic_ns,
             next_sweep_ns: now.monotonic_ns,
             expire_db: 0,
+            holds_replies: false,
+            holding: Vec::new(),
             log_second: 0,
             log_lines: 0,
         }
@@ -178,6 +188,8 @@ impl Engine {
             query: Vec::new(),
             at_least: 0,
             sent: 0,
+            sent_in_all: 0,
+            held: Held::default(),
             is_ready: false,
             is_held: false,
         };
@@ -196,6 +208,7 @@ impl Engine {
         self.store.sessions.try_reserve(1)?;
         self.free_slots.try_reserve(slots - self.free_slots.len())?;
         self.store.reserve_touched(slots)?;
+        self.holding.try_reserve(slots.saturating_sub(self.holding.len()))?;
         self.ready.try_reserve(slots.saturating_sub(self.ready.len()))
     }
 
@@ -383,6 +396,9 @@ impl Engine {
             self.store.set_pause(None);
             self.release_held();
         }
+        if self.store.take_device_waits() {
+            self.release_held();
+        }
         if now_ns >= self.next_cron_ns && !self.store.pauses_cron {
             let again = self.expire_round();
             let period_ns = if again { EXPIRE_AGAIN_NS } else { SECOND_NS / u64::from(self.store.options.hz) };
@@ -412,8 +428,22 @@ impl Engine {
         // Expiry and eviction have effects of their own.
         self.store.report_all_expired();
         self.store.end_unit();
+        self.store.compact_slice();
         self.store.feed_replicas();
         self.serve_touched();
+    }
+
+    /// Opens the log on a device, or makes one there if it is blank, and takes over what it holds: before the first client
+    /// is served. On an error the device is as it was, and the store is good for nothing.
+    pub fn open_log(&mut self, device: &mut dyn BlockDevice) -> Result<(), LogError> {
+        self.store.open_log(device)?;
+        self.holds_replies = self.store.replies_wait();
+        Ok(())
+    }
+
+    /// Writes all data to the log and waits until it is on stable storage, when there are no clients to serve.
+    pub fn write_all(&mut self, device: &mut dyn BlockDevice) -> Result<(), LogError> {
+        self.store.write_all(device)
     }
 
     /// Goes on with clients that a command of another one has unblocked or written to.
@@ -589,16 +619,96 @@ impl Engine {
             if let Some(connection) = self.connections[client.0 as usize].as_deref_mut() {
                 // One that was reconnected in the same slot since then is named once more, which does no harm.
                 connection.is_ready = false;
+                if self.holds_replies {
+                    self.hold(client.0);
+                }
                 return Some(client);
             }
         }
+    }
+
+    /// Lets what a client has been told in this turn wait until it is on stable storage.
+    fn hold(&mut self, slot: u32) {
+        let (Some(connection), Some(session)) =
+            (self.connections[slot as usize].as_deref_mut(), self.store.sessions[slot as usize].as_deref())
+        else {
+            return;
+        };
+        let end = connection.sent_in_all + (session.output.len() - connection.sent) as u64;
+        if connection.held.hold(end, self.store.appended(), self.store.stable()) {
+            self.holding.push(slot);
+        }
+    }
+
+    /// Hands what is due to the log's device and takes what it has finished: once a turn between
+    /// [`end_turn`](Self::end_turn) and [`next_ready`](Self::next_ready). Without a log it does nothing.
+    pub fn drive_log(&mut self, device: &mut dyn BlockDevice) {
+        self.store.drive_log(device);
+        if self.store.replies_wait() != self.holds_replies {
+            self.change_holding();
+        }
+        if !self.holding.is_empty() {
+            self.release();
+        }
+        // Those who have waited for the log are answered.
+        self.serve_touched();
+    }
+
+    /// Begins or ends to let replies wait. What was written before may leave, unless it tells of what may never become
+    /// stable: such a client is disconnected instead.
+    #[cold]
+    fn change_holding(&mut self) {
+        let is_lost = self.holds_replies && self.store.log_fails();
+        self.holds_replies = !self.holds_replies;
+        self.holding.clear();
+        for slot in 0..self.connections.len() as u32 {
+            let (Some(connection), Some(session)) =
+                (self.connections[slot as usize].as_deref_mut(), self.store.sessions[slot as usize].as_deref_mut())
+            else {
+                continue;
+            };
+            let end = connection.sent_in_all + (session.output.len() - connection.sent) as u64;
+            let has_more = end > connection.held.released();
+            connection.held.release_all(end);
+            if is_lost && has_more {
+                session.close = Some(Close::Now);
+                (session.output, connection.sent) = (Vec::new(), 0);
+            }
+            if has_more {
+                self.mark_ready(ClientId(slot));
+            }
+        }
+    }
+
+    /// Lets leave what has become stable.
+    fn release(&mut self) {
+        let stable = self.store.stable();
+        let mut holding = core::mem::take(&mut self.holding);
+        holding.retain(|&slot| {
+            let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return false };
+            let has_more = connection.held.release(stable);
+            let waits = connection.held.is_waiting();
+            if has_more {
+                self.mark_ready(ClientId(slot));
+            }
+            waits
+        });
+        self.holding = holding;
     }
 
     /// Bytes waiting to be sent to a client, in order.
     pub fn output(&self, client: ClientId) -> &[u8] {
         let slot = client.0 as usize;
         match (self.store.sessions.get(slot), self.connections.get(slot)) {
-            (Some(Some(session)), Some(Some(connection))) => &session.output[connection.sent..],
+            (Some(Some(session)), Some(Some(connection))) => {
+                let unsent = &session.output[connection.sent..];
+                if self.holds_replies {
+                    let released = connection.held.released().saturating_sub(connection.sent_in_all);
+                    &unsent[..(released as usize).min(unsent.len())]
+                } else {
+                    unsent
+                }
+            }
             _ => &[],
         }
     }
@@ -612,6 +722,7 @@ impl Engine {
             return;
         };
         connection.sent += len;
+        connection.sent_in_all += len as u64;
         if let Some(replica) = &mut session.replica {
             replica.dump_bytes = replica.dump_bytes.saturating_sub(len);
         }
@@ -637,6 +748,8 @@ impl Engine {
         match (self.store.sessions.get(slot), self.connections.get(slot)) {
             (Some(Some(session)), Some(Some(connection))) => match session.close {
                 Some(Close::Now) => Fate::CloseNow,
+                // What waits for the log is output as well.
+                Some(Close::AfterOutput) if self.holds_replies && connection.held.is_waiting() => Fate::Paused,
                 Some(Close::AfterOutput) => Fate::CloseAfterOutput,
                 // One that waits is read on, or its end would not be seen.
                 None if connection.is_held && !session.is_waiting() => Fate::Paused,
@@ -665,12 +778,16 @@ impl Engine {
         // A script that was put aside goes on at once.
         let script = store.scripting_is_busy().then_some(store.now.monotonic_ns);
         let save = if store.pauses_cron { None } else { store.next_save_ns() };
-        [cron, sweep, pause, wait, garbage, script, save].into_iter().flatten().min()
+        let log = store.log_deadline_ns();
+        [cron, sweep, pause, wait, garbage, script, save, log].into_iter().flatten().min()
     }
 
     /// A shutdown that a client has asked for. The target sends the output that is left, then ends.
     pub fn shutdown(&self) -> Option<Shutdown> {
-        self.store.shutdown.filter(|_| !self.store.pauses_cron).map(|status| Shutdown { status })
+        self.store
+            .shutdown
+            .filter(|_| !self.store.pauses_cron && self.store.log_is_settled())
+            .map(|status| Shutdown { status })
     }
 
     /// Asks for a clean shutdown from outside, as a signal does. It fails if what is to be saved cannot be.

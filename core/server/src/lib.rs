@@ -9,11 +9,12 @@
 //! for each readable client:    engine.receive(client, bytes)
 //! for each connection that is gone: engine.disconnect(client)
 //! engine.end_turn()            -> a slice of background work
+//! engine.drive_log(device)     -> if there is a disk; its wake-ups begin a turn as well
 //! while let Some(client) = engine.next_ready():
 //!     send engine.output(client), report engine.sent(client, n), then obey engine.fate(client)
 //! ```
 //!
-//! Replies leave only after `end_turn`, which is where they will wait for the durable log. The engine never blocks and
+//! Replies leave only after `end_turn` and, with `appendfsync always`, when what they tell is on stable storage. The engine never blocks and
 //! never knows what carries its bytes. It depends on the command families and the keyspace, never on `kayvee-net`.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -22,7 +23,8 @@ extern crate alloc;
 
 pub mod boot;
 mod engine;
+mod held;
 
 pub use engine::{ClientId, Engine, Fate, Peer, Refusal, Shutdown};
 pub use kayvee_commands::options::{OptionError, Options, REDIS_SAVE_POINTS, ShutdownOn};
-pub use kayvee_commands::{Environment, Host, NoHost, ReadFile, WriteFile};
+pub use kayvee_commands::{Environment, Host, LogError, NoHost, ReadFile, WriteFile};

@@ -111,7 +111,7 @@ pub fn copy(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     }
     let now_ms = context.now_ms();
     let found = context.find_touched(from);
-    let found = found.filter(|_| replaces || context.store.dbs[to_db].find(to, now_ms).is_none());
+    let found = found.filter(|_| replaces || !context.store.is_there(to_db, to));
     if let Some(found) = found {
         if context.db().bytes_of(found) as u64 > context.store.data_room_bytes() {
             return Err(Error::OUT_OF_MEMORY);
@@ -134,9 +134,9 @@ pub fn move_to_db(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     }
     let now_ms = context.now_ms();
     let found = context.find_touched(&request[1]);
-    let [from, to] = context.store.dbs.get_disjoint_mut([from_db, to_db]).expect("both are there and differ");
-    let found = found.filter(|_| to.find(&request[1], now_ms).is_none());
+    let found = found.filter(|_| !context.store.is_there(to_db, &request[1]));
     if let Some(found) = found {
+        let [from, to] = context.store.dbs.get_disjoint_mut([from_db, to_db]).expect("both are there and differ");
         from.move_to(found, to, now_ms)?;
         for (db, event) in [(from_db, "move_from"), (to_db, "move_to")] {
             context.store.changed(db, &request[1]);

@@ -1,7 +1,7 @@
 //! The table of options.
 
 use super::{
-    Allowed, ClientsMemory, LogLevel, MAX_CLIENTS_LIMIT, MaxmemoryPolicy, Options,
+    Allowed, AppendFsync, ClientsMemory, LogLevel, MAX_CLIENTS_LIMIT, MaxmemoryPolicy, Options,
     value::{
         self, clients_memory, integer_in, memory_in, octal_in, one_of, percentiles, shutdown_on, shutdown_on_text,
         text, yes_no, yes_or_no,
@@ -21,7 +21,6 @@ const ADDRESSES_LIMIT: usize = 16;
 /// The bounds of `hz`, into which other numbers are moved.
 const HZ_RANGE: (i64, i64) = (1, 500);
 
-const NO_LOG: &str = "Kayvee does not persist data yet";
 const NO_CLUSTER: &str = "Kayvee is no member of clusters yet";
 const NO_DEFRAGMENTATION: &str = "Active defragmentation cannot be enabled: Kayvee does not need it";
 
@@ -181,6 +180,9 @@ const LEVELS: &[(&str, LogLevel)] = &[
     ("warning", LogLevel::Warning),
 ];
 
+const FSYNC: &[(&str, AppendFsync)] =
+    &[("everysec", AppendFsync::EverySecond), ("always", AppendFsync::Always), ("no", AppendFsync::No)];
+
 const ALLOWED: &[(&str, Allowed)] = &[("no", Allowed::No), ("yes", Allowed::Yes), ("local", Allowed::Local)];
 const CHANNELS: &[(&str, bool)] = &[("allchannels", true), ("resetchannels", false)];
 
@@ -324,10 +326,10 @@ pub static OPTIONS: &[OptionSpec] = &[
     row("aof_rewrite_cpulist", AT_START, kept(Kind::Text, "")),
     row("appenddirname", AT_START, kept(Kind::FileName("dirname"), "appendonlydir")),
     row("appendfilename", AT_START, kept(Kind::FileName("filename"), "appendonly.aof")),
-    row("appendfsync", NONE, kept(Kind::Choice(&["everysec", "always", "no"]), "everysec")),
-    row("appendonly", NONE, kept(Kind::Only("no", NO_LOG), "no")),
-    row("auto-aof-rewrite-min-size", MEMORY, kept(Kind::Memory(0), "67108864")),
-    row("auto-aof-rewrite-percentage", NONE, kept(Kind::Integer(0, i32::MAX as i64), "100")),
+    row("appendfsync", NONE, choice!(appendfsync, FSYNC)),
+    row("appendonly", NONE, switch!(appendonly)),
+    row("auto-aof-rewrite-min-size", MEMORY, memory!(auto_aof_rewrite_min_size, 0..=i64::MAX as u64)),
+    row("auto-aof-rewrite-percentage", NONE, number!(auto_aof_rewrite_percentage, 0..=i32::MAX as i64)),
     row("bgsave_cpulist", AT_START, kept(Kind::Text, "")),
     row("bind", LISTS, BIND),
     row("bind-source-addr", NONE, kept(Kind::Text, "")),

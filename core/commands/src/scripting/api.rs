@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     Context, Error, Origin,
+    effects::Untold,
     server::REDIS_VERSION,
     table::{Command, Flags},
 };
@@ -47,9 +48,16 @@ pub const REGISTER_FUNCTION: u32 = 14;
 
 const LOG_LEVELS: [&str; 4] = ["LOG_DEBUG", "LOG_VERBOSE", "LOG_NOTICE", "LOG_WARNING"];
 const REPL_NONE: i64 = 0;
-const REPL_ALL: i64 = 3;
-const REPL_FLAGS: [(&str, i64); 5] =
-    [("REPL_NONE", REPL_NONE), ("REPL_AOF", 1), ("REPL_SLAVE", 2), ("REPL_REPLICA", 2), ("REPL_ALL", REPL_ALL)];
+const REPL_AOF: i64 = 1;
+const REPL_REPLICA: i64 = 2;
+const REPL_ALL: i64 = REPL_AOF | REPL_REPLICA;
+const REPL_FLAGS: [(&str, i64); 5] = [
+    ("REPL_NONE", REPL_NONE),
+    ("REPL_AOF", REPL_AOF),
+    ("REPL_SLAVE", REPL_REPLICA),
+    ("REPL_REPLICA", REPL_REPLICA),
+    ("REPL_ALL", REPL_ALL),
+];
 
 /// Adds `redis` to a machine's globals, and protects them all.
 pub fn install(machine: &mut Machine) -> Result<(), Raise> {
@@ -120,7 +128,7 @@ pub fn call(context: &mut Context<'_>, running: &mut Running, number: u32) {
             }
         }
         SETRESP => setresp(running),
-        SET_REPL => set_repl(context, running),
+        SET_REPL => set_repl(running),
         ACL_CHECK_CMD => acl_check_cmd(context, running),
         other => common(&mut running.machine, other),
     };
@@ -279,6 +287,12 @@ fn admit(context: &mut Context<'_>, running: &Running, request: Request<'_>) -> 
     if running.is_readonly && (writes || command.flags.contains(Flags::MAY_REPLICATE)) {
         return refused(context, Error::text("ERR Write commands are not allowed from read-only scripts."));
     }
+    if writes
+        && !running.has_written
+        && let Some(error) = context.store.durable.refusal(&context.store.options, request.bytes_len())
+    {
+        return refused(context, error);
+    }
     if writes && context.store.options.min_replicas_to_write > 0 {
         return refused(context, NO_REPLICAS);
     }
@@ -300,14 +314,14 @@ fn execute(
     let slot = context.slot;
     let caller_db = core::mem::replace(&mut context.session().db, running.db);
     let changes = context.store.changes;
-    context.store.effects.mute(!running.is_replicated);
+    context.store.effects.keep_from(running.untold);
     let mut called = Context::new(context.store, Writer::new(replies, running.protocol), slot, Origin::Script);
     called.call(command, request);
     if called.reply.failed() {
         called.reply.truncate(0);
         called.reply.error(&Error::OUT_OF_MEMORY.0);
     }
-    context.store.effects.mute(false);
+    context.store.effects.keep_from(Untold::default());
     running.has_written |= command.flags.contains(Flags::WRITE) || context.store.changes != changes;
     running.db = core::mem::replace(&mut context.session().db, caller_db);
 }
@@ -384,7 +398,7 @@ fn setresp(running: &mut Running) -> Result<Value, Raise> {
     Ok(Value::Nil)
 }
 
-fn set_repl(context: &mut Context<'_>, running: &mut Running) -> Result<Value, Raise> {
+fn set_repl(running: &mut Running) -> Result<Value, Raise> {
     let machine = &mut running.machine;
     let [value] = machine.arguments() else {
         return Err(raised(machine, b"ERR redis.set_repl() requires two arguments."));
@@ -396,9 +410,7 @@ fn set_repl(context: &mut Context<'_>, running: &mut Running) -> Result<Value, R
             b"ERR Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.",
         ));
     }
-    let _ = context;
-    // There is one stream of effects for all who keep a copy.
-    running.is_replicated = flags == REPL_ALL;
+    running.untold = Untold { log: flags & REPL_AOF == 0, listeners: flags & REPL_REPLICA == 0 };
     Ok(Value::Nil)
 }
 

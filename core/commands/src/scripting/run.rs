@@ -1,7 +1,7 @@
 //! Running a script: slice by slice, with what it calls in between.
 
 use super::{Name, ScriptFlags, api, convert};
-use crate::{Context, Error, Origin, Outcome, Store, error::c_text, transactions::for_each_request};
+use crate::{Context, Error, Origin, Outcome, Store, effects::Untold, error::c_text, transactions::for_each_request};
 use alloc::{boxed::Box, format, vec::Vec};
 use kayvee_lua::{Event, Failure, Machine, Raise, Value};
 use kayvee_platform::Now;
@@ -41,8 +41,8 @@ pub struct Running {
     pub(super) protocol: Protocol,
     /// Its database, which `SELECT` changes for the script only.
     pub(super) db: usize,
-    /// Whether its effects are told.
-    pub(super) is_replicated: bool,
+    /// Who is not told of its effects.
+    pub(super) untold: Untold,
     started_ns: u64,
     /// The time that the script sees: it stands still.
     now: Now,
@@ -88,6 +88,11 @@ pub(super) fn check_flags(context: &Context<'_>, flags: ScriptFlags, is_readonly
     if is_readonly && !flags.no_writes {
         return Err(Error::text("ERR Can not execute a script with write flag using *_ro command."));
     }
+    if !flags.no_writes
+        && let Some(error) = context.store.durable.refusal(&context.store.options, 0)
+    {
+        return Err(error);
+    }
     if !flags.no_writes && context.store.options.min_replicas_to_write > 0 {
         return Err(NO_REPLICAS);
     }
@@ -117,7 +122,7 @@ pub(super) fn start(context: &mut Context<'_>, request: Request<'_>, call: Call<
         has_written: false,
         protocol: Protocol::Resp2,
         db: store.sessions[context.slot as usize].as_ref().map_or(0, |session| session.db),
-        is_replicated: true,
+        untold: Untold::default(),
         started_ns: store.environment.clock.monotonic_ns(),
         now: store.now,
         request: words,

@@ -1,6 +1,8 @@
 //! The engine as a target drives it.
 
 mod bench;
+mod disk;
+mod durable;
 mod scripts;
 mod turns;
 mod waiting;

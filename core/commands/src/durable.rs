@@ -1,0 +1,125 @@
+//! The persistent log: every effect is appended to it, and all data comes back from it at start.
+//!
+//! One unit of what happens (a command, a transaction, a script) is one record. A compaction walks over all keys while
+//! clients are served and writes each of them down in the same log, so that what lies before it is needed no more. One
+//! rule makes that right: before a command uses a key that the walk has not been at, that key is written down. What is
+//! replayed is then at each record the true data, less the keys that are not written yet.
+
+mod append;
+mod commands;
+mod compaction;
+mod drive;
+mod replay;
+mod status;
+mod unit;
+mod waits;
+
+pub use commands::COMMANDS;
+pub(crate) use commands::waitaof;
+pub(crate) use compaction::{Compaction, Starts};
+pub use replay::LogError;
+pub(crate) use waits::Until;
+
+use alloc::vec::Vec;
+use kayvee_keyspace::{Epoch, Found};
+use kayvee_log::{Kind, Log, Sequence};
+use kayvee_rdb::{Compression, Writer};
+
+/// A place from which on the log says nothing unless it begins there: some effects before it are missing.
+const GAP: Kind = Kind::new(2);
+
+/// The log, and what is on its way to it.
+pub struct Durable {
+    log: Option<Log>,
+    /// The effects of what is running now, and the database that the last one was about.
+    unit: append::Gathered,
+    unit_db: usize,
+    /// Whether databases have changed places in this unit: what is written down then has to stand in it.
+    unit_swaps: bool,
+    /// The time that the last record names, in milliseconds since 1970.
+    last_ms: u64,
+    /// The last record with effects, which a reply may have to wait for.
+    last_effects: Sequence,
+    /// Whether the log from its beginning on is all data. Otherwise only a compaction can make it so.
+    is_whole: bool,
+    /// Whether something is missing, so that nothing that follows is of use before a compaction begins.
+    is_broken: bool,
+    /// Whether something was missing, so that nothing may be promised before a compaction has ended.
+    refuses: bool,
+    /// Whether changes wait because the device has more than enough to do.
+    is_congested: bool,
+    /// Whether requests wait for that.
+    holds_back: bool,
+    /// When the log wants to be driven next.
+    due_ns: Option<u64>,
+    /// A compaction that walks, or that waits until what it has written is on stable storage; and whether one is wanted.
+    walk: Option<Compaction>,
+    finishing: Option<Compaction>,
+    is_wanted: bool,
+    /// When one may begin that nobody has asked for.
+    again_after_ns: u64,
+    /// Bytes of the log when the last one had ended, and those that the next one will write, at the most.
+    base_bytes: u64,
+    live_bytes: u64,
+    epoch: Epoch,
+    /// How many compactions in a row were given up.
+    abandoned: u8,
+    /// For values that are written down, and for keys of the walk.
+    writer: Writer,
+    keys: Vec<Found>,
+    pub(crate) status: status::Status,
+    /// Whether the end waits for a compaction.
+    pub(crate) saves_at_end: bool,
+    /// Clients that wait for the log.
+    waiters: Vec<waits::Waiter>,
+}
+
+impl Default for Durable {
+    fn default() -> Durable {
+        Durable {
+            log: None,
+            unit: append::Gathered::default(),
+            unit_db: 0,
+            unit_swaps: false,
+            last_ms: 0,
+            last_effects: 0,
+            is_whole: false,
+            is_broken: false,
+            refuses: false,
+            is_congested: false,
+            holds_back: false,
+            due_ns: None,
+            walk: None,
+            finishing: None,
+            is_wanted: false,
+            again_after_ns: 0,
+            base_bytes: 0,
+            live_bytes: 0,
+            epoch: Epoch::default(),
+            abandoned: 0,
+            writer: Writer::new(Compression::Off),
+            keys: Vec::new(),
+            status: status::Status::default(),
+            saves_at_end: false,
+            waiters: Vec::new(),
+        }
+    }
+}
+
+impl Durable {
+    /// Whether there is a log.
+    pub fn is_open(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Whether a walk goes over all keys, so that what changes has to be written down before.
+    #[inline]
+    pub(crate) fn walks(&self) -> bool {
+        self.walk.is_some()
+    }
+
+    /// The epoch of the last walk.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+}

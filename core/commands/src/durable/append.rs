@@ -1,0 +1,278 @@
+//! From effects to records.
+
+use super::{
+    Durable,
+    unit::{self, Head, Sink},
+};
+use crate::{Context, Store, args, dump, table::Command};
+use alloc::vec::Vec;
+use kayvee_keyspace::{Db, Found, Kind as ValueKind};
+use kayvee_log::{Kind, Log, RecordError};
+use kayvee_rdb::{Compression, Dialect, Writer};
+use kayvee_resp::Request;
+
+/// Room that the effects of one unit keep for the next.
+const KEPT_UNIT_BYTES: usize = 64 << 10;
+
+/// A record that is being written.
+struct Writing<'a> {
+    log: &'a mut Log,
+    result: Result<(), RecordError>,
+}
+
+impl Sink for Writing<'_> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        if self.result.is_ok() {
+            self.result = self.log.push(bytes);
+        }
+    }
+}
+
+/// Items of a record, in memory.
+#[derive(Default)]
+pub(super) struct Gathered {
+    bytes: Vec<u8>,
+    is_short: bool,
+}
+
+impl Sink for Gathered {
+    fn put(&mut self, bytes: &[u8]) {
+        match self.bytes.try_reserve(bytes.len()) {
+            Ok(()) => self.bytes.extend_from_slice(bytes),
+            Err(_) => self.is_short = true,
+        }
+    }
+}
+
+impl Gathered {
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub fn bytes(&self) -> Result<&[u8], RecordError> {
+        if self.is_short { Err(RecordError::OutOfMemory) } else { Ok(&self.bytes) }
+    }
+
+    /// Forgets all, and keeps a little room for what comes.
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT_UNIT_BYTES);
+        self.is_short = false;
+    }
+}
+
+impl Durable {
+    /// Appends a record of what `write` writes.
+    #[inline]
+    fn append(&mut self, kind: Kind, now_ms: u64, write: impl FnOnce(&mut Writing<'_>)) -> Result<(), RecordError> {
+        let Some(log) = self.log.as_mut().filter(|_| !self.is_broken) else { return Ok(()) };
+        log.begin_record(kind)?;
+        let mut writing = Writing { log, result: Ok(()) };
+        if now_ms != self.last_ms {
+            unit::write_time(&mut writing, now_ms);
+        }
+        write(&mut writing);
+        match writing.result {
+            Ok(()) => {
+                self.last_ms = now_ms;
+                let sequence = log.commit_record();
+                if kind == Kind::EFFECTS {
+                    self.last_effects = sequence;
+                }
+                Ok(())
+            }
+            Err(error) => {
+                log.abandon_record();
+                Err(error)
+            }
+        }
+    }
+
+    /// Appends a record that lies in memory.
+    pub(super) fn append_bytes(&mut self, kind: Kind, now_ms: u64, bytes: &[u8]) -> Result<(), RecordError> {
+        self.append(kind, now_ms, |writing| writing.put(bytes))
+    }
+
+    /// Notes an effect that belongs to the unit that is running.
+    pub(crate) fn note(&mut self, db: usize, words: &[&[u8]]) {
+        let [name, rest @ ..] = words else { return };
+        self.gather(db, |sink| unit::write_command(sink, name, rest.iter().copied()));
+    }
+
+    fn gather(&mut self, db: usize, write: impl FnOnce(&mut Gathered)) {
+        if db != self.unit_db {
+            unit::write_database(&mut self.unit, db);
+            self.unit_db = db;
+        }
+        write(&mut self.unit);
+    }
+
+    /// Notes that databases change places.
+    pub(crate) fn note_swap(&mut self) {
+        self.unit_swaps = self.walk.is_some();
+    }
+
+    /// Whether something has happened that is no record yet.
+    #[inline]
+    pub(crate) fn has_unit(&self) -> bool {
+        !self.unit.is_empty()
+    }
+
+    /// Notes that an effect could not be kept. Nothing that follows can be relied upon until all is written anew.
+    #[cold]
+    pub(crate) fn lose(&mut self, why: impl core::fmt::Display) {
+        if self.log.is_some() && !self.is_broken {
+            log::error!("the log has lost what has changed, and is written anew: {why}");
+            (self.is_broken, self.is_whole, self.refuses) = (true, false, true);
+            self.spoil();
+        }
+    }
+}
+
+impl Store {
+    /// Appends a request that is its own effect: as a record of its own if it `is_alone`.
+    #[inline]
+    pub(crate) fn log_request(&mut self, db: usize, command: &'static Command, request: Request<'_>, is_alone: bool) {
+        let name = self.original_name(command, request).as_bytes();
+        if !is_alone || self.durable.has_unit() {
+            return self.durable.gather(db, |sink| unit::write_command(sink, name, request.from(1)));
+        }
+        let appended = self.durable.append(Kind::EFFECTS, self.now.unix_ms(), |writing| {
+            if db != 0 {
+                unit::write_database(writing, db);
+            }
+            unit::write_command(writing, name, request.from(1));
+        });
+        if let Err(error) = appended {
+            self.durable.lose(error);
+        }
+    }
+
+    /// What a request's first word is without `rename-command`.
+    #[inline]
+    fn original_name(&self, command: &'static Command, request: Request<'_>) -> &'static str {
+        if args::is(&request[0], command.name) {
+            return command.name;
+        }
+        self.commands.find(&request[0]).map_or(command.name, |container| container.name)
+    }
+
+    /// Makes a record of what is running.
+    pub(crate) fn log_unit(&mut self) {
+        let now_ms = self.now.unix_ms();
+        let durable = &mut self.durable;
+        let mut unit = core::mem::take(&mut durable.unit);
+        (durable.unit_db, durable.unit_swaps) = (0, false);
+        let appended = unit.bytes().and_then(|bytes| durable.append_bytes(Kind::EFFECTS, now_ms, bytes));
+        if let Err(error) = appended {
+            durable.lose(error);
+        }
+        unit.clear();
+        durable.unit = unit;
+    }
+
+    /// Writes a key down. Returns whether that was possible.
+    pub(super) fn write_down(&mut self, db: usize, found: Found) -> Result<(), RecordError> {
+        let now_ms = self.now.unix_ms();
+        self.prepare_value(db, found)?;
+        let Store { durable, dbs, .. } = self;
+        let writer = core::mem::replace(&mut durable.writer, Writer::new(Compression::Off));
+        let appended = if durable.unit_swaps {
+            durable.gather(db, |sink| write_state(sink, &dbs[db], found, &writer));
+            Ok(())
+        } else {
+            durable.append(Kind::STATE, now_ms, |writing| {
+                if db != 0 {
+                    unit::write_database(writing, db);
+                }
+                write_state(writing, &dbs[db], found, &writer);
+            })
+        };
+        durable.writer = writer;
+        appended?;
+        dbs[db].mark(found);
+        durable.note_written_down();
+        Ok(())
+    }
+
+    /// Puts a value that is no string into the form in which it is written down.
+    fn prepare_value(&mut self, db: usize, found: Found) -> Result<(), RecordError> {
+        if self.dbs[db].kind(found) == ValueKind::String {
+            return Ok(());
+        }
+        let mut writer = core::mem::replace(&mut self.durable.writer, Writer::new(Compression::Off));
+        writer.clear();
+        let written = dump::write_value(self, db, found, &mut writer, Dialect::Redis72);
+        self.durable.writer = writer;
+        written.map_err(|_| RecordError::OutOfMemory)?;
+        self.durable.writer.so_far().map(drop).map_err(|_| RecordError::OutOfMemory)
+    }
+
+    /// Writes down the keys of one bucket of a walk in one record.
+    pub(super) fn write_down_all(&mut self, db: usize, keys: &[Found]) -> Result<(), RecordError> {
+        let are_strings = keys.iter().all(|&found| self.dbs[db].kind(found) == ValueKind::String);
+        if !are_strings {
+            return keys.iter().try_for_each(|&found| self.write_down(db, found));
+        }
+        let now_ms = self.now.unix_ms();
+        let Store { durable, dbs, .. } = self;
+        durable.append(Kind::STATE, now_ms, |writing| {
+            if db != 0 {
+                unit::write_database(writing, db);
+            }
+            for &found in keys {
+                unit::write_string(writing, head(&dbs[db], found), dbs[db].value(found));
+            }
+        })?;
+        for &found in keys {
+            dbs[db].mark(found);
+            durable.note_written_down();
+        }
+        Ok(())
+    }
+}
+
+fn head(db: &Db, found: Found) -> Head<'_> {
+    Head { key: db.key(found), expires_ms: db.expires_ms(found), used: db.use_field(found) }
+}
+
+fn write_state(sink: &mut impl Sink, db: &Db, found: Found, writer: &Writer) {
+    match db.kind(found) {
+        ValueKind::String => unit::write_string(sink, head(db, found), db.value(found)),
+        _ => unit::write_value(sink, head(db, found), writer.so_far().unwrap_or_default()),
+    }
+}
+
+impl Context<'_> {
+    /// Writes down the keys that a command is about to use and that the walk has not been at.
+    #[cold]
+    pub(crate) fn write_down_before(&mut self, command: &'static Command, request: Request<'_>) {
+        if !command.may_change_data() || overwrites(command, request) {
+            return;
+        }
+        // A request that is malformed changes nothing.
+        let Some(keys) = command.keys_in(request) else { return };
+        let db = self.db_index();
+        for (at, _) in keys {
+            let Some(found) = self.store.dbs[db].find_any(&request[at]) else { continue };
+            if self.store.dbs[db].is_marked(found) {
+                continue;
+            }
+            if let Err(error) = self.store.write_down(db, found) {
+                // What is changed now would be missing from what the compaction writes.
+                self.store.abandon_compaction(error);
+                return;
+            }
+        }
+    }
+}
+
+/// Whether a command does the same to a key whatever it was: what is written down of it later is then as good.
+fn overwrites(command: &Command, request: Request<'_>) -> bool {
+    match (command.name, request.len()) {
+        ("del" | "unlink" | "mset" | "setex" | "psetex" | "getdel", _) | ("set", 3) => true,
+        ("set", 5) => ["ex", "px", "exat", "pxat"].iter().any(|word| args::is(&request[3], word)),
+        _ => false,
+    }
+}

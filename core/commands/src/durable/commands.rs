@@ -1,0 +1,136 @@
+//! Commands about the log.
+
+use super::{Starts, Until};
+use crate::{
+    Context, Error, Outcome, Store, args,
+    blocking::{OnTimeout, Patience, timeout_ms},
+    options::Options,
+    table::{Command, Flags},
+};
+use alloc::string::{String, ToString};
+use kayvee_resp::Request;
+
+const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING);
+
+pub static COMMANDS: &[Command] = &[Command {
+    name: "bgrewriteaof",
+    arity: 1,
+    flags: ADMIN,
+    group: "server",
+    since: "1.0.0",
+    summary: "Compacts the log in the background.",
+    handler: Some(bgrewriteaof),
+    ..Command::ROW
+}];
+
+const NO_DISK: &str = "there is no disk for the log: start Kayvee with --disk";
+
+fn bgrewriteaof(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    let store = &mut *context.store;
+    if !store.has_log() {
+        return Err(alloc::format!("ERR Can't execute an AOF background rewriting: {NO_DISK}").into());
+    }
+    if store.durable.compaction().is_some() {
+        return Err(Error::text("ERR Background append only file rewriting already in progress"));
+    }
+    store.durable.request_compaction();
+    context.reply.simple("Background append only file rewriting started");
+    Ok(())
+}
+
+impl Context<'_> {
+    /// `BGSAVE` with a log: what it has to save is all data, written down.
+    pub(crate) fn save_to_log_in_background(&mut self, may_schedule: bool) -> Outcome {
+        if self.store.durable.compaction().is_some() && !may_schedule {
+            return Err(Error::text("ERR Background save already in progress"));
+        }
+        let text = match self.store.durable.request_compaction() {
+            Starts::Now => "Background saving started",
+            Starts::Later => "Background saving scheduled",
+        };
+        self.reply.simple(text);
+        Ok(())
+    }
+
+    /// `SAVE` with a log: the client waits until all data is on stable storage. Others are served meanwhile.
+    pub(crate) fn save_to_log(&mut self, request: Request<'_>) -> Outcome {
+        if self.store.durable.compaction().is_some() {
+            return Err(Error::text("ERR Background save already in progress"));
+        }
+        let ended = self.store.durable.status.ended;
+        self.store.durable.request_compaction();
+        if !self.may_block() {
+            // It has begun, and nobody can wait here.
+            self.reply.ok();
+            return Ok(());
+        }
+        let patience = Patience { kind: None, timeout_ns: None, on_timeout: OnTimeout::NullArray };
+        self.block(request.from(0), core::iter::empty(), patience)?;
+        self.wait_for_log(Until::Saved(ended))
+    }
+}
+
+pub(crate) fn waitaof(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let local = args::integer(&request[1])?;
+    if !(0..=1).contains(&local) {
+        return Err(Error::text("ERR value is out of range, must be between 0 and 1"));
+    }
+    let replicas = args::integer(&request[2])?;
+    if replicas < 0 {
+        return Err(Error::text("ERR value is out of range, must be positive"));
+    }
+    let timeout_ns = timeout_ms(&request[3])?;
+    let is_logging = context.store.has_log() && context.store.options.appendonly;
+    if local > 0 && !is_logging {
+        return Err(Error::text("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."));
+    }
+    // What the running transaction has done is no record yet.
+    let is_stable =
+        is_logging && context.store.stable() >= context.store.appended() && !context.store.durable.has_unit();
+    let on_timeout = OnTimeout::Integers([is_stable.into(), 0]);
+    if (local == 0 || is_stable) && replicas == 0 {
+        on_timeout.write(&mut context.reply);
+        return Ok(());
+    }
+    let sequence = context.store.appended();
+    context.block(request.from(0), core::iter::empty(), Patience { kind: None, timeout_ns, on_timeout })?;
+    if replicas == 0 && context.may_block() { context.wait_for_log(Until::Stable(sequence)) } else { Ok(()) }
+}
+
+impl Store {
+    /// Begins to write all data down, if that is not being done.
+    pub(crate) fn save_to_log_soon(&mut self) {
+        if !self.durable.is_compacting() {
+            self.durable.request_compaction();
+        }
+    }
+
+    /// Lets the end wait until what was acknowledged is on stable storage, and all data if it is to be saved.
+    pub(crate) fn save_to_log_at_end(&mut self, saves: bool) {
+        self.durable.saves_at_end = saves;
+        if saves {
+            self.durable.request_compaction();
+        }
+    }
+
+    /// Whether the log can do what new options ask for.
+    pub(crate) fn check_log_options(&self, new: &Options) -> Result<(), String> {
+        if new.appendonly && !self.options.appendonly && !self.has_log() {
+            return Err(NO_DISK.to_string());
+        }
+        Ok(())
+    }
+
+    /// Puts options about the log into force. `was_logging` is what `appendonly` said before.
+    pub(crate) fn apply_log_options(&mut self, was_logging: bool) {
+        match (was_logging, self.options.appendonly) {
+            // What was changed meanwhile is not in the log: it has to begin anew.
+            (false, true) if self.has_log() => _ = self.durable.request_compaction(),
+            (true, false) => {
+                self.abandon_compaction("appendonly is switched off");
+                self.stop_logging();
+            }
+            _ => {}
+        }
+    }
+}

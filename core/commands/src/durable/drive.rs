@@ -1,0 +1,157 @@
+//! The log and its device, turn by turn.
+
+use super::Durable;
+use crate::{
+    Error, Store,
+    options::{AppendFsync, Options},
+    table::Flags,
+};
+use kayvee_log::{FlushPolicy, Sequence};
+use kayvee_platform::{BlockDevice, BlockError};
+use kayvee_resp::Request;
+
+/// Room that must be left on the disk beyond a request's own length before it may run.
+const SPARE_BYTES: u64 = 64 << 10;
+
+impl Durable {
+    /// The error for a command that changes data, if the change could not be made to last.
+    #[inline]
+    pub(crate) fn refusal(&self, options: &Options, request_bytes: usize) -> Option<Error> {
+        let log = self.log.as_ref().filter(|_| options.appendonly)?;
+        let reason = match log.failure() {
+            Some(failure) if failure.error == BlockError::NoSpace => "No space left on device",
+            Some(_) => "Input/output error",
+            None if self.refuses => "No space left on device",
+            None if log.room_bytes() < SPARE_BYTES + request_bytes as u64 => "No space left on device",
+            None => return None,
+        };
+        Some(alloc::format!("MISCONF Errors writing to the AOF file: {reason}").into())
+    }
+
+    /// Whether what was recorded may not become stable.
+    fn fails(&self) -> bool {
+        self.refuses || self.log.as_ref().is_some_and(|log| log.failure().is_some())
+    }
+}
+
+fn policy_of(options: &Options) -> FlushPolicy {
+    match options.appendfsync {
+        AppendFsync::Always => FlushPolicy::Always,
+        AppendFsync::EverySecond => FlushPolicy::EverySecond,
+        AppendFsync::No => FlushPolicy::No,
+    }
+}
+
+impl Store {
+    /// Whether there is a log.
+    pub fn has_log(&self) -> bool {
+        self.durable.is_open()
+    }
+
+    /// Whether replies wait until what they tell is on stable storage.
+    pub fn replies_wait(&self) -> bool {
+        self.durable.is_open()
+            && self.options.appendonly
+            && self.options.appendfsync == AppendFsync::Always
+            && !self.durable.fails()
+    }
+
+    /// Whether it is in doubt if what was recorded will ever be on stable storage.
+    pub fn log_fails(&self) -> bool {
+        self.durable.fails()
+    }
+
+    /// The last record with effects.
+    pub fn appended(&self) -> Sequence {
+        self.durable.last_effects
+    }
+
+    /// Every record up to this one is on stable storage.
+    pub fn stable(&self) -> Sequence {
+        self.durable.log.as_ref().map_or(0, |log| log.durable())
+    }
+
+    /// Hands what is due to the log's device and takes what it has finished.
+    pub fn drive_log(&mut self, device: &mut dyn BlockDevice) {
+        if !self.durable.is_open() {
+            return;
+        }
+        let live_bytes = self.live_bytes();
+        let policy = if self.shutdown.is_some() { FlushPolicy::Always } else { policy_of(&self.options) };
+        let now_ns = self.environment.clock.monotonic_ns();
+        let durable = &mut self.durable;
+        let Some(log) = &mut durable.log else { return };
+        durable.live_bytes = live_bytes;
+        log.set_live_bytes(live_bytes);
+        if self.shutdown.is_some() && log.durable() < log.appended() {
+            log.request_flush();
+        }
+        let failed = log.failure();
+        durable.due_ns = log.drive(device, policy, now_ns);
+        match (failed, log.failure()) {
+            (None, Some(failure)) => log::error!("{failure}; commands that write are refused until that works again"),
+            (Some(_), None) => log::warn!("the log's disk works again"),
+            _ => {}
+        }
+        durable.is_congested = log.is_congested();
+        if durable.finishing.is_some() {
+            self.note_compacted();
+        }
+        self.end_log_waits();
+    }
+
+    /// Bytes that a compaction would write, at the most: what is written of a value is no longer than what it takes here.
+    fn live_bytes(&self) -> u64 {
+        let used = self.environment.heap.used_bytes().saturating_sub(self.startup_bytes);
+        used.max(self.dbs.iter().map(|db| db.overhead_bytes() as u64).sum())
+    }
+
+    /// When the log has to be driven, in monotonic nanoseconds, even if nothing happens.
+    pub fn log_deadline_ns(&self) -> Option<u64> {
+        let durable = &self.durable;
+        let log = durable.log.as_ref()?;
+        let now_ns = self.now.monotonic_ns;
+        let walks = durable.walk.is_some() && !log.is_congested() && log.failure().is_none();
+        let begins = durable.is_wanted && durable.finishing.is_none();
+        let must = self.options.appendonly && !durable.is_whole && durable.compaction().is_none();
+        let again = must.then_some(durable.again_after_ns);
+        let goes_on = self.device_waits_are_over();
+        [durable.due_ns, (walks || begins || goes_on).then_some(now_ns), again].into_iter().flatten().min()
+    }
+
+    /// Whether an end now would lose nothing that it need not.
+    pub fn log_is_settled(&self) -> bool {
+        let durable = &self.durable;
+        let Some(log) = &durable.log else { return true };
+        let saves = durable.saves_at_end && durable.is_compacting();
+        let is_stable = log.durable() >= durable.last_effects;
+        log.failure().is_some() || (!saves && is_stable)
+    }
+
+    /// Whether a request has to wait because the log's device has more than enough to do.
+    #[inline]
+    pub(crate) fn waits_for_device(&mut self, slot: u32, request: Request<'_>) -> bool {
+        if !self.durable.is_congested || !self.effects.are_logged {
+            return false;
+        }
+        let transaction = self.sessions[slot as usize].as_ref().and_then(|session| session.transaction.as_ref());
+        let runs_some = transaction.is_some_and(|transaction| transaction.writes);
+        let waits = self.command_of(request).is_some_and(|command| {
+            command.flags.contains(Flags::WRITE)
+                || command.name.starts_with("eval")
+                || command.name == "fcall"
+                || (runs_some && command.name == "exec")
+        });
+        self.durable.holds_back |= waits;
+        waits
+    }
+
+    /// Whether requests that have waited for the device may run now. It is asked once.
+    pub fn take_device_waits(&mut self) -> bool {
+        self.device_waits_are_over() && core::mem::take(&mut self.durable.holds_back)
+    }
+
+    fn device_waits_are_over(&self) -> bool {
+        self.durable.holds_back && !self.durable.is_congested
+    }
+}

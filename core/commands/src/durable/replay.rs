@@ -1,0 +1,322 @@
+//! From the log to data, at start.
+
+use super::{
+    Durable, GAP,
+    unit::{Item, Malformed, Reader},
+};
+use crate::{Context, Error, Origin, Session, Store, args, dump, table::ByName};
+use alloc::{boxed::Box, string::String, vec::Vec};
+use core::fmt;
+use kayvee_keyspace::{Expiry, Owned, Value};
+use kayvee_log::{FormatError, Kind, Log, OpenError};
+use kayvee_platform::BlockDevice;
+use kayvee_resp::{Places, Protocol, Request, Writer};
+
+/// Records between two looks at the clock and at memory.
+const RECORDS_PER_LOOK: u64 = 1024;
+const SECOND_NS: u64 = 1_000_000_000;
+/// Effects that fail and are told of one by one.
+const FAILURES_TOLD: u64 = 10;
+
+/// Why there is no log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogError {
+    /// It could not be read.
+    Open(OpenError<Refusal>),
+    /// It could not be made.
+    Format(FormatError),
+    /// It could not be written.
+    Write(String),
+}
+
+impl fmt::Display for LogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LogError::Open(error) => error.fmt(f),
+            LogError::Format(error) => error.fmt(f),
+            LogError::Write(why) => write!(f, "the log could not be written: {why}"),
+        }
+    }
+}
+
+impl core::error::Error for LogError {}
+
+/// Why a record was not taken over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It says nothing that makes sense, though its checksum is right.
+    Malformed,
+    /// It is about a database that there is not.
+    NoDatabase(usize),
+    /// It has a command that there is not.
+    UnknownCommand(String),
+    /// A value is none.
+    BadValue,
+    /// There is no memory for it.
+    OutOfMemory,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Malformed => f.write_str("it is malformed: was it written by another version?"),
+            Refusal::NoDatabase(db) => {
+                write!(f, "it is about database {db}: start with a higher number of databases (option databases)")
+            }
+            Refusal::UnknownCommand(name) => {
+                write!(f, "it has a command '{name}' that is unknown: was it written by a newer version?")
+            }
+            Refusal::BadValue => f.write_str("a value in it cannot be read: was it written by another version?"),
+            Refusal::OutOfMemory => f.write_str("there is not enough memory for the data: start with more"),
+        }
+    }
+}
+
+impl From<Malformed> for Refusal {
+    fn from(_: Malformed) -> Refusal {
+        Refusal::Malformed
+    }
+}
+
+/// Takes over what a log says.
+struct Replay<'a> {
+    store: &'a mut Store,
+    /// Commands under their own names.
+    names: ByName,
+    places: Places,
+    reply: Vec<u8>,
+    records: u64,
+    /// Whether a gap has been passed, behind which nothing can be relied upon.
+    is_behind_gap: bool,
+    failures: u64,
+}
+
+impl Replay<'_> {
+    fn record(&mut self, kind: Kind, bytes: &[u8]) -> Result<(), Refusal> {
+        self.records += 1;
+        if kind == GAP {
+            self.is_behind_gap |= self.records > 1;
+            return Ok(());
+        }
+        if self.is_behind_gap {
+            return Ok(());
+        }
+        if self.records.is_multiple_of(RECORDS_PER_LOOK) && self.store.is_platform_full() {
+            return Err(Refusal::OutOfMemory);
+        }
+        let mut reader = Reader::new(bytes);
+        let mut places = core::mem::take(&mut self.places);
+        let mut db = 0;
+        let result = loop {
+            match reader.next(&mut places) {
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error.into()),
+                Ok(Some(item)) => {
+                    if let Err(error) = self.item(&mut db, item) {
+                        break Err(error);
+                    }
+                }
+            }
+        };
+        self.places = places;
+        result
+    }
+
+    fn item(&mut self, db: &mut usize, item: Item<'_>) -> Result<(), Refusal> {
+        let store = &mut *self.store;
+        match item {
+            Item::Time(unix_ms) => store.now.unix_us = unix_ms.saturating_mul(1000),
+            Item::Database(number) if number < store.dbs.len() => *db = number,
+            Item::Database(number) => return Err(Refusal::NoDatabase(number)),
+            Item::Command(request) => return self.command(*db, request),
+            Item::String(head, value) => {
+                let value = match value {
+                    Value::Integer(number) => Owned::Integer(number),
+                    Value::Bytes(text) => Owned::Text(text),
+                };
+                let loaded = store.dbs[*db].load_string(head.key, value, head.expires_ms, head.used);
+                loaded.map_err(|_| Refusal::OutOfMemory)?;
+            }
+            Item::Value(head, value) => {
+                let (kind, value) = value.split_first().ok_or(Refusal::BadValue)?;
+                let expiry = head.expires_ms.map_or(Expiry::Never, Expiry::At);
+                let loaded = dump::load_value(store, *db, head.key, (*kind, value), Some(expiry));
+                loaded.map_err(|error| match error == Error::OUT_OF_MEMORY {
+                    true => Refusal::OutOfMemory,
+                    false => Refusal::BadValue,
+                })?;
+                if let Some(found) = store.dbs[*db].find_any(head.key) {
+                    store.dbs[*db].set_use_field(found, head.used);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn command(&mut self, db: usize, request: Request<'_>) -> Result<(), Refusal> {
+        match self.store.replay_request(&self.names, db, request, &mut self.reply) {
+            Ok(()) => Ok(()),
+            Err(Replayed::Unknown) => Err(Refusal::UnknownCommand(String::from_utf8_lossy(&request[0]).into_owned())),
+            Err(Replayed::Failed(error)) if error == Error::OUT_OF_MEMORY => Err(Refusal::OutOfMemory),
+            Err(Replayed::Failed(error)) => {
+                self.failures += 1;
+                if self.failures <= FAILURES_TOLD {
+                    let name = request[0].escape_ascii();
+                    log::warn!("record {}: {name} fails: {}", self.records, error.0.escape_ascii());
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What became of a request that was run again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Replayed {
+    /// There is no such command.
+    Unknown,
+    /// It ended with this error.
+    Failed(Error),
+}
+
+impl Store {
+    /// Runs a request again that had its effect once: for no client, with all rights, and nobody is told. `names` are the
+    /// commands', `reply` takes what nobody wants to read.
+    pub fn replay_request(
+        &mut self,
+        names: &ByName,
+        db: usize,
+        request: Request<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Replayed> {
+        let container = names.find(request.get(0).unwrap_or_default()).ok_or(Replayed::Unknown)?;
+        let command = match (container.subcommands, request.get(1)) {
+            ([], _) => container,
+            (subs, Some(name)) => subs.iter().find(|sub| args::is(name, sub.name)).ok_or(Replayed::Unknown)?,
+            (_, None) => container,
+        };
+        let handler = command.handler.ok_or(Replayed::Unknown)?;
+        if !command.accepts(request.len()) {
+            return Err(Replayed::Unknown);
+        }
+        reply.clear();
+        let slot = self.replay_slot();
+        let mut context = Context::new(self, Writer::new(reply, Protocol::Resp2), slot, Origin::Replay);
+        context.session().db = db;
+        handler(&mut context, request).map_err(Replayed::Failed)
+    }
+
+    /// The slot of the session that requests run in which are run again.
+    fn replay_slot(&mut self) -> u32 {
+        if self.sessions.is_empty() {
+            let session = Session::new(0, String::new(), String::new(), true, self.now.monotonic_ns);
+            self.sessions.push(Some(Box::new(session)));
+        }
+        0
+    }
+
+    /// Ends running requests again: the store is as one in which nobody ever ran them, but for the data.
+    pub fn end_replay(&mut self) {
+        self.sessions.clear();
+        self.stats = crate::store::Stats::default();
+        self.changes = 0;
+        for db in &mut self.dbs {
+            db.take_lazily_expired();
+            db.expired_names.take();
+            db.new_names.take();
+        }
+    }
+
+    /// Opens the log on a device, or makes one there if it is blank, and takes over what it holds: before the first client
+    /// comes. On an error the device is as it was, and the store is good for nothing.
+    pub fn open_log(&mut self, device: &mut dyn BlockDevice) -> Result<(), LogError> {
+        let clock = self.environment.clock;
+        let began_ns = clock.monotonic_ns();
+        let own_now = self.now;
+        let was_empty = self.is_empty();
+        let mut replay = Replay {
+            store: self,
+            names: ByName::default(),
+            places: Places::default(),
+            reply: Vec::new(),
+            records: 0,
+            is_behind_gap: false,
+            failures: 0,
+        };
+        let mut told_ns = began_ns;
+        let opened = Log::open(device, &mut |kind, bytes| replay.record(kind, bytes), &mut |progress| {
+            if clock.monotonic_ns() >= told_ns + SECOND_NS {
+                told_ns = clock.monotonic_ns();
+                log::info!("reading the log: {} MB, {} records", progress.read_bytes / 1_000_000, progress.records);
+            }
+        });
+        let (is_behind_gap, failures, records) = (replay.is_behind_gap, replay.failures, replay.records);
+        self.end_replay();
+        self.now = own_now;
+        let (log, mut is_whole) = match opened {
+            Ok(opened) => {
+                if opened.grown_bytes > 0 {
+                    log::info!("the disk has grown by {} bytes, which the log takes", opened.grown_bytes);
+                }
+                (opened.log, was_empty && !is_behind_gap)
+            }
+            Err(OpenError::Blank) => {
+                let mut id = [0; 16];
+                self.rng.fill(&mut id);
+                let log = Log::format(device, id).map_err(LogError::Format)?;
+                log::info!("the disk was blank: made a log of {} MB", log.size_bytes() / 1_000_000);
+                (log, was_empty)
+            }
+            Err(error) => return Err(LogError::Open(error)),
+        };
+        is_whole &= self.options.appendonly;
+        if failures > 0 {
+            log::warn!("{failures} effects in the log have failed");
+        }
+        let keys: usize = self.dbs.iter().map(kayvee_keyspace::Db::len).sum();
+        let took_ms = (clock.monotonic_ns() - began_ns) / 1_000_000;
+        log::info!("DB loaded from the log: {keys} keys, {records} records, {took_ms} ms");
+        self.durable.opened(log, is_whole);
+        self.saves.loaded_keys = keys as u64;
+        self.effects.are_logged = is_whole;
+        if self.options.appendonly && !is_whole {
+            self.write_all(device)?;
+        }
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.dbs.iter().all(kayvee_keyspace::Db::is_empty) && self.scripting.library_counts().0 == 0
+    }
+
+    /// Writes all data to the log and waits until it is on stable storage. Nobody is served meanwhile.
+    pub fn write_all(&mut self, device: &mut dyn BlockDevice) -> Result<(), LogError> {
+        let failures = self.durable.status.failures_in_a_row;
+        self.durable.request_compaction();
+        while self.durable.is_compacting() {
+            self.compact_slice();
+            self.drive_log(device);
+            if self.durable.status.failures_in_a_row > failures {
+                return Err(LogError::Write(String::from("there is no room for all data on the disk")));
+            }
+            let Some(log) = &self.durable.log else { return Ok(()) };
+            if let Some(failure) = log.failure() {
+                return Err(LogError::Write(alloc::format!("{failure}")));
+            }
+            if log.is_congested() || self.durable.finishing.is_some() {
+                device.wait();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Durable {
+    fn opened(&mut self, log: Log, is_whole: bool) {
+        self.base_bytes = log.used_bytes();
+        // The records that are there name times of their own.
+        self.last_ms = u64::MAX;
+        self.last_effects = log.appended();
+        (self.log, self.is_whole) = (Some(log), is_whole);
+    }
+}

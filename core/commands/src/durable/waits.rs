@@ -1,0 +1,66 @@
+//! Clients that wait for the log: `SAVE` and `WAITAOF`.
+
+use crate::{ClientRef, Context, Error, Origin, Store};
+use kayvee_log::Sequence;
+
+/// What a client waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// The end of a compaction that began after this many had.
+    Saved(u64),
+    /// That this record is on stable storage.
+    Stable(Sequence),
+}
+
+/// A client that waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiter {
+    client: ClientRef,
+    until: Until,
+}
+
+impl Context<'_> {
+    /// Notes what the client waits for, which has just been blocked.
+    pub(crate) fn wait_for_log(&mut self, until: Until) -> Result<(), Error> {
+        let slot = self.slot;
+        let id = self.session().id;
+        let waiters = &mut self.store.durable.waiters;
+        waiters.try_reserve(1).map_err(|_| Error::OUT_OF_MEMORY)?;
+        waiters.push(Waiter { client: ClientRef { slot, id }, until });
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Answers those who have waited for what the log has done by now.
+    pub(super) fn end_log_waits(&mut self) {
+        if self.durable.waiters.is_empty() {
+            return;
+        }
+        let stable = self.stable();
+        let mut waiters = core::mem::take(&mut self.durable.waiters);
+        waiters.retain(|waiter| {
+            let still_waits = self.client(waiter.client).is_some_and(|session| session.waits.is_some());
+            if !still_waits {
+                return false;
+            }
+            let ended = self.durable.status.ended;
+            let reply: Option<fn(&mut Context<'_>)> = match waiter.until {
+                Until::Stable(sequence) if sequence > stable => None,
+                Until::Stable(_) => Some(|context| {
+                    context.reply.array(2);
+                    context.reply.integer(1);
+                    context.reply.integer(0);
+                }),
+                Until::Saved(before) if ended <= before || self.durable.is_compacting() => None,
+                Until::Saved(_) if self.durable.status.last_succeeded => Some(|context| context.reply.ok()),
+                Until::Saved(_) => Some(|context| context.reply.error(b"ERR")),
+            };
+            let Some(reply) = reply else { return true };
+            self.run_as(waiter.client.slot, Origin::Retry, reply);
+            self.unblock(waiter.client.slot);
+            false
+        });
+        self.durable.waiters = waiters;
+    }
+}

@@ -1,0 +1,166 @@
+//! The log: what is acknowledged, what comes back, and what happens when the disk does not do its part.
+
+use crate::{bench::Bench, disk::Disk};
+use kayvee_platform::BlockError;
+use kayvee_server::{ClientId, Fate};
+
+const ALWAYS: &[&str] = &["--appendonly", "yes", "--appendfsync", "always", "--enable-debug-command", "yes"];
+
+/// An engine with a disk.
+struct Durable {
+    bench: Bench,
+    disk: Disk,
+    client: ClientId,
+}
+
+impl Durable {
+    fn new(options: &[&str], disk: Disk) -> Durable {
+        let mut bench = Bench::new(options);
+        let mut disk = disk;
+        bench.engine.open_log(&mut disk).unwrap_or_else(|error| panic!("{error}"));
+        let client = bench.connect();
+        Durable { bench, disk, client }
+    }
+
+    /// Begins anew with what is on the disk.
+    fn reopened(&self, options: &[&str]) -> Durable {
+        Durable::new(options, self.disk.copy())
+    }
+
+    fn turn(&mut self) {
+        self.bench.engine.end_turn();
+        self.bench.engine.drive_log(&mut self.disk);
+        while self.bench.engine.next_ready().is_some() {}
+    }
+
+    /// What a client may be told now.
+    fn output(&mut self, client: ClientId) -> String {
+        let output = self.bench.engine.output(client).to_vec();
+        self.bench.engine.sent(client, output.len());
+        String::from_utf8(output).unwrap()
+    }
+
+    fn send(&mut self, client: ClientId, request: &str) {
+        self.bench.engine.receive(client, format!("{request}\r\n").as_bytes());
+    }
+
+    /// Sends a request and takes turns until there is an answer.
+    fn ask(&mut self, request: &str) -> String {
+        let client = self.client;
+        self.send(client, request);
+        for _ in 0..1000 {
+            self.turn();
+            let output = self.output(client);
+            if !output.is_empty() {
+                return output.trim_end().replace("\r\n", " ");
+            }
+        }
+        panic!("no answer to {request}");
+    }
+
+    fn expect(&mut self, exchanges: &[(&str, &str)]) {
+        for (request, reply) in exchanges {
+            assert_eq!(self.ask(request), *reply, "{request}");
+        }
+    }
+
+    fn digest(&mut self) -> String {
+        self.ask("DEBUG DIGEST")
+    }
+}
+
+#[test]
+fn what_was_told_comes_back() {
+    let mut one = Durable::new(ALWAYS, Disk::new(8 << 20));
+    one.expect(&[
+        ("SET a 1", "+OK"),
+        ("INCRBY a 41", ":42"),
+        ("SET gone x PX 1000", "+OK"),
+        ("RPUSH l a b c", ":3"),
+        ("MULTI", "+OK"),
+        ("SELECT 3", "+QUEUED"),
+        ("HSET h f v", "+QUEUED"),
+        ("EXEC", "*2 +OK :1"),
+        ("SELECT 0", "+OK"),
+        ("EVAL \"return redis.call('SADD','s',1,2,3)\" 0", ":3"),
+        ("XADD x * f v", "$15 1700000000000-0"),
+        ("DEL a", ":1"),
+        ("FUNCTION LOAD \"#!lua name=mine\\nredis.register_function('f', function() return 7 end)\"", "$4 mine"),
+    ]);
+    let digest = one.digest();
+    let mut two = one.reopened(ALWAYS);
+    assert_eq!(two.digest(), digest);
+    two.expect(&[("FCALL f 0", ":7"), ("DBSIZE", ":4"), ("PTTL gone", ":1000")]);
+    two.bench.advance_ms(2000);
+    two.expect(&[
+        ("EXISTS gone", ":0"),
+        ("BGREWRITEAOF", "+Background append only file rewriting started"),
+        ("WAITAOF 1 0 0", "*2 :1 :0"),
+    ]);
+    let digest = two.digest();
+    let mut three = two.reopened(ALWAYS);
+    assert_eq!(three.digest(), digest);
+    three.expect(&[("FCALL f 0", ":7"), ("DBSIZE", ":3")]);
+}
+
+#[test]
+fn replies_wait_for_stable_storage_and_so_do_readers() {
+    let mut one = Durable::new(ALWAYS, Disk::new(8 << 20));
+    let (writer, reader) = (one.client, one.bench.connect());
+    one.expect(&[("SET k old", "+OK")]);
+    one.disk.budget = 0;
+    one.send(writer, "PING");
+    one.turn();
+    assert_eq!(one.output(writer), "+PONG\r\n", "nothing is pending, so nothing waits");
+    one.send(writer, "SET k new\r\nPING\r\nQUIT");
+    one.send(reader, "GET k");
+    for _ in 0..5 {
+        one.turn();
+        assert_eq!((one.output(writer), one.output(reader)), (String::new(), String::new()));
+        assert_eq!(one.bench.engine.fate(writer), Fate::Paused);
+    }
+    let third = one.bench.connect();
+    one.send(third, "SET other 1");
+    one.turn();
+    one.disk.budget = 1;
+    one.turn();
+    assert_eq!((one.output(writer), one.output(reader)), ("+OK\r\n+PONG\r\n+OK\r\n".into(), "$3\r\nnew\r\n".into()));
+    assert_eq!(one.output(third), "", "it came later");
+    assert_eq!(one.bench.engine.fate(writer), Fate::CloseAfterOutput);
+    one.disk.budget = 2;
+    one.turn();
+    one.turn();
+    assert_eq!(one.output(third), "+OK\r\n");
+}
+
+#[test]
+fn a_disk_that_fails_refuses_writes_and_lies_to_nobody() {
+    let mut one = Durable::new(ALWAYS, Disk::new(8 << 20));
+    one.expect(&[("SET k v", "+OK")]);
+    one.disk.failure = Some(BlockError::Io);
+    let (writer, other) = (one.client, one.bench.connect());
+    one.send(writer, "SET k w");
+    one.turn();
+    one.turn();
+    assert_eq!((one.output(writer), one.bench.engine.fate(writer)), (String::new(), Fate::CloseNow));
+    one.client = other;
+    const REFUSED: &str = "-MISCONF Errors writing to the AOF file: Input/output error";
+    one.expect(&[
+        ("SET k x", REFUSED),
+        ("PING", REFUSED),
+        ("GET k", "$1 w"),
+        ("MULTI", "+OK"),
+        ("SET k x", REFUSED),
+        ("DISCARD", "+OK"),
+    ]);
+    assert!(one.ask("EVAL \"return redis.call('SET','k','x')\" 0").starts_with(REFUSED));
+    one.disk.failure = None;
+    one.bench.advance_ms(2000);
+    one.bench.let_time_pass();
+    for _ in 0..2000 {
+        one.turn();
+    }
+    one.expect(&[("SET k y", "+OK"), ("GET k", "$1 y")]);
+    let digest = one.digest();
+    assert_eq!(one.reopened(ALWAYS).digest(), digest);
+}
