@@ -17,6 +17,7 @@ mod drive;
 mod error;
 mod format;
 mod open;
+mod reader;
 mod recovery;
 mod space;
 

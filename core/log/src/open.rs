@@ -9,7 +9,8 @@ use crate::{
         BLOCK_BYTES, Keys, MIN_SEGMENT_BYTES, MIN_SEGMENTS, SEGMENTS_AT, SUPERBLOCKS_AT, Superblock, segment_bytes_for,
         segments_of,
     },
-    recovery::{Contents, Progress, Visit, read_superblocks, recover, transfer, usable_bytes},
+    reader::transfer,
+    recovery::{Contents, Progress, Visit, read_superblocks, recover, usable_bytes},
     space::{Segment, Space},
 };
 use alloc::{collections::VecDeque, vec::Vec};

@@ -5,16 +5,17 @@
 
 use crate::{
     append::Sequence,
-    error::{LogError, OpenError, Work},
+    error::OpenError,
     format::{
-        BATCH_HEADER_BYTES, BLOCK_BYTES, BatchHeader, Keys, Kind, MAX_BATCH_BYTES, NoSuperblock, RecordHeader,
-        SUPERBLOCKS_AT, Superblock, padded, segments_of,
+        BATCH_HEADER_BYTES, BLOCK_BYTES, BatchHeader, Keys, Kind, MAX_BATCH_BYTES, NoSuperblock, RECORD_HEADER_BYTES,
+        RecordHeader, SUPERBLOCKS_AT, Superblock, padded, segments_of,
     },
+    reader::{ReadError, Reader, scan, transfer},
     space::{Segment, Space},
 };
 use alloc::vec::Vec;
 use core::convert::Infallible;
-use kayvee_platform::{BlockBuffer, BlockDevice, BlockError, Finished, Geometry, Operation, Transfer};
+use kayvee_platform::{BlockBuffer, BlockDevice, Geometry, Operation};
 
 /// Who is shown records. An error ends the reading.
 pub type Visit<'a, E> = dyn FnMut(Kind, &[u8]) -> Result<(), E> + 'a;
@@ -89,35 +90,6 @@ pub(crate) struct Recovered {
     /// Number of the next batch.
     pub next_number: u64,
     pub appended: Sequence,
-}
-
-/// Hands one transfer to a device that has nothing else to do, and waits for it.
-pub(crate) fn transfer(
-    device: &mut dyn BlockDevice,
-    operation: Operation,
-    at_bytes: u64,
-    buffer: BlockBuffer,
-) -> Result<BlockBuffer, LogError> {
-    let work = match operation {
-        Operation::Read => Work::Read,
-        Operation::Write | Operation::WriteStable => Work::Write,
-        Operation::Flush => Work::Flush,
-    };
-    let failed = |error| LogError { work, at_bytes, error };
-    // A device that is idle and takes nothing is broken.
-    device.start(Transfer { token: 0, operation, at_bytes, buffer }).map_err(|_| failed(BlockError::Io))?;
-    let finished = wait(device);
-    finished.result.map(|()| finished.buffer).map_err(failed)
-}
-
-/// Waits for something that is under way.
-fn wait(device: &mut dyn BlockDevice) -> Finished {
-    loop {
-        if let Some(finished) = device.finished() {
-            return finished;
-        }
-        device.wait();
-    }
 }
 
 /// Bytes that the log can use: whole blocks of its own.
@@ -212,7 +184,7 @@ pub(crate) fn recover<'a, E>(
         },
         visit,
     };
-    let mut reader = Reader::new(device, superblock.segment_bytes).map_err(|_| OpenError::OutOfMemory)?;
+    let mut reader = Reader::new(device, superblock.segment_bytes, segment_count);
     while walk.step(&mut reader)? {
         progress(Progress {
             read_bytes: walk.contents.log_bytes,
@@ -251,6 +223,7 @@ impl<E> Walk<'_, E> {
             }
             self.record_key = record_key;
             self.take(&header, at_bytes, batch)?;
+            reader.expect(self.segment.place, self.next_place);
             self.offset = offset + padded(header.len as usize) as u32;
             return Ok(true);
         }
@@ -284,7 +257,7 @@ impl<E> Walk<'_, E> {
             is_continued = record.part.is_continued;
             is_first = false;
             sequence += u64::from(!is_continued);
-            rest = &rest[crate::format::RECORD_HEADER_BYTES + record.len..];
+            rest = &rest[RECORD_HEADER_BYTES + record.len..];
         }
         true
     }
@@ -294,7 +267,7 @@ impl<E> Walk<'_, E> {
         let mut rest = &batch[BATCH_HEADER_BYTES..];
         while !rest.is_empty() {
             let record = RecordHeader::parse_checked(rest);
-            let (bytes, after) = rest[crate::format::RECORD_HEADER_BYTES..].split_at(record.len);
+            let (bytes, after) = rest[RECORD_HEADER_BYTES..].split_at(record.len);
             rest = after;
             if !record.part.is_continuation {
                 self.pending = None;
@@ -382,90 +355,9 @@ impl<E> Walk<'_, E> {
     }
 }
 
-/// Why something could not be read.
-enum ReadError {
-    Device(LogError),
-    OutOfMemory,
-}
-
 fn from_read<E>(error: ReadError) -> OpenError<E> {
     match error {
         ReadError::Device(error) => OpenError::Device(error),
         ReadError::OutOfMemory => OpenError::OutOfMemory,
     }
-}
-
-/// Bytes of a read.
-const READ_BYTES: u32 = 512 << 10;
-
-/// Reads the device piece by piece.
-struct Reader<'d> {
-    device: &'d mut dyn BlockDevice,
-    chunk_bytes: u64,
-    chunk: Option<u64>,
-    buffer: BlockBuffer,
-    joined: Vec<u8>,
-}
-
-impl<'d> Reader<'d> {
-    fn new(
-        device: &'d mut dyn BlockDevice,
-        segment_bytes: u32,
-    ) -> Result<Reader<'d>, alloc::collections::TryReserveError> {
-        let chunk_bytes = segment_bytes.min(READ_BYTES);
-        let buffer = BlockBuffer::zeroed(chunk_bytes as usize)?;
-        Ok(Reader { device, chunk_bytes: chunk_bytes.into(), chunk: None, buffer, joined: Vec::new() })
-    }
-
-    fn load(&mut self, chunk: u64) -> Result<(), ReadError> {
-        if self.chunk == Some(chunk) {
-            return Ok(());
-        }
-        self.chunk = None;
-        let buffer = core::mem::take(&mut self.buffer);
-        let at_bytes = crate::format::SEGMENTS_AT + chunk * self.chunk_bytes;
-        self.buffer = transfer(self.device, Operation::Read, at_bytes, buffer).map_err(ReadError::Device)?;
-        self.chunk = Some(chunk);
-        Ok(())
-    }
-
-    fn view(&mut self, at_bytes: u64, len: usize) -> Result<&[u8], ReadError> {
-        let at = at_bytes - crate::format::SEGMENTS_AT;
-        let (mut chunk, mut offset) = (at / self.chunk_bytes, (at % self.chunk_bytes) as usize);
-        if offset + len <= self.chunk_bytes as usize {
-            self.load(chunk)?;
-            return Ok(&self.buffer[offset..offset + len]);
-        }
-        self.joined.clear();
-        self.joined.try_reserve(len).map_err(|_| ReadError::OutOfMemory)?;
-        while self.joined.len() < len {
-            self.load(chunk)?;
-            let take = (len - self.joined.len()).min(self.chunk_bytes as usize - offset);
-            self.joined.extend_from_slice(&self.buffer[offset..offset + take]);
-            chunk += 1;
-            offset = 0;
-        }
-        Ok(&self.joined)
-    }
-}
-
-/// Shows the bytes of ranges of the device, in any order.
-fn scan(
-    device: &mut dyn BlockDevice,
-    ranges: impl Iterator<Item = (u64, u32)>,
-    show: &mut dyn FnMut(&[u8]),
-) -> Result<(), ReadError> {
-    let mut buffer = BlockBuffer::zeroed(READ_BYTES as usize).map_err(|_| ReadError::OutOfMemory)?;
-    for (at_bytes, len) in ranges {
-        let mut done = 0;
-        while done < len {
-            let piece = (len - done).min(READ_BYTES);
-            buffer.set_len(piece as usize);
-            buffer =
-                transfer(device, Operation::Read, at_bytes + u64::from(done), buffer).map_err(ReadError::Device)?;
-            show(&buffer);
-            done += piece;
-        }
-    }
-    Ok(())
 }
