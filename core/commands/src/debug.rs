@@ -29,6 +29,10 @@ const HELP: &[(&str, &str)] = &[
         "Takes a size in bytes. It changes nothing: long elements need no other form.",
     ),
     ("RELOAD", "Makes all values anew from their dumps."),
+    (
+        "REPLYBUFFER <PEAK-RESET-TIME <NEVER|RESET|milliseconds>|RESIZING <0|1>>",
+        "Changes nothing: no client has a buffer of fixed size.",
+    ),
     ("SET-ACTIVE-EXPIRE <0|1>", "Switches the search for expired keys off or on."),
     ("SLEEP <seconds>", "Does nothing for a time, and serves nobody."),
     ("STRINGMATCH-LEN <len> <pattern>", "Matches a string of this many letters against a pattern."),
@@ -77,6 +81,14 @@ pub fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
                 return Err(Error::text("ERR Error trying to load the RDB dump, check server logs."));
             }
             dump::reload(context)?;
+            context.reply.ok();
+        }
+        (sub, 4) if is(sub, "replybuffer") => {
+            match (&request[2], &request[3]) {
+                (what, time) if is(what, "peak-reset-time") && (is(time, "never") || is(time, "reset")) => {}
+                (what, number) if is(what, "peak-reset-time") || is(what, "resizing") => _ = integer(number)?,
+                _ => return Err(Error::SYNTAX),
+            }
             context.reply.ok();
         }
         (sub, 2) if is(sub, "change-repl-id") => {

@@ -64,6 +64,7 @@ fn run(mut setup: Setup) -> ! {
     };
     let engine = Engine::new(args.options, environment, now);
     let disk = disk.map(|device| Disk::new(device, &machine));
-    let status = Server::new(&machine, card, disk, stack, engine, limits.connections).run();
-    machine.end(status)
+    // It lives until the machine ends, so nothing of it is ever taken apart, and there is no code for that.
+    let mut server = Server::new(&machine, card, disk, stack, engine, limits.connections);
+    machine.end(server.run())
 }
