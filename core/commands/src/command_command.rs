@@ -3,6 +3,7 @@
 use crate::{
     Context, Error, Outcome,
     args::{is, lower_case},
+    arguments,
     server::help,
     table::{Begin, Categories, Command, Find, Flags, KeyAt, Keys, all},
 };
@@ -224,8 +225,12 @@ fn docs(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 fn document(reply: &mut Writer<'_>, prefix: &str, command: &Command) {
-    reply.bulk(format!("{prefix}{}", command.name).as_bytes());
-    let pairs = 4 + if command.deprecated.is_some() { 3 } else { 0 } + usize::from(!command.subcommands.is_empty());
+    let full_name = format!("{prefix}{}", command.name);
+    reply.bulk(full_name.as_bytes());
+    let arguments = arguments::of(&full_name);
+    let deprecation = if command.deprecated.is_some() { 3 } else { 0 };
+    let optional = usize::from(arguments.is_some()) + usize::from(!command.subcommands.is_empty());
+    let pairs = 4 + deprecation + optional;
     reply.map(pairs);
     for (field, text) in [
         ("summary", command.summary),
@@ -244,6 +249,10 @@ fn document(reply: &mut Writer<'_>, prefix: &str, command: &Command) {
             reply.bulk(field.as_bytes());
             reply.bulk(text.as_bytes());
         }
+    }
+    if let Some(arguments) = arguments {
+        reply.bulk(b"arguments");
+        arguments::write(reply, arguments);
     }
     if !command.subcommands.is_empty() {
         reply.bulk(b"subcommands");

@@ -3,7 +3,6 @@
 
 use core::fmt::{self, Write};
 use kayvee_keyspace::{Decimal, parse_integer};
-use rustc_apfloat::{Float, Round, ieee};
 
 /// Longest text: a sign, 17 digits, a point, up to 22 zeros, an exponent.
 const TEXT_BYTES: usize = 48;
@@ -271,25 +270,12 @@ fn decimal(text: &[u8]) -> Option<(f64, usize, bool)> {
     Some((value, len, value == 0.0 && has_digits))
 }
 
-/// A hexadecimal number, which is taken only if it is short: nobody writes long ones.
+/// A hexadecimal number, which Lua has as well.
 fn hexadecimal(text: &[u8]) -> Option<(f64, usize, bool)> {
-    const LIMIT: usize = 64;
     const PREFIX: usize = 2;
     let (mantissa, exponent) = measure(&text[PREFIX..], u8::is_ascii_hexdigit, b'p')?;
     let len = PREFIX + mantissa + exponent;
-    if len > LIMIT {
-        return None;
-    }
-    let mut number = [0; LIMIT + 2];
-    number[..len].copy_from_slice(&text[..len]);
-    let mut end = len;
-    if exponent == 0 {
-        number[len..len + 2].copy_from_slice(b"p0");
-        end += 2;
-    }
-    number[..end].make_ascii_lowercase();
-    let number = core::str::from_utf8(&number[..end]).ok()?;
-    let value = f64::from_bits(ieee::Double::from_str_r(number, Round::NearestTiesToEven).ok()?.value.to_bits() as u64);
+    let value = kayvee_lua::parse_number(&text[..len])?;
     let has_digits = text[PREFIX..PREFIX + mantissa].iter().any(|b| !matches!(b, b'0' | b'.'));
     Some((value, len, value == 0.0 && has_digits))
 }

@@ -10,6 +10,7 @@ extern crate alloc;
 
 mod acl;
 mod args;
+mod arguments;
 mod blocking;
 mod context;
 mod durable;

@@ -203,10 +203,10 @@ impl Items {
             Order::None => Ordering::Equal,
         };
         // Elements that compare as equal may come in any order: a sort in place needs no memory.
-        match sorting.direction {
-            Direction::Forward => self.items.sort_unstable_by(compare),
-            Direction::Backward => self.items.sort_unstable_by(|a, b| compare(b, a)),
-        }
+        self.items.sort_unstable_by(|a, b| match sorting.direction {
+            Direction::Forward => compare(a, b),
+            Direction::Backward => compare(b, a),
+        });
     }
 }
 

@@ -10,6 +10,7 @@ pub struct Decimal {
 
 impl Decimal {
     /// Formats a number.
+    #[inline(never)]
     pub fn new(number: i64) -> Decimal {
         let mut text = [0; DECIMAL_BYTES];
         let start = put_decimal(number, &mut text);
@@ -17,6 +18,7 @@ impl Decimal {
     }
 
     /// Formats a number without a sign.
+    #[inline(never)]
     pub fn unsigned(magnitude: u64) -> Decimal {
         let mut text = [0; DECIMAL_BYTES];
         let start = put_digits(magnitude, &mut text);

@@ -135,16 +135,22 @@ fn build(
     }
 }
 
+/// Sets by their size.
+fn smallest_first<'a>(sets: &[&'a Set]) -> Result<Vec<&'a Set>, OutOfMemory> {
+    let mut sorted = Vec::new();
+    sorted.try_reserve_exact(sets.len())?;
+    sorted.extend_from_slice(sets);
+    sorted.sort_unstable_by_key(|set| set.len());
+    Ok(sorted)
+}
+
 /// Calls `visit` with each member that all sets have, beginning with the smallest set.
 fn for_each_common(
     sets: &[&Set],
     records: &mut Records,
     mut visit: impl FnMut(&mut Records, Member<'_>) -> Result<ControlFlow<()>, OutOfMemory>,
 ) -> Result<(), OutOfMemory> {
-    let mut sorted = Vec::new();
-    sorted.try_reserve_exact(sets.len())?;
-    sorted.extend_from_slice(sets);
-    sorted.sort_by_key(|set| set.len());
+    let sorted = smallest_first(sets)?;
     let Some((smallest, others)) = sorted.split_first() else { return Ok(()) };
     for member in smallest.members() {
         let has = |set: &&Set| core::ptr::eq(*set, *smallest) || set.contains(records, member.value(records));
@@ -191,10 +197,8 @@ fn difference(
     let searches = first.len() * (others.len() + 1) / 2;
     let removals = first.len() + others.iter().map(|set| set.len()).sum::<usize>();
     if searches <= removals {
-        let mut sorted = Vec::new();
-        sorted.try_reserve_exact(others.len())?;
-        sorted.extend_from_slice(others);
-        sorted.sort_by_key(|set| core::cmp::Reverse(set.len()));
+        let mut sorted = smallest_first(others)?;
+        sorted.reverse();
         for member in first.members() {
             if !sorted.iter().any(|set| set.contains(records, member.value(records))) {
                 result.add_from(records, member, &mut buffer, limits)?;
