@@ -7,6 +7,7 @@
 
 pub mod client;
 pub mod conformance;
+pub mod crash;
 pub mod differential;
 pub mod disk;
 pub mod fuzz;

@@ -12,7 +12,15 @@ const RUN_AFTER_HELP: &str = "\
 REDIS-OPTIONS are redis.conf's names, the same on every target:
   kayvee run -- --maxmemory 100mb --requirepass secret
 
+--disk keeps what is written: FILE is made if there is none, with SIZE bytes (or K, M, G, T: 4G),
+grows when a larger SIZE is named, and opens on every target. Without SIZE a new file can become
+16G and takes what it needs. It implies --appendonly yes; how often the disk is flushed is up to
+--appendfsync. `-- --appendonly yes` alone uses kayvee.disk in --dir.
+
 Ctrl-C or SIGTERM shuts the store down and ends with status 0.";
+
+const CHECK_AFTER_HELP: &str = "\
+Exit status: 0 if the log is sound, 1 if it is damaged or there is none.";
 
 /// Kayvee: a Redis-compatible store that boots without an operating system.
 #[derive(Parser)]
@@ -36,6 +44,8 @@ pub enum Command {
     Stop(StopArgs),
     /// Write the bootable image to a file
     Image(ImageArgs),
+    /// Look at the log on a disk
+    Log(LogArgs),
 }
 
 #[derive(Args, Clone)]
@@ -60,6 +70,10 @@ pub struct RunArgs {
     /// The guest's machine type
     #[arg(long, value_enum, default_value_t = Machine::Microvm)]
     pub machine: Machine,
+
+    /// Keep the data in this file or on this block device
+    #[arg(long, value_name = "FILE[:SIZE]", value_parser = disk)]
+    pub disk: Option<String>,
 
     /// Leave it running in the background
     #[arg(long)]
@@ -157,6 +171,26 @@ pub struct StopArgs {
 }
 
 #[derive(Args)]
+pub struct LogArgs {
+    #[command(subcommand)]
+    pub command: LogCommand,
+}
+
+#[derive(Subcommand)]
+pub enum LogCommand {
+    /// Read a disk without changing it, and say what is in it and whether it is sound
+    #[command(after_help = CHECK_AFTER_HELP)]
+    Check(CheckArgs),
+}
+
+#[derive(Args)]
+pub struct CheckArgs {
+    /// The file or block device
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}
+
+#[derive(Args)]
 pub struct ImageArgs {
     /// Where to write it
     #[arg(short, long, value_name = "FILE")]
@@ -174,6 +208,11 @@ fn instance_name(name: &str) -> Result<String, String> {
     }
 }
 
+/// A disk is named as [`kayvee_disk::Spec`] says.
+fn disk(text: &str) -> Result<String, String> {
+    kayvee_disk::Spec::parse(text).map(|_| text.to_string())
+}
+
 impl RunArgs {
     /// The detached instance's name.
     pub fn instance_name(&self) -> &str {
@@ -187,6 +226,7 @@ impl RunArgs {
         args.push(format!("--machine={}", self.machine));
         args.extend(self.port.map(|port| format!("--port={port}")));
         args.extend(self.memory.map(|mib| format!("--memory={mib}")));
+        args.extend(self.disk.as_ref().map(|disk| format!("--disk={disk}")));
         args.push("--".into());
         args.extend(self.redis_options.iter().cloned());
         args
@@ -217,13 +257,14 @@ mod tests {
     #[test]
     fn supervised_arguments_parse_back_to_the_same_run() {
         let line = ["kayvee", "run", "--target", "tcg", "--port", "7000", "--memory", "64", "--net", "user"];
-        let line = line.iter().chain(&["--machine", "q35", "--detach", "--name", "a-b", "--", "--save", ""]);
+        let line =
+            line.iter().chain(&["--machine", "q35", "--disk", "a:1G", "--detach", "--name", "a-b", "--", "--save", ""]);
         let Command::Run(first) = Cli::try_parse_from(line).unwrap().command else { panic!("not run") };
         let again = std::iter::once("kayvee".to_string()).chain(first.to_supervised_args());
         let Command::Run(second) = Cli::try_parse_from(again).unwrap().command else { panic!("not run") };
         assert_eq!((second.supervised.as_deref(), second.detach), (Some("a-b"), false));
         assert_eq!(first.to_supervised_args(), second.to_supervised_args());
-        assert_eq!((second.port, second.memory), (Some(7000), Some(64)));
+        assert_eq!((second.port, second.memory, second.disk.as_deref()), (Some(7000), Some(64), Some("a:1G")));
         assert_eq!(second.redis_options, ["--save", ""]);
     }
 

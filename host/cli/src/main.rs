@@ -2,12 +2,14 @@
 //!
 //! One module a subject: what the user asks for ([`args`], [`store`]), what a guest runs on ([`probe`], [`qemu`]), how
 //! it is reached ([`network`], [`listen`], [`carry`]: through the kernel with [`tap`] and [`proxy`], or without rights
-//! with [`wire`] and [`usernet`]), and its life ([`supervise`], [`console`], [`ready`], [`log`], [`instances`]). System
-//! calls that need `unsafe` are in [`sys`]. It depends on `kayvee-server` for the options and the boot line and on
-//! `kayvee-net` for the host's end of a wire; the store itself is another program, or a guest.
+//! with [`wire`] and [`usernet`]), its life ([`supervise`], [`console`], [`ready`], [`log`], [`instances`]), and what
+//! its disk holds ([`check`]). System calls that need `unsafe` are in [`sys`]. It depends on `kayvee-server` for the options
+//! and the boot line, on `kayvee-net` for the host's end of a wire, and on `kayvee-disk` and `kayvee-log` for disks; the
+//! store itself is another program, or a guest.
 
 mod args;
 mod carry;
+mod check;
 mod console;
 mod image;
 mod instances;
@@ -26,7 +28,7 @@ mod tap;
 mod usernet;
 mod wire;
 
-use args::{Cli, Command};
+use args::{Cli, Command, LogArgs, LogCommand};
 use clap::Parser;
 use std::{fmt, io, process::ExitCode};
 
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Command::Stop(args) if args.all => instances::stop_all(),
         Command::Stop(args) => instances::stop(&args.names),
         Command::Image(args) => image::write(&args.output),
+        Command::Log(LogArgs { command: LogCommand::Check(args) }) => check::check(&args.file),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -160,6 +160,10 @@ impl Session {
         };
         let (carrier, end) = network.carrier(listeners, settings)?;
         guest.add_network(&mut command, &place, &end);
+        if let Some(disk) = store.disk() {
+            let prepared = kayvee_disk::prepare(&disk)?;
+            guest.add_disk(&mut command, &disk.path, prepared);
+        }
 
         let announce = self.announcement(store, &accelerator.name().to_ascii_lowercase(), front, &what);
         let run = Run {

@@ -2,8 +2,12 @@
 
 use crate::{UsageError, args::RunArgs};
 use anyhow::Result;
+use kayvee_disk::Spec;
 use kayvee_server::{Options, boot::quote_word};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::Path,
+};
 
 /// Where a store listens that was not told where.
 const LOOPBACK: [&str; 3] = ["--bind", "127.0.0.1", "-::1"];
@@ -12,6 +16,8 @@ const LOOPBACK: [&str; 3] = ["--bind", "127.0.0.1", "-::1"];
 pub struct Store {
     words: Vec<String>,
     options: Options,
+    /// The disk as it was named.
+    disk: Option<String>,
 }
 
 /// An address to listen on.
@@ -40,6 +46,12 @@ impl Store {
             // Only this host, unless it is asked for more: a guest has no protected mode of its own.
             words.splice(0..0, LOOPBACK.map(String::from));
         }
+        if names(&words, "--disk") {
+            return Err(UsageError("option '--disk' belongs before '--'".into()).into());
+        }
+        if args.disk.is_some() && !names(&words, "--appendonly") {
+            words.extend(["--appendonly".into(), "yes".into()]);
+        }
         let mut options = parse(&words)?;
         if let Some(port) = args.port {
             if !names(&words, "--port") {
@@ -53,7 +65,7 @@ impl Store {
         if options.port == 0 {
             return Err(UsageError("option '--port': a store that is run like this needs one".into()).into());
         }
-        Ok(Store { words, options })
+        Ok(Store { words, options, disk: args.disk.clone() })
     }
 
     /// These options with `maxmemory` set to `mib`, unless the user has set it already.
@@ -66,8 +78,20 @@ impl Store {
     }
 
     /// The options as arguments of a process.
-    pub fn words(&self) -> &[String] {
-        &self.words
+    pub fn words(&self) -> Vec<String> {
+        let disk = self.disk.iter().flat_map(|disk| {
+            // The process reads it from `dir` on, this command from where it was started.
+            let absolute = std::path::absolute(disk).map_or_else(|_| disk.into(), |path| path.display().to_string());
+            ["--disk".to_string(), absolute]
+        });
+        self.words.iter().cloned().chain(disk).collect()
+    }
+
+    /// The disk of a guest: the one that was named, or the one with the usual name where there is to be a log.
+    pub fn disk(&self) -> Option<Spec> {
+        let named = self.disk.as_ref().and_then(|disk| Spec::parse(disk).ok());
+        let usual = || Spec { path: Path::new(&self.options.dir).join(kayvee_disk::USUAL_NAME), size_bytes: None };
+        named.or_else(|| self.options.appendonly.then(usual))
     }
 
     /// The options as the second half of an image's boot command line.
@@ -139,6 +163,20 @@ mod tests {
         assert_eq!(store(&["--port", "7001", "--", "--port", "7001"]).unwrap().options().port, 7001);
         assert!(store(&["--port", "7001", "--", "--port", "7000"]).is_err());
         assert!(store(&["--port", "0"]).is_err() && store(&["--", "--port", "0"]).is_err());
+    }
+
+    #[test]
+    fn a_disk_implies_a_log_unless_there_is_to_be_none() {
+        assert!(store(&[]).unwrap().disk().is_none());
+        let named = store(&["--disk", "/a/b:1G"]).unwrap();
+        assert!(named.options().appendonly);
+        assert_eq!(named.disk(), Some(Spec { path: "/a/b".into(), size_bytes: Some(1 << 30) }));
+        assert!(named.words().ends_with(&["--disk".into(), "/a/b:1G".into()]));
+        assert!(!named.boot_words().contains("/a/b"), "a guest knows its disk without a name");
+        assert!(!store(&["--disk", "/a", "--", "--appendonly", "no"]).unwrap().options().appendonly);
+        let usual = store(&["--", "--appendonly", "yes", "--dir", "/data"]).unwrap();
+        assert_eq!(usual.disk(), Some(Spec { path: "/data/kayvee.disk".into(), size_bytes: None }));
+        assert!(store(&["--", "--disk", "x"]).is_err() && store(&["--disk", "x:1X"]).is_err());
     }
 
     #[test]

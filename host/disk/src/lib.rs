@@ -11,5 +11,5 @@ mod spec;
 mod worker;
 
 pub use file::FileDisk;
-pub use open::{DiskError, prepare};
-pub use spec::Spec;
+pub use open::{DiskError, Prepared, prepare};
+pub use spec::{Spec, USUAL_NAME};

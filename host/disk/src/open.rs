@@ -6,7 +6,6 @@ use crate::{
     worker::{Files, Fresh},
 };
 use kayvee_log::OpenError;
-use kayvee_platform::BlockDevice;
 use nix::{
     errno::Errno,
     fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl},
@@ -72,9 +71,22 @@ impl FileDisk {
     }
 }
 
-/// Makes a disk ready for a guest, and returns its size: the file is there, has its size, and is a log or blank.
-pub fn prepare(spec: &Spec) -> Result<u64, DiskError> {
-    FileDisk::open(spec, Box::new(|| {})).map(|disk| disk.geometry().size_bytes)
+/// A disk that is ready for a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// Whether it is a block device, and no file.
+    pub is_device: bool,
+    /// Whether it can be read and written past the page cache.
+    pub is_direct: bool,
+}
+
+/// Makes a disk ready for a guest: it is there, has its size, and holds a log or nothing.
+pub fn prepare(spec: &Spec) -> Result<Prepared, DiskError> {
+    FileDisk::open(spec, Box::new(|| {}))?;
+    let failed = |error: io::Error| DiskError::new(&spec.path, plain(&error));
+    let is_device = fs::metadata(&spec.path).map_err(failed)?.file_type().is_block_device();
+    let is_direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&spec.path).is_ok();
+    Ok(Prepared { is_device, is_direct })
 }
 
 /// Makes an empty file unless there is one; tells whether it has.

@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+/// The file that is used where none is named.
+pub const USUAL_NAME: &str = "kayvee.disk";
+
 /// A file or block device, and the size that it is to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {

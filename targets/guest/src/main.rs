@@ -62,8 +62,14 @@ fn run(mut setup: Setup) -> ! {
         host: &kayvee_server::NoHost,
         seed: engine_seed[..32].try_into().expect("32 bytes"),
     };
-    let engine = Engine::new(args.options, environment, now);
-    let disk = disk.map(|device| Disk::new(device, &machine));
+    let has_log = args.options.appendonly;
+    let mut engine = Engine::new(args.options, environment, now);
+    let mut disk = disk.map(|device| Disk::new(device, &machine));
+    match &mut disk {
+        Some(disk) => engine.open_log(disk).unwrap_or_else(|error| machine.refuse(&format!("disk: {error}"))),
+        None if has_log => machine.refuse(&"option 'appendonly': there is no disk: add -device virtio-blk-device"),
+        None => {}
+    }
     // It lives until the machine ends, so nothing of it is ever taken apart, and there is no code for that.
     let mut server = Server::new(&machine, card, disk, stack, engine, limits.connections);
     machine.end(server.run())

@@ -97,6 +97,9 @@ impl<'a> Server<'a> {
             self.take_event(event, now.monotonic_ns);
         }
         self.engine.end_turn();
+        if let Some(disk) = &mut self.disk {
+            self.engine.drive_log(disk);
+        }
         while let Some(id) = self.engine.next_ready() {
             self.write(id, now.monotonic_ns);
         }

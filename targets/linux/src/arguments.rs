@@ -104,6 +104,11 @@ fn help() -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "  --{} {value}", option.name);
     }
+    text.push_str(
+        "\n--disk FILE[:SIZE] names the file or block device that keeps the data; `appendonly yes` without it uses\n\
+         kayvee.disk in `dir`. A new file is made with SIZE bytes (or K, M, G, T: 4G); without SIZE it can become 16G and\n\
+         takes what it needs. A larger SIZE makes it larger.\n",
+    );
     text.push_str("\n  -h, --help     Print this text\n  -v, --version  Print the version\n");
     text
 }

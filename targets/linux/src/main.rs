@@ -16,6 +16,7 @@ mod sys;
 use arguments::Invocation;
 use clock::SystemClock;
 use host::LinuxHost;
+use kayvee_disk::Spec;
 use kayvee_platform::{Clock, ProcessorTime};
 use kayvee_server::{Engine, Environment, Options};
 use nix::{
@@ -99,8 +100,15 @@ fn run(mut options: Options, config_file: Option<String>) -> io::Result<u8> {
     let unix_socket = options.unixsocket.clone();
     let mut engine = Engine::new(options, environment, clock.now());
     log::info!("Server initialized");
-    engine.load_at_start().map_err(io::Error::other)?;
-    let status = server::Server::new(engine, sockets, clock, host)?.run();
+    let disk = disk(engine.options())?;
+    if disk.is_none() {
+        engine.load_at_start().map_err(io::Error::other)?;
+    }
+    let mut server = server::Server::new(engine, sockets, clock, host)?;
+    if let Some(disk) = disk {
+        server.open_log(&disk)?;
+    }
+    let status = server.run();
     if !unix_socket.is_empty() {
         // Somebody may have removed it already.
         let _ = fs::remove_file(unix_socket);
@@ -108,6 +116,16 @@ fn run(mut options: Options, config_file: Option<String>) -> io::Result<u8> {
     drop(pid_file);
     log::warn!("Kayvee is now ready to exit, bye bye...");
     status
+}
+
+/// The log's disk: the one that is named, or the one with the usual name where there is to be a log.
+fn disk(options: &Options) -> io::Result<Option<Spec>> {
+    if options.disk.is_empty() {
+        let usual = || Spec { path: kayvee_disk::USUAL_NAME.into(), size_bytes: None };
+        return Ok(options.appendonly.then(usual));
+    }
+    let named = |why| io::Error::other(format!("option 'disk \"{}\"': {why}", options.disk));
+    Spec::parse(&options.disk).map(Some).map_err(named)
 }
 
 /// Where redis-server in the background leaves its number, unless told otherwise.

@@ -7,9 +7,10 @@ use crate::{
     listeners::{self, Place},
     sockets::{Listening, Origin, Stream},
 };
+use kayvee_disk::{FileDisk, Spec};
 use kayvee_platform::Clock;
 use kayvee_server::{ClientId, Engine, Fate, Peer};
-use mio::{Events, Interest, Poll, Token, net::UnixStream};
+use mio::{Events, Interest, Poll, Token, Waker, net::UnixStream};
 use nix::libc;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::{
@@ -34,6 +35,7 @@ const ACCEPT_REST_NS: u64 = 100_000_000;
 
 /// Tokens from here on are not clients'.
 const SIGNALS: Token = Token(usize::MAX - 1);
+const DISK: Token = Token(usize::MAX - 2);
 const FIRST_LISTENER: usize = 1 << 32;
 
 /// A client's socket. The kernel tells once of each change, so what it told is kept here.
@@ -84,6 +86,8 @@ pub struct Server {
     /// Clients that have sent their last byte in this turn.
     ended: Vec<ClientId>,
     crowd: Crowd,
+    /// Where the log is, if there is one.
+    disk: Option<FileDisk>,
     buffer: Box<[u8; READ_BYTES]>,
 }
 
@@ -122,12 +126,27 @@ impl Server {
             writable: Vec::new(),
             ended: Vec::new(),
             crowd: Crowd::default(),
+            disk: None,
             buffer: Box::new([0; READ_BYTES]),
         };
         for (place, socket) in sockets {
             server.listen(place, socket)?;
         }
         Ok(server)
+    }
+
+    /// Opens the log on a disk, and has the store be what it says.
+    pub fn open_log(&mut self, spec: &Spec) -> io::Result<()> {
+        let waker = Waker::new(self.poll.registry(), DISK)?;
+        let wake = Box::new(move || {
+            // It fails where the counter behind it is full, and then the loop is awake.
+            let _ = waker.wake();
+        });
+        let mut disk = FileDisk::open(spec, wake).map_err(io::Error::other)?;
+        let named = |error| io::Error::other(format!("disk {}: {error}", spec.path.display()));
+        self.engine.open_log(&mut disk).map_err(named)?;
+        self.disk = Some(disk);
+        Ok(())
     }
 
     fn listen(&mut self, place: Option<Place>, mut socket: Listening) -> io::Result<()> {
@@ -172,6 +191,8 @@ impl Server {
             for event in &events {
                 match event.token() {
                     SIGNALS => self.take_signals(),
+                    // Every turn looks at the disk.
+                    DISK => {}
                     Token(token) if token >= FIRST_LISTENER => {
                         if let Some(listener) = &mut self.listeners[token - FIRST_LISTENER] {
                             listener.ready = true;
@@ -182,6 +203,9 @@ impl Server {
             }
             self.accept();
             self.engine.end_turn();
+            if let Some(disk) = &mut self.disk {
+                self.engine.drive_log(disk);
+            }
             self.rebind()?;
             self.write();
             if let Some(shutdown) = self.engine.shutdown() {

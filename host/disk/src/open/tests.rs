@@ -1,6 +1,6 @@
 use super::*;
 use kayvee_log::{FlushPolicy, Kind, Log};
-use kayvee_platform::{BlockBuffer, BlockError, Finished, Operation, Transfer};
+use kayvee_platform::{BlockBuffer, BlockDevice, BlockError, Finished, Operation, Transfer};
 use std::{
     path::PathBuf,
     sync::{

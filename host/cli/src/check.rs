@@ -1,0 +1,71 @@
+//! What the log on a disk holds, and whether it is sound.
+
+use anyhow::{Result, anyhow};
+use kayvee_disk::FileDisk;
+use kayvee_log::{Contents, Kind};
+use kayvee_platform::BlockDevice;
+use std::{
+    convert::Infallible,
+    fmt::Write,
+    io::{self, Write as _},
+    path::Path,
+};
+
+/// Records by what they are for.
+#[derive(Default)]
+struct Tally {
+    effects: u64,
+    states: u64,
+}
+
+/// Reads a disk and says what is in it; an error means that it is not sound.
+pub fn check(file: &Path) -> Result<()> {
+    let mut disk = FileDisk::open_read_only(file)?;
+    let size_bytes = disk.geometry().size_bytes;
+    let mut tally = Tally::default();
+    let mut visit = |kind: Kind, _: &[u8]| -> Result<(), Infallible> {
+        let count = if kind == Kind::EFFECTS { &mut tally.effects } else { &mut tally.states };
+        *count += 1;
+        Ok(())
+    };
+    let contents = kayvee_log::check(&mut disk, &mut visit, &mut |_| {});
+    let contents = contents.map_err(|error| anyhow!("disk {}: {error}", file.display()))?;
+    io::stdout().write_all(report(file, size_bytes, &contents, &tally).as_bytes())?;
+    Ok(())
+}
+
+fn report(file: &Path, size_bytes: u64, contents: &Contents, tally: &Tally) -> String {
+    let mut text = format!("{}: sound\n", file.display());
+    let mut line = |name: &str, value: String| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "  {name:<9} {value}");
+    };
+    let Contents { version, segments, used_segments, records, batches, log_bytes, .. } = *contents;
+    line("id", contents.id.iter().map(|byte| format!("{byte:02x}")).collect());
+    line("format", format!("version {version}, opened {} times", contents.epoch));
+    line("size", format!("{}: {segments} segments of {}", bytes(size_bytes), bytes(contents.segment_bytes.into())));
+    line("log", format!("{} in {used_segments} segments, {batches} batches", bytes(log_bytes)));
+    let kinds = format!("{} of changes and {} of keys' states", tally.effects, tally.states);
+    line("records", format!("{records}: {kinds}"));
+    match records {
+        0 => line("numbers", format!("none; the last one ever was {}", contents.last_sequence)),
+        _ => line("numbers", format!("{} to {}", contents.first_sequence, contents.last_sequence)),
+    }
+    line("end", format!("at byte {}", contents.end_at_bytes));
+    if contents.is_torn || contents.cut_record_bytes > 0 {
+        line("", "a crash has cut what came behind it: it was never acknowledged".into());
+    }
+    if contents.bad_superblocks > 0 {
+        line("", format!("{} of the 2 superblocks is damaged or old; a start mends it", contents.bad_superblocks));
+    }
+    text
+}
+
+/// A number of bytes for people.
+fn bytes(bytes: u64) -> String {
+    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match UNITS.iter().find(|(_, shift)| bytes >> shift > 0) {
+        Some((unit, shift)) => format!("{:.1} {unit}", bytes as f64 / (1u64 << shift) as f64),
+        None => format!("{bytes} bytes"),
+    }
+}
