@@ -219,6 +219,8 @@ fn sleep(context: &mut Context<'_>, seconds: &[u8]) -> Outcome {
     while clock.monotonic_ns() < until_ns {
         core::hint::spin_loop();
     }
+    // Who is served behind it is served later.
+    context.store.now = clock.now();
     context.reply.ok();
     Ok(())
 }

@@ -139,8 +139,9 @@ impl<'a> Several<'a> {
             if let Some(found) = find(context, key)? {
                 context.reply.array(2);
                 context.reply.bulk(key);
-                take_several(context, key, found, self.end, self.count)?;
-                context.effect(&[pop_name(self.end), key, Decimal::unsigned(self.count as u64).as_bytes()]);
+                let count = self.count.min(context.db().list(found).len());
+                take_several(context, key, found, self.end, count)?;
+                context.effect(&[pop_name(self.end), key, Decimal::unsigned(count as u64).as_bytes()]);
                 return Ok(true);
             }
         }

@@ -368,7 +368,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     row("dbfilename", PROTECTED, DUMP_NAME),
     row("dir", PROTECTED, words!(dir)),
     row("disable-thp", AT_START, kept(Kind::Switch, "yes")),
-    row("disk", AT_START, words!(disk)),
+    row("disk", AT_START | HIDDEN, words!(disk)),
     row("dynamic-hz", NONE, kept(Kind::Switch, "yes")),
     row("enable-debug-command", AT_START, choice!(enable_debug_command, ALLOWED)),
     row("enable-module-command", AT_START, kept(Kind::Choice(&["no", "yes", "local"]), "no")),

@@ -56,7 +56,11 @@ pub fn spop(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     };
     let start = context.reply.len();
     let is_gone = pop_many(context, key, found, count as usize)?;
-    tell_popped(context, key, start, is_gone);
+    if is_gone {
+        context.effect(&[b"DEL", key]);
+    } else {
+        tell_popped(context, key, start);
+    }
     context.shrunk(EventClass::SET, "spop", key, is_gone);
     Ok(())
 }
@@ -72,20 +76,17 @@ fn pop_one(context: &mut Context<'_>, key: &[u8]) -> Outcome {
     let edit = store.dbs[index].edit(key, Some(found), now_ms, |set: &mut Set, records| {
         Ok(set.pop(records, &mut store.rng, |member| bulk(reply, member)))
     })?;
-    tell_popped(context, key, start, edit.is_gone);
+    tell_popped(context, key, start);
     context.shrunk(EventClass::SET, "spop", key, edit.is_gone);
     Ok(())
 }
 
 /// Tells that the members that the reply shows from `start` on were removed.
-fn tell_popped(context: &mut Context<'_>, key: &[u8], start: usize, is_gone: bool) {
+fn tell_popped(context: &mut Context<'_>, key: &[u8], start: usize) {
     /// As many as Redis names in one command.
     const BATCH: usize = 1024;
     if !context.effects_are_wanted() {
         return;
-    }
-    if is_gone {
-        return context.effect(&[b"DEL", key]);
     }
     let Context { store, reply, .. } = context;
     let db = store.sessions[context.slot as usize].as_ref().map_or(0, |session| session.db);

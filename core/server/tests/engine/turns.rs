@@ -333,3 +333,22 @@ fn a_slow_call_among_quick_ones_is_logged() {
     let log = bench.ask(client, "SLOWLOG GET\r\n");
     assert!(log.contains("$4\r\nSADD\r\n$1\r\ns\r\n"), "{log}");
 }
+
+/// What a replica gets says what was done, not what was asked for.
+#[test]
+fn effects_count_and_name_what_was_taken() {
+    let mut bench = Bench::new(&[]);
+    let (client, replica) = (bench.connect(), bench.connect());
+    bench.ask(client, "RPUSH l a b c\r\nSADD s m\r\nSADD t m n\r\n");
+    bench.engine.receive(replica, b"SYNC\r\n");
+    bench.take(replica);
+    for (request, effect) in [
+        ("LMPOP 1 l LEFT COUNT 10", "*3\r\n$4\r\nLPOP\r\n$1\r\nl\r\n$1\r\n3\r\n"),
+        ("SPOP s", "*3\r\n$4\r\nSREM\r\n$1\r\ns\r\n$1\r\nm\r\n"),
+        ("SPOP t 2", "*2\r\n$3\r\nDEL\r\n$1\r\nt\r\n"),
+    ] {
+        bench.ask(client, &format!("{request}\r\n"));
+        let told = bench.take_text(replica);
+        assert!(told.ends_with(effect), "{request}: {told}");
+    }
+}
