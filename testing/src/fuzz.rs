@@ -181,8 +181,13 @@ impl Driven {
         self.engine.receive(client, bytes);
         self.engine.end_turn();
         while self.engine.next_ready().is_some() {}
-        let output = self.engine.output(client).to_vec();
-        self.engine.sent(client, output.len());
+        let mut output = Vec::new();
+        while !self.engine.output(client).is_empty() {
+            let part = self.engine.output(client);
+            output.extend_from_slice(part);
+            let len = part.len();
+            self.engine.sent(client, len);
+        }
         (output, self.engine.fate(client))
     }
 

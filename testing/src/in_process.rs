@@ -212,10 +212,13 @@ impl Turns {
     fn send_output(&mut self) {
         while let Some(client) = self.engine.next_ready() {
             let Some((serial, stream)) = self.streams.get_mut(&client) else { continue };
-            let output = self.engine.output(client);
-            let failed = stream.write_all(output).is_err();
-            let len = output.len();
-            self.engine.sent(client, len);
+            let mut failed = false;
+            while !self.engine.output(client).is_empty() {
+                let output = self.engine.output(client);
+                failed |= stream.write_all(output).is_err();
+                let len = output.len();
+                self.engine.sent(client, len);
+            }
             if failed || matches!(self.engine.fate(client), Fate::CloseAfterOutput | Fate::CloseNow) {
                 let _ = stream.shutdown(Shutdown::Both);
                 self.clients.remove(serial);

@@ -258,12 +258,12 @@ fn describe(text: &mut Text, session: &Session, now_ns: u64, own_request_bytes: 
     };
     let flags = flags_of(session);
     let (query, capacity) = (session.pending.query_bytes + own_request_bytes, session.pending.query_capacity);
-    let output = session.output.len();
+    let (last, parts) = (session.output.unsent(), session.output.parts());
     // What finds no memory fails the whole text.
     let _ = writeln!(
         text,
         "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db={} sub={} psub={} ssub={} multi={} \
-         qbuf={query} qbuf-free={} argv-mem={own_request_bytes} multi-mem={} rbs={} rbp={} obl={output} oll=0 omem={} tot-mem={} events=r \
+         qbuf={query} qbuf-free={} argv-mem={own_request_bytes} multi-mem={} rbs={} rbp={} obl={last} oll={parts} omem={} tot-mem={} events=r \
          cmd={command}{bar}{sub} user={} redir={} resp={} lib-name={} lib-ver={}",
         session.id,
         session.remote,
@@ -278,9 +278,9 @@ fn describe(text: &mut Text, session: &Session, now_ns: u64, own_request_bytes: 
         session.transaction.as_ref().map_or(-1, |transaction| transaction.len as i64),
         (capacity + own_request_bytes).saturating_sub(query),
         session.transaction.as_ref().map_or(0, |transaction| transaction.requests.capacity()),
-        session.output.capacity(),
-        session.output.capacity(),
-        session.output.capacity(),
+        session.output.memory_bytes(),
+        session.output.memory_bytes(),
+        session.output.memory_bytes(),
         session.memory_bytes(),
         shown(&session.user_name),
         tracking::redirect_of(session),

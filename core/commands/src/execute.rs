@@ -29,7 +29,7 @@ impl Store {
     pub(crate) fn run_as(&mut self, slot: u32, origin: Origin, run: impl FnOnce(&mut Context<'_>)) -> bool {
         let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return false };
         let protocol = session.protocol;
-        let mut output = core::mem::take(&mut session.output);
+        let mut output = core::mem::take(&mut session.output.last);
         let start = output.len();
         let outer = self.running.replace(slot);
         let mut context = Context::new(self, Writer::new(&mut output, protocol), slot, origin);
@@ -58,7 +58,8 @@ impl Store {
         if !messages.is_empty() && output.try_reserve(messages.len()).is_ok() {
             output.extend_from_slice(&messages);
         }
-        session.output = output;
+        session.output.last = output;
+        session.output.end_part();
         is_blocked
     }
 

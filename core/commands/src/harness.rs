@@ -88,7 +88,13 @@ impl Harness {
         let limits = Limits { bulk_bytes: u64::MAX >> 1, authenticated: true };
         assert_eq!(parser.parse(&bytes, limits), Ok(Progress::Complete(bytes.len())));
         self.store.execute(0, parser.request(&bytes));
-        core::mem::take(&mut self.store.sessions[0].as_mut().unwrap().output)
+        let output = &mut self.store.sessions[0].as_mut().unwrap().output;
+        let mut reply = Vec::new();
+        while output.unsent() > 0 {
+            reply.extend_from_slice(output.first());
+            output.advance(output.first().len());
+        }
+        reply
     }
 
     /// Executes a request that is written like an inline one. Line breaks of the reply become spaces.

@@ -92,7 +92,7 @@ fn clients(store: &Store, out: &mut Text) {
     line(out, "cluster_connections", 0);
     line(out, "maxclients", store.options.maxclients);
     line(out, "client_recent_max_input_buffer", most(|session| session.pending.query_capacity));
-    line(out, "client_recent_max_output_buffer", most(|session| session.output.capacity()));
+    line(out, "client_recent_max_output_buffer", most(|session| session.output.memory_bytes()));
     let paused = store.all_sessions().filter(|session| session.is_paused).count();
     line(out, "blocked_clients", store.blocked_clients + paused);
     line(out, "tracking_clients", store.tracking.counts()[0]);

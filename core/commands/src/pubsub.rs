@@ -468,7 +468,7 @@ impl Store {
     pub(crate) fn send(&mut self, slot: u32, write: impl FnOnce(&mut Writer<'_>)) {
         let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
         let is_running = self.running == Some(slot);
-        let buffer = if is_running { &mut self.messages_to_running } else { &mut session.output };
+        let buffer = if is_running { &mut self.messages_to_running } else { &mut session.output.last };
         let start = buffer.len();
         let mut writer = Writer::new(buffer, session.protocol);
         write(&mut writer);
@@ -476,6 +476,7 @@ impl Store {
             writer.truncate(start);
             session.close = Some(Close::Now);
         }
+        session.output.end_part();
         self.touch(slot);
     }
 

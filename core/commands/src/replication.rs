@@ -86,7 +86,7 @@ fn synchronise(context: &mut Context<'_>, head: &str) -> Outcome {
     context.store.feed_replicas();
     context.store.effects.add_listener();
     context.store.replicas.push(slot);
-    let dump_bytes = context.reply.len();
+    let dump_bytes = context.session().output.unsent() + context.reply.len();
     let (acknowledged, acknowledged_ns) = (context.store.effects.offset(), context.store.now.monotonic_ns);
     context.session().replica = Some(Replica { dump_bytes, acknowledged, acknowledged_ns });
     Ok(())

@@ -1,6 +1,7 @@
 use crate::{
     acl,
     blocking::Wait,
+    output::Output,
     pubsub::Subscriptions,
     replication::Replica,
     table::Command,
@@ -90,7 +91,7 @@ pub struct Session {
     /// Requests that it sent.
     pub requests: u64,
     /// Replies that are not sent yet.
-    pub output: Vec<u8>,
+    pub output: Output,
     /// Its unexecuted requests.
     pub pending: Pending,
     /// Whether it is in the list of clients that the engine has to look at.
@@ -160,7 +161,7 @@ impl Session {
             last_request_ns: now_ns,
             last_command: None,
             requests: 0,
-            output: Vec::new(),
+            output: Output::default(),
             pending: Pending::default(),
             is_touched: false,
             transaction: None,
@@ -189,7 +190,7 @@ impl Session {
     /// Bytes of memory that the client takes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Session>()
-            + self.output.capacity()
+            + self.output.memory_bytes()
             + self.pending.query_capacity
             + self.transaction.as_ref().map_or(0, |transaction| transaction.requests.capacity())
             + self.waits.as_ref().map_or(0, |waits| waits.memory_bytes())

@@ -6,14 +6,12 @@ use alloc::{
     vec::Vec,
 };
 use kayvee_commands::{
-    ClientType, Close, Environment, LogError, Pause, Pending, Session, Store,
+    ClientType, Close, Environment, LogError, Output, Pause, Pending, Session, Store,
     options::{Options, ShutdownOn},
 };
 use kayvee_platform::{BlockDevice, Now};
-use kayvee_resp::{Limits, Parser, Progress, Writer};
+use kayvee_resp::{Limits, Parser, Progress};
 
-/// Output capacity that an idle connection may keep.
-const KEPT_OUTPUT_BYTES: usize = 4 << 10;
 /// Clients that take less are never dropped for want of memory: it would not help.
 const EVICTION_FLOOR_BYTES: usize = 64 << 10;
 /// Keys looked at in one slice of active expiry, at effort 1.
@@ -82,8 +80,6 @@ struct Connection {
     query: Vec<u8>,
     /// Bytes that the first request in there has at least, as far as it can be told.
     at_least: usize,
-    /// How much of the session's output is sent.
-    sent: usize,
     /// Bytes sent since the connection began.
     sent_in_all: u64,
     /// What of the output waits for the log.
@@ -187,7 +183,6 @@ impl Engine {
             parser: Parser::new(),
             query: Vec::new(),
             at_least: 0,
-            sent: 0,
             sent_in_all: 0,
             held: Held::default(),
             is_ready: false,
@@ -283,7 +278,7 @@ impl Engine {
                 Err(error) => {
                     log::debug!("protocol error from client {} at {}: {error}", session.id, session.remote);
                     let text = [b"ERR Protocol error: ", error.message().as_slice()].concat();
-                    Writer::new(&mut session.output, session.protocol).error(&text);
+                    session.output.writer(session.protocol).error(&text);
                     session.close = Some(Close::AfterOutput);
                     return (bytes.len(), Stop::Closing);
                 }
@@ -308,7 +303,7 @@ impl Engine {
         }
         if let Some(session) = self.store.sessions[slot as usize].as_deref_mut() {
             if session.close == Some(Close::Now) {
-                (session.output, connection.sent) = (Vec::new(), 0);
+                session.output = Output::default();
             }
             let (query_bytes, query_capacity) = (connection.query.len(), connection.query.capacity());
             session.pending = Pending { query_bytes, query_capacity };
@@ -349,13 +344,9 @@ impl Engine {
     /// Ends a connection whose unsent replies exceed their limits.
     fn check_output(&mut self, slot: u32) {
         let now_ns = self.store.now.monotonic_ns;
-        let (Some(session), Some(connection)) =
-            (self.store.sessions[slot as usize].as_deref_mut(), self.connections[slot as usize].as_deref())
-        else {
-            return;
-        };
+        let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else { return };
         let dump_bytes = session.replica.as_ref().map_or(0, |replica| replica.dump_bytes);
-        let bytes = (session.output.len() - connection.sent).saturating_sub(dump_bytes) as u64;
+        let bytes = session.output.unsent().saturating_sub(dump_bytes) as u64;
         let limit = self.store.options.output_limit(ClientType::of(session));
         let over_hard = limit.hard_bytes > 0 && bytes > limit.hard_bytes;
         let since = match session.over_soft_limit_since_ns {
@@ -582,8 +573,8 @@ impl Engine {
         session.close = Some(Close::Now);
         // Its memory is needed now. The buffers of the one that is being served go when that is done.
         if let Some(connection) = self.connections[slot as usize].as_deref_mut() {
-            (connection.query, connection.parser, connection.sent) = (Vec::new(), Parser::new(), 0);
-            (session.output, session.pending) = (Vec::new(), Pending::default());
+            (connection.query, connection.parser) = (Vec::new(), Parser::new());
+            (session.output, session.pending) = (Output::default(), Pending::default());
         }
         self.store.stats.evicted_clients += 1;
         self.mark_ready(ClientId(slot));
@@ -634,7 +625,7 @@ impl Engine {
         else {
             return;
         };
-        let end = connection.sent_in_all + (session.output.len() - connection.sent) as u64;
+        let end = connection.sent_in_all + session.output.unsent() as u64;
         if connection.held.hold(end, self.store.appended(), self.store.stable()) {
             self.holding.push(slot);
         }
@@ -667,12 +658,12 @@ impl Engine {
             else {
                 continue;
             };
-            let end = connection.sent_in_all + (session.output.len() - connection.sent) as u64;
+            let end = connection.sent_in_all + session.output.unsent() as u64;
             let has_more = end > connection.held.released();
             connection.held.release_all(end);
             if is_lost && has_more {
                 session.close = Some(Close::Now);
-                (session.output, connection.sent) = (Vec::new(), 0);
+                session.output = Output::default();
             }
             if has_more {
                 self.mark_ready(ClientId(slot));
@@ -696,12 +687,12 @@ impl Engine {
         self.holding = holding;
     }
 
-    /// Bytes waiting to be sent to a client, in order.
+    /// Bytes to send to a client next. There may be more behind them, so a target asks again when they are sent.
     pub fn output(&self, client: ClientId) -> &[u8] {
         let slot = client.0 as usize;
         match (self.store.sessions.get(slot), self.connections.get(slot)) {
             (Some(Some(session)), Some(Some(connection))) => {
-                let unsent = &session.output[connection.sent..];
+                let unsent = session.output.first();
                 if self.holds_replies {
                     let released = connection.held.released().saturating_sub(connection.sent_in_all);
                     &unsent[..(released as usize).min(unsent.len())]
@@ -721,25 +712,13 @@ impl Engine {
         else {
             return;
         };
-        connection.sent += len;
+        session.output.advance(len);
         connection.sent_in_all += len as u64;
         if let Some(replica) = &mut session.replica {
             replica.dump_bytes = replica.dump_bytes.saturating_sub(len);
         }
-        assert!(connection.sent <= session.output.len());
         self.store.stats.net_output_bytes += len as u64;
         self.store.stats.writes += 1;
-        if connection.sent == session.output.len() {
-            connection.sent = 0;
-            if session.output.capacity() > KEPT_OUTPUT_BYTES {
-                session.output = Vec::new();
-            } else {
-                session.output.clear();
-            }
-        } else if connection.sent > session.output.len() / 2 {
-            session.output.drain(..connection.sent);
-            connection.sent = 0;
-        }
     }
 
     /// What to do with a client's connection.

@@ -11,7 +11,8 @@
 //! engine.end_turn()            -> a slice of background work
 //! engine.drive_log(device)     -> if there is a disk; its wake-ups begin a turn as well
 //! while let Some(client) = engine.next_ready():
-//!     send engine.output(client), report engine.sent(client, n), then obey engine.fate(client)
+//!     send engine.output(client) and report engine.sent(client, n) until there is no more or no room for it,
+//!     then obey engine.fate(client)
 //! ```
 //!
 //! Replies leave only after `end_turn` and, with `appendfsync always`, when what they tell is on stable storage. The engine never blocks and

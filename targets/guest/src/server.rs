@@ -196,13 +196,7 @@ impl<'a> Server<'a> {
             self.stack.close(connection, now_ns);
             return self.forget(id);
         }
-        let output = self.engine.output(id);
-        let mut unsent = output.len();
-        if unsent > 0 {
-            let sent = self.stack.send(connection, output);
-            self.engine.sent(id, sent);
-            unsent -= sent;
-        }
+        let unsent = self.send(id, connection);
         if unsent == 0 && (ended || fate == Fate::CloseAfterOutput) {
             self.stack.close(connection, now_ns);
             self.forget(id);
@@ -211,6 +205,22 @@ impl<'a> Server<'a> {
                 client.unread = false;
             }
             self.unread.push(id);
+        }
+    }
+
+    /// Sends what there is room for. Returns how much is left at least: nothing only if all is sent.
+    fn send(&mut self, id: ClientId, connection: ConnectionId) -> usize {
+        loop {
+            let output = self.engine.output(id);
+            let unsent = output.len();
+            if unsent == 0 {
+                return 0;
+            }
+            let sent = self.stack.send(connection, output);
+            self.engine.sent(id, sent);
+            if sent < unsent {
+                return unsent - sent;
+            }
         }
     }
 
@@ -272,8 +282,7 @@ impl<'a> Server<'a> {
         for index in 0..self.clients.len() {
             let id = ClientId(index as u32);
             if let Some(&mut Client { connection, .. }) = self.client(id) {
-                let output = self.engine.output(id);
-                self.stack.send(connection, output);
+                self.send(id, connection);
                 self.stack.close(connection, start_ns);
                 self.forget(id);
             }

@@ -398,18 +398,21 @@ impl Server {
     fn write_to(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
         let fate = self.engine.fate(id);
-        let output = self.engine.output(id);
-        let mut unsent = output.len();
-        if unsent > 0 && client.writable && fate != Fate::CloseNow {
+        let mut unsent;
+        loop {
+            let output = self.engine.output(id);
+            unsent = output.len();
+            if unsent == 0 || !client.writable || fate == Fate::CloseNow {
+                break;
+            }
             match client.stream.write(output) {
                 Ok(len) => {
                     // A short write has filled the kernel's buffer (epoll(7)): it will tell when there is room.
                     client.writable = len == unsent;
-                    unsent -= len;
                     self.engine.sent(id, len);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => client.writable = false,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => self.writable.push(id),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     log::debug!("writing to client {}: {error}", id.0);
                     return self.close(id);

@@ -50,8 +50,9 @@ fn expand(line: &str, large: &[u8]) -> Vec<u8> {
 fn end_turn(engine: &mut Engine) {
     engine.end_turn();
     while let Some(client) = engine.next_ready() {
-        let len = engine.output(client).len();
-        engine.sent(client, len);
+        while !engine.output(client).is_empty() {
+            engine.sent(client, engine.output(client).len());
+        }
         if matches!(engine.fate(client), Fate::CloseNow | Fate::CloseAfterOutput) {
             engine.disconnect(client);
         }

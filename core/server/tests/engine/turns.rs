@@ -352,3 +352,24 @@ fn effects_count_and_name_what_was_taken() {
         assert!(told.ends_with(effect), "{request}: {told}");
     }
 }
+
+/// What a client does not read takes about as much memory as it is long, and comes in the order in which it was written.
+#[test]
+fn unread_replies_take_no_more_than_their_length() {
+    let mut bench = Bench::new(&[]);
+    let (client, observer) = (bench.connect(), bench.connect());
+    let value = "x".repeat(10_000);
+    bench.engine.receive(client, format!("SET k {value}\r\n").as_bytes());
+    let mut expected = "+OK\r\n".to_string();
+    for number in 0..2000 {
+        bench.engine.receive(client, format!("GET k\r\nECHO {number}\r\n").as_bytes());
+        let digits = number.to_string().len();
+        expected += &format!("$10000\r\n{value}\r\n${digits}\r\n{number}\r\n");
+    }
+    let line = bench.ask(observer, "CLIENT LIST ID 1\r\n");
+    let field =
+        |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name)).unwrap().parse::<usize>().unwrap();
+    assert_eq!(field("obl="), expected.len());
+    assert!(field("omem=") < expected.len() + 200_000 && field("oll=") > 100, "{line}");
+    assert!(bench.take_text(client) == expected);
+}
