@@ -1,14 +1,16 @@
-//! One frame at a time between a [`FrameDevice`](kayvee_platform::FrameDevice) and `smoltcp`, and to whom it belongs.
+//! Frames: one at a time between a [`FrameDevice`](kayvee_platform::FrameDevice) and `smoltcp`, to whom they belong, and
+//! those that carry TCP.
 
+use crate::{
+    checksum,
+    tcp::segment::{HEADER_BYTES as TCP_HEADER_BYTES, Segment},
+};
 use core::net::Ipv4Addr;
 use kayvee_platform::{FrameTx, MAX_FRAME_BYTES};
 use smoltcp::{
     phy::{self, Device, DeviceCapabilities, Medium},
     time::Instant,
-    wire::{
-        ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, IpProtocol,
-        Ipv4Packet, TcpPacket,
-    },
+    wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr},
 };
 
 /// `smoltcp`'s device for the handling of one received frame, or of none, with replies going straight to the device.
@@ -75,12 +77,17 @@ impl<T: FrameTx> phy::TxToken for TxToken<'_, T> {
 /// Tells the link that `address` is at `mac` now, for those that remember another station at it (RFC 5227 §2.3).
 /// Returns whether the device had room for that.
 pub(crate) fn announce(tx: &mut impl FrameTx, mac: EthernetAddress, address: Ipv4Addr) -> bool {
+    ask(tx, mac, address, address)
+}
+
+/// Asks the link who has an address (RFC 826). Returns whether the device had room for that.
+pub(crate) fn ask(tx: &mut impl FrameTx, mac: EthernetAddress, own: Ipv4Addr, wanted: Ipv4Addr) -> bool {
     let arp = ArpRepr::EthernetIpv4 {
         operation: ArpOperation::Request,
         source_hardware_addr: mac,
-        source_protocol_addr: address,
+        source_protocol_addr: own,
         target_hardware_addr: EthernetAddress([0; 6]),
-        target_protocol_addr: address,
+        target_protocol_addr: wanted,
     };
     let ethernet =
         EthernetRepr { src_addr: mac, dst_addr: EthernetAddress::BROADCAST, ethertype: EthernetProtocol::Arp };
@@ -99,76 +106,216 @@ pub(crate) fn is_host(address: Ipv4Addr) -> bool {
 
 /// The addresses that tell one connection from another: remote address and port, local port. The local address is
 /// always the station's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowKey(u64);
 
 impl FlowKey {
+    #[inline]
     pub fn new(remote: Ipv4Addr, remote_port: u16, local_port: u16) -> FlowKey {
         FlowKey(u64::from(u32::from(remote)) << 32 | u64::from(remote_port) << 16 | u64::from(local_port))
     }
 
-    /// The peer's address and port.
-    pub fn remote(self) -> (Ipv4Addr, u16) {
-        (Ipv4Addr::from_bits((self.0 >> 32) as u32), (self.0 >> 16) as u16)
+    /// The peer's address.
+    #[inline]
+    pub fn remote(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits((self.0 >> 32) as u32)
+    }
+
+    /// The peer's port.
+    #[inline]
+    pub fn remote_port(self) -> u16 {
+        (self.0 >> 16) as u16
     }
 
     /// The port of this station.
+    #[inline]
     pub fn local_port(self) -> u16 {
         self.0 as u16
     }
+
+    /// All of it.
+    #[inline]
+    pub fn bits(self) -> u64 {
+        self.0
+    }
 }
+
+const ETHERNET_BYTES: usize = 14;
+const IPV4_BYTES: usize = 20;
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
+const PROTOCOL_ICMP: u8 = 1;
+const PROTOCOL_TCP: u8 = 6;
 
 /// Whom a received frame concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum Class<'a> {
     /// A TCP segment to the station's own address.
-    Tcp {
-        flow: FlowKey,
-        /// SYN without ACK or RST: it may open a connection.
-        opens: bool,
-    },
-    /// An answer to an address query of ours may be in it.
-    ArpReply,
-    /// Anything else that the interface should see: ARP requests, ICMP, DHCP.
+    Tcp(Packet<'a>),
+    /// ARP.
+    Arp(&'a [u8]),
+    /// An ICMP message to the station's own address.
+    Icmp(&'a [u8]),
+    /// Anything else that `smoltcp` should see: DHCP.
     Other,
-    /// Nothing for this station, or malformed.
+    /// Nothing for this station.
     Ignored,
+    /// Headers that make no sense, or that are of no use here.
+    Malformed,
+    /// A wrong checksum.
+    Damaged,
 }
 
-/// Sorts a frame by its headers. Checksums are not looked at: whoever handles the frame does.
-pub(crate) fn classify(frame: &[u8], own_address: Option<Ipv4Addr>) -> Class {
-    let Ok(ethernet) = EthernetFrame::new_checked(frame) else { return Class::Ignored };
-    match ethernet.ethertype() {
-        EthernetProtocol::Ipv4 => classify_ipv4(ethernet.payload(), own_address),
-        EthernetProtocol::Arp => match ArpPacket::new_checked(ethernet.payload()) {
-            Ok(arp) if arp.operation() == ArpOperation::Reply => Class::ArpReply,
-            Ok(_) => Class::Other,
-            Err(_) => Class::Ignored,
-        },
+/// What an IPv4 packet carries, and from whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Packet<'a> {
+    /// The station on the link that it came from.
+    pub hardware: EthernetAddress,
+    pub source: Ipv4Addr,
+    pub payload: &'a [u8],
+}
+
+/// Sorts a frame by its headers. The checksum of IPv4 is looked at, that of what it carries is not.
+#[inline]
+pub(crate) fn classify(frame: &[u8], mac: EthernetAddress, own_address: Option<Ipv4Addr>) -> Class<'_> {
+    let Some((header, payload)) = frame.split_first_chunk::<ETHERNET_BYTES>() else { return Class::Malformed };
+    match [header[12], header[13]] {
+        ETHERTYPE_IPV4 => classify_ipv4(header, payload, mac, own_address),
+        ETHERTYPE_ARP => Class::Arp(payload),
         _ => Class::Ignored,
     }
 }
 
-fn classify_ipv4(packet: &[u8], own_address: Option<Ipv4Addr>) -> Class {
-    let Ok(ip) = Ipv4Packet::new_checked(packet) else { return Class::Ignored };
+#[inline]
+fn classify_ipv4<'a>(
+    ethernet: &[u8; ETHERNET_BYTES],
+    packet: &'a [u8],
+    mac: EthernetAddress,
+    own_address: Option<Ipv4Addr>,
+) -> Class<'a> {
+    let Some(ip) = packet.first_chunk::<IPV4_BYTES>() else { return Class::Malformed };
+    let header_bytes = usize::from(ip[0] & 0xf) * 4;
+    let total_bytes = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
+    if ip[0] >> 4 != 4 || header_bytes < IPV4_BYTES || total_bytes < header_bytes || total_bytes > packet.len() {
+        return Class::Malformed;
+    }
+    if checksum::finish(checksum::sum(&packet[..header_bytes])) != [0, 0] {
+        return Class::Damaged;
+    }
     // A fragment has no use on its own, and none of the senders here needs them: TCP sends what fits.
-    if ip.more_frags() || ip.frag_offset() != 0 {
-        return Class::Ignored;
+    if u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0 {
+        return Class::Malformed;
     }
     // RFC 1122 §3.2.1.3: nothing is ever answered to an address that names no single host.
-    let source = ip.src_addr();
+    let source = Ipv4Addr::new(ip[12], ip[13], ip[14], ip[15]);
     if !is_host(source) {
-        return Class::Ignored;
+        return Class::Malformed;
     }
-    if ip.next_header() != IpProtocol::Tcp {
-        return Class::Other;
-    }
-    if Some(ip.dst_addr()) != own_address {
-        return Class::Ignored;
-    }
-    let Ok(tcp) = TcpPacket::new_checked(ip.payload()) else { return Class::Ignored };
-    Class::Tcp {
-        flow: FlowKey::new(source, tcp.src_port(), tcp.dst_port()),
-        opens: tcp.syn() && !tcp.ack() && !tcp.rst(),
+    let is_own = Some(Ipv4Addr::new(ip[16], ip[17], ip[18], ip[19])) == own_address && ethernet[..6] == mac.0;
+    let payload = &packet[header_bytes..total_bytes];
+    match ip[9] {
+        PROTOCOL_TCP if is_own && Some(source) != own_address => {
+            let [_, _, _, _, _, _, a, b, c, d, e, f, _, _] = *ethernet;
+            Class::Tcp(Packet { hardware: EthernetAddress([a, b, c, d, e, f]), source, payload })
+        }
+        PROTOCOL_TCP => Class::Ignored,
+        PROTOCOL_ICMP if is_own => Class::Icmp(payload),
+        PROTOCOL_ICMP => Class::Ignored,
+        _ => Class::Other,
     }
 }
+
+/// A route changed for a packet that was too large (RFC 1191 §4): the flow that it belongs to, the number of its first
+/// byte, and the size that would do.
+pub(crate) fn parse_too_large(icmp: &[u8], own_address: Ipv4Addr) -> Option<(FlowKey, u32, u16)> {
+    const UNREACHABLE: u8 = 3;
+    const FRAGMENTATION_NEEDED: u8 = 4;
+    let (header, quoted) = icmp.split_first_chunk::<8>()?;
+    if [header[0], header[1]] != [UNREACHABLE, FRAGMENTATION_NEEDED] {
+        return None;
+    }
+    if checksum::finish(checksum::sum(icmp)) != [0, 0] {
+        return None;
+    }
+    let ip = quoted.first_chunk::<IPV4_BYTES>()?;
+    let tcp = quoted.get(usize::from(ip[0] & 0xf) * 4..)?.first_chunk::<8>()?;
+    let (source, remote) =
+        (Ipv4Addr::new(ip[12], ip[13], ip[14], ip[15]), Ipv4Addr::new(ip[16], ip[17], ip[18], ip[19]));
+    if ip[9] != PROTOCOL_TCP || source != own_address {
+        return None;
+    }
+    let port = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
+    let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+    Some((FlowKey::new(remote, port(2), port(0)), seq, u16::from_be_bytes([header[6], header[7]])))
+}
+
+/// Why a segment was not taken from a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unusable {
+    Damaged,
+    Malformed,
+}
+
+/// Reads the segment of a packet for `own`, and returns it with its data.
+#[inline]
+pub(crate) fn parse_segment<'a>(packet: &Packet<'a>, own: Ipv4Addr) -> Result<(Segment, &'a [u8]), Unusable> {
+    let bytes = packet.payload;
+    let pseudo = checksum::pseudo_header(packet.source.octets(), own.octets(), PROTOCOL_TCP, bytes.len() as u16);
+    if checksum::finish(pseudo + checksum::sum(bytes)) != [0, 0] {
+        return Err(Unusable::Damaged);
+    }
+    let (segment, header_bytes) = Segment::parse(bytes).ok_or(Unusable::Malformed)?;
+    Ok((segment, &bytes[header_bytes..]))
+}
+
+/// Who sends a segment to whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    pub mac: EthernetAddress,
+    pub own: Ipv4Addr,
+    pub hardware: EthernetAddress,
+    pub remote: Ipv4Addr,
+}
+
+/// Sends a segment with so many bytes of data, which `fill` writes. Returns whether the device had room for it.
+#[inline]
+pub(crate) fn send_segment(
+    tx: &mut impl FrameTx,
+    route: &Route,
+    segment: &Segment,
+    payload_bytes: usize,
+    fill: impl FnOnce(&mut [u8]),
+) -> bool {
+    let header_bytes = segment.header_bytes();
+    let segment_bytes = header_bytes + payload_bytes;
+    let sent = tx.transmit(ETHERNET_BYTES + IPV4_BYTES + segment_bytes, |frame| {
+        let (ethernet, packet) = frame.split_at_mut(ETHERNET_BYTES);
+        ethernet[..6].copy_from_slice(&route.hardware.0);
+        ethernet[6..12].copy_from_slice(&route.mac.0);
+        ethernet[12..].copy_from_slice(&ETHERTYPE_IPV4);
+        let (ip, tcp) = packet.split_at_mut(IPV4_BYTES);
+        emit_ipv4(ip, route, segment_bytes);
+        segment.emit(tcp);
+        fill(&mut tcp[header_bytes..]);
+        let pseudo =
+            checksum::pseudo_header(route.own.octets(), route.remote.octets(), PROTOCOL_TCP, segment_bytes as u16);
+        let sum = checksum::finish(pseudo + checksum::sum(tcp));
+        tcp[16..18].copy_from_slice(&sum);
+    });
+    sent.is_some()
+}
+
+/// RFC 791 §3.1. With "don't fragment" (RFC 1191 §3), and so without identification (RFC 6864 §4.1).
+#[inline]
+fn emit_ipv4(ip: &mut [u8], route: &Route, payload_bytes: usize) {
+    const TIME_TO_LIVE: u8 = 64;
+    let [a, b] = ((IPV4_BYTES + payload_bytes) as u16).to_be_bytes();
+    ip[..12].copy_from_slice(&[0x45, 0, a, b, 0, 0, 0x40, 0, TIME_TO_LIVE, PROTOCOL_TCP, 0, 0]);
+    ip[12..16].copy_from_slice(&route.own.octets());
+    ip[16..20].copy_from_slice(&route.remote.octets());
+    let sum = checksum::finish(checksum::sum(ip));
+    ip[10..12].copy_from_slice(&sum);
+}
+
+// The smallest frames that are sent.
+const _: () = assert!(ETHERNET_BYTES + IPV4_BYTES + TCP_HEADER_BYTES < MAX_FRAME_BYTES);

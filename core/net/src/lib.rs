@@ -4,9 +4,10 @@
 //! ports that it listens on, and opens others. It never blocks, reads a clock or allocates without bound: time is an
 //! argument, and [`Limits`] say how many connections there may be and what their buffers may take.
 //!
-//! `smoltcp` does the wire formats and the state machine of each TCP connection. What is done here is what makes them
-//! scale: every connection has a socket set of its own and is found by its addresses, so that the work of a turn grows
-//! with the frames that arrived, not with the connections that are open. Nothing of `smoltcp` shows in the interface.
+//! TCP is an engine of its own (`tcp`): one connection is a state machine that does no I/O, found by its addresses in a
+//! keyed hash table, with its deadline on a timing wheel and its buffers in blocks of a bounded pool. The work of a turn
+//! grows with the frames that arrived, not with the connections that are open, and a connection without bytes in its
+//! buffers costs a few hundred. `smoltcp` does ARP, ICMP and DHCP. Nothing of it shows in the interface.
 //!
 //! # Driving it
 //!
@@ -25,7 +26,7 @@
 //!             // Here a store asks its engine: `connect` gives a client, or a refusal to `send` before `close`.
 //!             Event::Accepted { connection, remote, .. } => log::debug!("{connection:?} from {remote}"),
 //!             Event::Readable(connection) => loop {
-//!                 // Borrowed from the receive buffer: one run of bytes at a time, two where the buffer wraps.
+//!                 // Borrowed from the receive buffer: one run of bytes at a time, more where they lie apart.
 //!                 let bytes = stack.readable(connection).to_vec();
 //!                 if bytes.is_empty() {
 //!                     break;
@@ -53,12 +54,22 @@
 
 extern crate alloc;
 
-mod connection;
+mod checksum;
+mod control;
+mod counters;
+mod flows;
 mod frame;
 mod limits;
+mod neighbors;
+mod pool;
+mod rate;
+mod secrets;
+mod slab;
 mod stack;
+mod tcp;
+mod wheel;
 
-pub use connection::ConnectionId;
+pub use counters::Counters;
 pub use kayvee_platform::Addressing;
 pub use limits::Limits;
-pub use stack::{Config, ConfigError, Event, Lease, Stack};
+pub use stack::{Config, ConfigError, ConnectionId, Event, Lease, Stack};

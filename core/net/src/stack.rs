@@ -1,20 +1,36 @@
+//! The stack: what arrives is given to whom it concerns, and what they have to say is sent.
+
 use crate::{
-    connection::{Connection, ConnectionId, Owner},
-    frame::{Class, FlowKey, FrameIo, announce, classify, is_host},
+    control::Control,
+    counters::Counters,
+    flows::Flows,
+    frame::{self, Class, FlowKey, Packet, Route, announce, classify, is_host},
     limits::Limits,
+    neighbors::{ASK_INTERVAL_NS, Neighbors},
+    pool::Pool,
+    rate::RateLimit,
+    secrets::Secrets,
+    slab::Slab,
+    tcp::{
+        Change, Connection, NEVER_NS, Origin, Owner, Resources, Setup, State, Verdict,
+        segment::{Flags, Segment},
+        seq::Seq,
+    },
+    wheel::Wheel,
 };
 use alloc::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     vec::Vec,
 };
 use core::net::{Ipv4Addr, SocketAddrV4};
-use kayvee_platform::{Addressing, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
-use smoltcp::{
-    iface::{self, Interface, PollResult, SocketHandle, SocketSet},
-    socket::{dhcpv4, tcp::State},
-    time::{Duration, Instant},
-    wire::{EthernetAddress, IpCidr, Ipv4Cidr},
-};
+use kayvee_platform::{Addressing, FrameDevice, FrameRx, FrameTx};
+use smoltcp::wire::EthernetAddress;
+
+/// Names a connection from [`Event::Accepted`] or [`Stack::connect`] until the application closes it or
+/// [`Event::Closed`]. It is a dense index, reused afterwards, by which an application finds its own record of the
+/// connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u32);
 
 /// Frames taken from the device in one [`Stack::poll`], so that the application gets its turn under any load.
 const MAX_FRAMES_PER_POLL: usize = 256;
@@ -25,12 +41,14 @@ const DYNAMIC_PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
 /// How long a connection that the application has closed may take to end.
 const LINGER_NS: u64 = 60 * 1_000_000_000;
 
-/// A socket that wants to be served at once although it had nothing to send is served again after this long.
-const RETRY_NS: u64 = 1_000_000;
-
-/// First wait for a DHCP server's offer or acknowledgement. A machine that boots in milliseconds is often there before
-/// its link is, and RFC 2131 §4.1 leaves the interval to the client.
-const DHCP_RETRY: Duration = Duration::from_secs(1);
+/// Resets to those who have no connection, a second.
+const RESETS_PER_S: u64 = 1000;
+/// ICMP messages that are looked at, a second (RFC 1812 §4.3.2.8 has limits like this for what is sent).
+const ICMP_PER_S: u64 = 1000;
+/// Timeouts in a row after which a connection's way through the link is asked for again.
+const TIMEOUTS_OF_A_DEAD_NEIGHBOR: u32 = 2;
+/// Connections without room to send that are looked at in a turn.
+const STARVED_PER_TURN: usize = 16;
 
 /// What a stack is made with.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +60,7 @@ pub struct Config {
     /// Seconds without a segment after which a peer is probed, 0 for never (redis.conf's `tcp-keepalive`). Two
     /// unanswered probes end the connection.
     pub keepalive_s: u32,
-    /// From the platform's entropy: initial sequence numbers come from it.
+    /// From the platform's entropy: initial sequence numbers and the order of hash tables come from it.
     pub seed: u64,
 }
 
@@ -105,35 +123,50 @@ pub enum Event {
     Closed(ConnectionId),
 }
 
+/// What the stack keeps of a connection beside its state.
+struct Slot {
+    connection: Connection,
+    /// Where its frames go, and as of which generation of the neighbors that is known.
+    way: Option<(u32, EthernetAddress)>,
+    /// Whether it waits for the application to ask for its events.
+    in_events: bool,
+    /// Whether it waits for its segments to be sent.
+    in_egress: bool,
+    /// Whether it waits for its neighbor's address.
+    in_unresolved: bool,
+    /// Whether it waits for memory to send.
+    in_starved: bool,
+}
+
 /// A TCP/IP stack; see the crate's documentation for how to drive it.
 pub struct Stack {
-    interface: Interface,
     mac: EthernetAddress,
     config: Config,
-    keepalive: Option<Duration>,
+    keepalive_ns: u64,
     lease: Option<Lease>,
     /// The link has yet to be told of the address.
     unannounced: bool,
     address_events: VecDeque<Event>,
     ports: Vec<u16>,
-    /// How far into [`DYNAMIC_PORTS`] the next connection's search for a port begins.
-    ports_used: u16,
-    /// What is no connection: the DHCP client, and whom ARP and ICMP are answered for.
-    control: SocketSet<'static>,
-    dhcp: Option<SocketHandle>,
-    control_deadline_ns: u64,
-    slots: Vec<Option<Connection>>,
-    free: Vec<u32>,
-    flows: BTreeMap<FlowKey, u32>,
-    /// Deadlines of connections, at most one for each.
-    timers: BTreeSet<(u64, u32)>,
+    control: Control,
+    neighbors: Neighbors,
+    secrets: Secrets,
+    resources: Resources,
+    slots: Slab<Slot>,
+    flows: Flows,
+    timers: Wheel,
     /// Connections that can be given up for new ones, the least dear first.
     expendable: BTreeSet<Expendable>,
-    buffer_bytes_used: usize,
     /// Connections that the application may have to hear of.
     events: VecDeque<u32>,
     /// Connections that may have segments to send or timers to set.
     egress: VecDeque<u32>,
+    /// Connections whose neighbors' addresses are not known.
+    unresolved: Vec<u32>,
+    /// Connections that could not send for want of memory.
+    starved: VecDeque<u32>,
+    resets: RateLimit,
+    icmp: RateLimit,
 }
 
 /// Why and since when a connection can be given up.
@@ -155,41 +188,31 @@ impl Stack {
         {
             return Err(ConfigError::Address(bad));
         }
-        let mut interface_config = iface::Config::new(mac.into());
-        interface_config.random_seed = config.seed;
-        let mut io = FrameIo { received: None, tx: device.split().1 };
-        let interface = Interface::new(interface_config, &mut io, instant(now_ns));
-        let mut control = SocketSet::new(Vec::new());
-        let dhcp = (config.addressing == Addressing::Dhcp).then(|| {
-            let mut socket = dhcpv4::Socket::new();
-            let mut retry = socket.get_retry_config();
-            retry.discover_timeout = DHCP_RETRY;
-            retry.initial_request_timeout = DHCP_RETRY;
-            socket.set_retry_config(retry);
-            control.add(socket)
-        });
+        let secrets = Secrets::new(config.seed);
+        let connections = config.limits.connections;
         let mut stack = Stack {
-            interface,
             mac,
             config,
-            keepalive: None,
+            keepalive_ns: 0,
             lease: None,
             unannounced: false,
             address_events: VecDeque::new(),
             ports: Vec::new(),
-            ports_used: 0,
-            control,
-            dhcp,
-            control_deadline_ns: now_ns,
-            // Where memory is short these cannot grow, so they have their size from the start.
-            slots: Vec::with_capacity(config.limits.connections),
-            free: Vec::with_capacity(config.limits.connections),
-            flows: BTreeMap::new(),
-            timers: BTreeSet::new(),
+            control: Control::new(config.addressing, mac, config.seed, device.split().1, now_ns),
+            neighbors: Neighbors::default(),
+            flows: Flows::new(secrets.flows()),
+            secrets,
+            resources: Resources { pool: Pool::new(config.limits.buffer_bytes), counters: Counters::default() },
+            slots: Slab::new(connections),
+            timers: Wheel::new(now_ns),
             expendable: BTreeSet::new(),
-            buffer_bytes_used: 0,
-            events: VecDeque::with_capacity(config.limits.connections),
-            egress: VecDeque::with_capacity(config.limits.connections),
+            // Where memory is short these cannot grow, so they have their size from the start.
+            events: VecDeque::with_capacity(connections),
+            egress: VecDeque::with_capacity(connections),
+            unresolved: Vec::with_capacity(connections),
+            starved: VecDeque::with_capacity(connections),
+            resets: RateLimit::new(RESETS_PER_S),
+            icmp: RateLimit::new(ICMP_PER_S),
         };
         stack.set_keepalive(config.keepalive_s);
         if let Addressing::Static { address, prefix_bits, gateway } = config.addressing {
@@ -212,37 +235,35 @@ impl Stack {
     /// [`send`](Self::send) takes bytes once it is established, which [`Event::Writable`] then says as usual;
     /// [`Event::Closed`] says that it was refused or not answered.
     pub fn connect(&mut self, remote: SocketAddrV4, now_ns: u64) -> Option<ConnectionId> {
-        self.lease?;
-        if !is_host(*remote.ip()) || remote.port() == 0 {
+        let own = self.lease?.address;
+        if !is_host(*remote.ip()) || *remote.ip() == own || remote.port() == 0 {
             return None;
         }
         let ports = DYNAMIC_PORTS.len() as u16;
+        let first = self.secrets.next_port_offset(remote);
         let flow = (0..ports).find_map(|skipped| {
-            let port = DYNAMIC_PORTS.start() + (self.ports_used.wrapping_add(skipped)) % ports;
+            let port = DYNAMIC_PORTS.start() + (first.wrapping_add(skipped)) % ports;
             let flow = FlowKey::new(*remote.ip(), remote.port(), port);
             self.is_free(flow).then_some(flow)
         })?;
-        if let Some(&ended) = self.flows.get(&flow) {
+        if let Some(ended) = self.flows.get(flow) {
             self.release(ended);
         }
-        self.ports_used = (flow.local_port() - DYNAMIC_PORTS.start() + 1) % ports;
-        let share = self.make_room()?;
-        let context = self.interface.context();
-        let connection = Connection::connect(flow, share, self.keepalive, context, now_ns).ok()?;
-        let slot = self.insert(connection);
+        let slot = self.insert(flow, Origin::Active, now_ns)?;
+        self.resources.counters.opened += 1;
         self.touch_egress(slot);
         Some(ConnectionId(slot))
     }
 
     /// Whether a connection can be opened for a flow: there is none, or one whose peer has ended it and knows of our end.
     fn is_free(&self, flow: FlowKey) -> bool {
-        let connection = self.flows.get(&flow).and_then(|&slot| self.slots[slot as usize].as_ref());
-        connection.is_none_or(|connection| connection.owner == Owner::Nobody && connection.state() == State::TimeWait)
+        let connection = self.flows.get(flow).and_then(|slot| self.slots.get(slot)).map(|slot| &slot.connection);
+        connection.is_none_or(|connection| connection.owner == Owner::Nobody && connection.state == State::TimeWait)
     }
 
     /// Changes [`Config::keepalive_s`] for the connections to come.
     pub fn set_keepalive(&mut self, keepalive_s: u32) {
-        self.keepalive = (keepalive_s > 0).then(|| Duration::from_secs(keepalive_s.into()));
+        self.keepalive_ns = u64::from(keepalive_s) * 1_000_000_000;
     }
 
     /// The station's address, once it has one.
@@ -252,12 +273,17 @@ impl Stack {
 
     /// Connections in whatever state, among them those that the application has closed and that have yet to end.
     pub fn connections(&self) -> usize {
-        self.flows.len()
+        self.slots.len()
     }
 
     /// Bytes that all connections' buffers take together.
     pub fn buffer_bytes(&self) -> usize {
-        self.buffer_bytes_used
+        self.resources.pool.used_bytes()
+    }
+
+    /// What has happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.resources.counters
     }
 
     /// Takes frames from `device`, answers what needs no application, and collects events for
@@ -267,40 +293,19 @@ impl Stack {
     /// that the application gets its turn.
     pub fn poll<D: FrameDevice>(&mut self, device: &mut D, now_ns: u64) {
         let (rx, tx) = device.split();
-        // The device shares the memory that it lends: frames are read once, into memory that is the stack's own.
-        let mut buffer = [0; MAX_FRAME_BYTES];
-        let mut neighbors_changed = false;
         for _ in 0..MAX_FRAMES_PER_POLL {
-            if !tx.ready() {
+            if !tx.ready() || rx.receive(|frame| self.receive_frame(frame, tx, now_ns)).is_none() {
                 break;
             }
-            let received = rx.receive(|frame| {
-                let copy = buffer.get_mut(..frame.len())?;
-                copy.copy_from_slice(frame);
-                Some(frame.len())
-            });
-            match received {
-                None => break,
-                Some(None) => log::debug!("a frame of more than {MAX_FRAME_BYTES} bytes was dropped"),
-                Some(Some(len)) => neighbors_changed |= self.receive_frame(&buffer[..len], tx, now_ns),
-            }
         }
-        if neighbors_changed {
-            // Some connection may have waited for this address. Such frames are rare.
-            self.touch_all();
+        if let Some(lease) = self.control.run(tx, now_ns) {
+            self.set_lease(lease);
         }
-        self.run_control(tx, now_ns);
         if let Some(lease) = self.lease.filter(|_| self.unannounced) {
             self.unannounced = !announce(tx, self.mac, lease.address);
         }
-        while let Some(&(due_ns, slot)) = self.timers.first()
-            && due_ns <= now_ns
-        {
-            self.timers.pop_first();
-            if let Some(connection) = self.connection(slot) {
-                connection.scheduled_ns = u64::MAX;
-            }
-            self.touch(slot);
+        while let Some(slot) = self.timers.pop(now_ns) {
+            self.touch_egress(slot);
         }
         tx.flush();
     }
@@ -310,86 +315,104 @@ impl Stack {
         if let Some(event) = self.address_events.pop_front() {
             return Some(event);
         }
-        while let Some(&slot) = self.events.front() {
-            if let Some(connection) = self.slots[slot as usize].as_mut() {
-                if let Some(event) = connection.next_event(ConnectionId(slot)) {
-                    match event {
-                        Event::Accepted { .. } => {
-                            let opened_ns = connection.opened_ns;
-                            self.expendable.remove(&Expendable::HalfOpen { opened_ns, slot });
-                        }
-                        // Now that nobody owns it, it can be released.
-                        Event::Closed(_) => self.touch_egress(slot),
-                        _ => {}
-                    }
-                    return Some(event);
+        while let Some(&number) = self.events.front() {
+            if let Some(slot) = self.slots.get_mut(number) {
+                if let Some(change) = slot.connection.next_change(&self.resources.pool) {
+                    return Some(self.event(number, change));
                 }
-                connection.in_events = false;
+                slot.in_events = false;
             }
             self.events.pop_front();
         }
         None
     }
 
-    /// The first run of received bytes that have not been consumed, empty if there are none.
-    pub fn readable(&mut self, connection: ConnectionId) -> &[u8] {
-        match self.owned(connection) {
-            Some(connection) => connection.socket().peek(usize::MAX).unwrap_or(&[]),
-            None => &[],
+    fn event(&mut self, number: u32, change: Change) -> Event {
+        let connection = ConnectionId(number);
+        match change {
+            Change::Readable => Event::Readable(connection),
+            Change::Writable => Event::Writable(connection),
+            Change::EndOfStream => Event::EndOfStream(connection),
+            Change::Closed => {
+                // Now that nobody owns it, it can be released.
+                self.touch_egress(number);
+                Event::Closed(connection)
+            }
+            Change::Accepted => {
+                let (opened_ns, flow) =
+                    self.slots.get(number).map_or((0, FlowKey::new(Ipv4Addr::UNSPECIFIED, 0, 0)), |slot| {
+                        (slot.connection.opened_ns, slot.connection.flow)
+                    });
+                self.expendable.remove(&Expendable::HalfOpen { opened_ns, slot: number });
+                let own = self.lease.map_or(Ipv4Addr::UNSPECIFIED, |lease| lease.address);
+                Event::Accepted {
+                    connection,
+                    remote: SocketAddrV4::new(flow.remote(), flow.remote_port()),
+                    local: SocketAddrV4::new(own, flow.local_port()),
+                }
+            }
         }
     }
 
+    /// The first run of received bytes that have not been consumed, empty if there are none.
+    #[inline]
+    pub fn readable(&mut self, connection: ConnectionId) -> &[u8] {
+        self.owned(connection).map_or(&[], |(connection, _)| connection.readable())
+    }
+
     /// Gives up the first `len` bytes of what [`readable`](Self::readable) returns.
-    pub fn consume(&mut self, connection: ConnectionId, len: usize) {
-        if let Some(owned) = self.owned(connection) {
-            let consumed = owned.socket().recv(|bytes| (len.min(bytes.len()), ()));
-            debug_assert!(consumed.is_ok() || len == 0, "consumed bytes that were not readable");
+    #[inline]
+    pub fn consume(&mut self, id: ConnectionId, len: usize) {
+        if let Some((connection, resources)) = self.owned(id) {
+            let len = len.min(connection.readable().len());
+            connection.consume(len, &mut resources.pool);
             // The window may open, and the end of the stream may have been reached.
-            if owned.socket().may_recv() {
-                self.touch_egress(connection.0);
-            } else {
-                self.touch(connection.0);
+            if connection.is_at_end() {
+                self.touch_events(id.0);
             }
+            self.touch_egress(id.0);
         }
     }
 
     /// Queues bytes to be sent and returns how many there was room for. If that were not all,
     /// [`Event::Writable`] follows when there is room again.
-    pub fn send(&mut self, connection: ConnectionId, bytes: &[u8]) -> usize {
-        let sent = self.owned(connection).map_or(0, |owned| owned.send(bytes));
+    #[inline]
+    pub fn send(&mut self, id: ConnectionId, bytes: &[u8]) -> usize {
+        let Some((connection, resources)) = self.owned(id) else { return 0 };
+        let sent = connection.send(bytes, &mut resources.pool);
         if sent > 0 {
-            self.touch_egress(connection.0);
+            self.touch_egress(id.0);
+        }
+        if sent < bytes.len() {
+            self.starve(id.0);
         }
         sent
     }
 
     /// Ends the sending half of a connection once what was queued is sent. What the peer sends can still be read; after
     /// [`Event::EndOfStream`] nothing happens any more, and the application closes the connection.
-    pub fn finish(&mut self, connection: ConnectionId) {
-        if let Some(owned) = self.owned(connection) {
-            owned.finish();
-            self.touch_egress(connection.0);
+    pub fn finish(&mut self, id: ConnectionId) {
+        if let Some((connection, _)) = self.owned(id) {
+            connection.finish();
+            self.touch_egress(id.0);
         }
     }
 
     /// Ends a connection once what was queued is sent. The application is done with it: no event follows, and its id
     /// may be given out again.
-    pub fn close(&mut self, connection: ConnectionId, now_ns: u64) {
-        if let Some(owned) = self.owned(connection) {
-            owned.socket().close();
-            owned.owner = Owner::Nobody;
-            owned.linger_until_ns = now_ns.saturating_add(LINGER_NS);
-            self.touch_egress(connection.0);
+    pub fn close(&mut self, id: ConnectionId, now_ns: u64) {
+        if let Some((connection, resources)) = self.owned(id) {
+            connection.close(now_ns.saturating_add(LINGER_NS), &mut resources.pool);
+            self.touch_egress(id.0);
         }
     }
 
     /// Resets a connection and drops what was queued. The application is done with it, as after
     /// [`close`](Self::close).
-    pub fn abort(&mut self, connection: ConnectionId) {
-        if let Some(owned) = self.owned(connection) {
-            owned.socket().abort();
-            owned.owner = Owner::Nobody;
-            self.touch_egress(connection.0);
+    pub fn abort(&mut self, id: ConnectionId) {
+        if let Some((connection, resources)) = self.owned(id) {
+            connection.abort(&mut resources.pool);
+            self.touch_egress(id.0);
         }
     }
 
@@ -397,13 +420,12 @@ impl Stack {
     pub fn flush<D: FrameDevice>(&mut self, device: &mut D, now_ns: u64) {
         let (_, tx) = device.split();
         while let Some(&slot) = self.egress.front() {
-            if !tx.ready() {
+            if !tx.ready() || !self.send_segments(slot, tx, now_ns) {
                 break;
             }
-            if self.send_segments(slot, tx, now_ns) {
-                self.egress.pop_front();
-            }
+            self.egress.pop_front();
         }
+        self.feed_starved();
         tx.flush();
     }
 
@@ -412,249 +434,353 @@ impl Stack {
         if !(self.events.is_empty() && self.egress.is_empty() && self.address_events.is_empty()) {
             return Some(0);
         }
-        let timer_ns = self.timers.first().map_or(u64::MAX, |&(due_ns, _)| due_ns);
-        Some(timer_ns.min(self.control_deadline_ns)).filter(|&deadline_ns| deadline_ns != u64::MAX)
+        [self.timers.next_deadline_ns(), self.control.next_deadline_ns()].into_iter().flatten().min()
     }
 
-    /// Handles one frame and tells whether addresses of neighbors may have come with it.
-    fn receive_frame(&mut self, frame: &[u8], tx: &mut impl FrameTx, now_ns: u64) -> bool {
-        let class = classify(frame, self.lease.map(|lease| lease.address));
-        let mut io = FrameIo { received: Some(frame), tx };
-        let now = instant(now_ns);
-        match class {
+    /// Handles one frame. Its memory may be shared with the device: headers are copied out of it once, and a device that
+    /// changes data behind its checksum could as well have sent other data.
+    #[inline]
+    fn receive_frame(&mut self, bytes: &[u8], tx: &mut impl FrameTx, now_ns: u64) {
+        let own = self.lease.map(|lease| lease.address);
+        self.resources.counters.frames_received += 1;
+        match classify(bytes, self.mac, own) {
             Class::Ignored => {}
-            Class::ArpReply | Class::Other => {
-                self.interface.poll_ingress_single(now, &mut io, &mut self.control);
-                self.control_deadline_ns = 0;
+            Class::Malformed => self.resources.counters.dropped_malformed += 1,
+            Class::Damaged => self.resources.counters.dropped_checksum += 1,
+            Class::Tcp(packet) => self.receive_packet(&packet, tx, now_ns),
+            Class::Arp(packet) => {
+                if self.neighbors.on_packet(packet, own, now_ns) {
+                    self.touch_unresolved();
+                }
+                self.control.receive(bytes, tx, now_ns);
             }
-            Class::Tcp { flow, opens } => match self.slot_for(flow, opens, now_ns) {
-                Some(slot) => {
-                    if let Some(connection) = self.slots[slot as usize].as_mut() {
-                        self.interface.poll_ingress_single(now, &mut io, &mut connection.sockets);
-                        connection.note_segment();
-                    }
-                    self.touch(slot);
+            Class::Icmp(message) => {
+                if !self.icmp.allows(now_ns) {
+                    self.resources.counters.dropped_rate_limit += 1;
+                } else if let Some(too_large) = own.and_then(|own| frame::parse_too_large(message, own)) {
+                    self.reduce_path_mtu(too_large);
+                } else {
+                    self.control.receive(bytes, tx, now_ns);
                 }
-                // No connection, and none that could be opened: without a socket the answer is a RST.
-                None => {
-                    self.interface.poll_ingress_single(now, &mut io, &mut self.control);
-                }
-            },
+            }
+            Class::Other => self.control.receive(bytes, tx, now_ns),
         }
-        class == Class::ArpReply
+    }
+
+    fn reduce_path_mtu(&mut self, (flow, seq, packet_bytes): (FlowKey, u32, u16)) {
+        if let Some(number) = self.flows.get(flow)
+            && let Some(slot) = self.slots.get_mut(number)
+        {
+            slot.connection.reduce_path_mtu(packet_bytes, Seq(seq));
+            self.touch_egress(number);
+        }
+    }
+
+    /// Gives a segment to its connection.
+    #[inline]
+    fn receive_packet(&mut self, packet: &Packet<'_>, tx: &mut impl FrameTx, now_ns: u64) {
+        let Some(own) = self.lease.map(|lease| lease.address) else { return };
+        let (segment, payload) = match frame::parse_segment(packet, own) {
+            Ok(parsed) => parsed,
+            Err(frame::Unusable::Damaged) => return self.resources.counters.dropped_checksum += 1,
+            Err(frame::Unusable::Malformed) => return self.resources.counters.dropped_malformed += 1,
+        };
+        self.resources.counters.segments_received += 1;
+        let flow = FlowKey::new(packet.source, segment.source_port, segment.destination_port);
+        let Some(number) = self.slot_for(flow, &segment, now_ns) else {
+            return self.refuse(packet, own, &segment, payload.len(), tx, now_ns);
+        };
+        let Some(slot) = self.slots.get_mut(number) else { return };
+        let verdict = slot.connection.on_segment(&segment, payload, &mut self.resources, now_ns);
+        self.touch_events(number);
+        self.touch_egress(number);
+        if verdict == Verdict::Reset {
+            self.refuse(packet, own, &segment, payload.len(), tx, now_ns);
+        }
+    }
+
+    /// Answers a segment that belongs to nothing (RFC 9293 §3.10.7.1), to where it came from.
+    fn refuse(
+        &mut self,
+        packet: &Packet<'_>,
+        own: Ipv4Addr,
+        segment: &Segment,
+        payload_bytes: usize,
+        tx: &mut impl FrameTx,
+        now_ns: u64,
+    ) {
+        // A reset must never be answered with a reset (RFC 9293 §3.5.2).
+        if segment.flags.has(Flags::RST) {
+            return;
+        }
+        if !self.resets.allows(now_ns) {
+            self.resources.counters.dropped_rate_limit += 1;
+            return;
+        }
+        let mut reset = Segment {
+            source_port: segment.destination_port,
+            destination_port: segment.source_port,
+            flags: Flags::RST,
+            ..Segment::default()
+        };
+        if segment.flags.has(Flags::ACK) {
+            reset.seq = segment.ack;
+        } else {
+            reset.flags = Flags::RST | Flags::ACK;
+            reset.ack = segment.seq + segment.sequence_len(payload_bytes);
+        }
+        let route = Route { mac: self.mac, own, hardware: packet.hardware, remote: packet.source };
+        if frame::send_segment(tx, &route, &reset, 0, |_| {}) {
+            self.resources.counters.resets_sent += 1;
+            self.resources.counters.segments_sent += 1;
+        }
     }
 
     /// Finds the connection that a segment belongs to, or opens one.
-    fn slot_for(&mut self, flow: FlowKey, opens: bool, now_ns: u64) -> Option<u32> {
-        if let Some(&slot) = self.flows.get(&flow) {
-            let in_time_wait = opens && self.connection(slot)?.socket().state() == State::TimeWait;
-            if !in_time_wait {
-                return Some(slot);
+    #[inline]
+    fn slot_for(&mut self, flow: FlowKey, segment: &Segment, now_ns: u64) -> Option<u32> {
+        let opens = segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST);
+        if let Some(number) = self.flows.get(flow) {
+            if !opens || !self.slots.get(number)?.connection.gives_way_to(segment) {
+                return Some(number);
             }
             // The peer has begun anew with the same port (RFC 9293 §3.6.1).
-            self.release(slot);
+            self.release(number);
         }
         if !opens || !self.ports.contains(&flow.local_port()) {
             return None;
         }
-        self.open(flow, now_ns)
+        let number = self.insert(flow, Origin::Passive(segment), now_ns);
+        match number {
+            Some(slot) => {
+                self.expendable.insert(Expendable::HalfOpen { opened_ns: now_ns, slot });
+            }
+            None => self.resources.counters.dropped_syns += 1,
+        }
+        number
     }
 
-    /// Makes a connection for a SYN.
-    fn open(&mut self, flow: FlowKey, now_ns: u64) -> Option<u32> {
-        let share = self.make_room()?;
-        let connection = Connection::listen(flow, share, self.keepalive, now_ns)
-            .inspect_err(|_| log::debug!("a connection was refused: no memory for its {share} bytes of buffers"))
-            .ok()?;
-        let slot = self.insert(connection);
-        self.expendable.insert(Expendable::HalfOpen { opened_ns: now_ns, slot });
-        Some(slot)
-    }
-
-    /// Finds room for one more connection, if need be in the place of one that is expendable, and returns the bytes of
-    /// its buffers.
-    fn make_room(&mut self) -> Option<usize> {
-        loop {
-            match (self.config.limits.share(self.flows.len(), self.buffer_bytes_used), self.expendable.first()) {
-                (Some(share), _) => return Some(share),
-                // A flood of SYNs displaces itself, and never a connection that was established.
-                (None, Some(&(Expendable::TimeWait { slot } | Expendable::HalfOpen { slot, .. }))) => {
-                    self.release(slot)
-                }
-                (None, None) => {
-                    log::debug!("a connection was refused: {} are open", self.flows.len());
+    /// Makes a connection, if need be in the place of one that is expendable.
+    fn insert(&mut self, flow: FlowKey, origin: Origin<'_>, now_ns: u64) -> Option<u32> {
+        while self.slots.len() >= self.config.limits.connections {
+            // A flood of SYNs displaces itself, and never a connection that was established.
+            match self.expendable.first() {
+                Some(&(Expendable::TimeWait { slot } | Expendable::HalfOpen { slot, .. })) => self.release(slot),
+                None => {
+                    log::debug!("a connection was refused: {} are open", self.slots.len());
                     return None;
                 }
             }
         }
-    }
-
-    fn insert(&mut self, connection: Connection) -> u32 {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            (self.slots.len() - 1) as u32
-        });
-        self.buffer_bytes_used += connection.buffer_bytes;
-        self.flows.insert(connection.flow, slot);
-        self.slots[slot as usize] = Some(connection);
-        slot
+        let setup = Setup {
+            flow,
+            iss: self.secrets.initial_sequence(flow, now_ns),
+            timestamp_offset: self.secrets.timestamp_offset(flow),
+            keepalive_ns: self.keepalive_ns,
+        };
+        let connection = Connection::new(setup, origin, now_ns);
+        let slot =
+            Slot { connection, way: None, in_events: false, in_egress: false, in_unresolved: false, in_starved: false };
+        let number = self.slots.insert(slot);
+        let is_in =
+            number.is_some_and(|number| self.timers.reserve(self.slots.end()) && self.flows.insert(flow, number));
+        if !is_in {
+            log::debug!("a connection was refused: no memory for it");
+            number.map(|number| self.slots.remove(number));
+            return None;
+        }
+        number
     }
 
     /// Forgets a connection without a word to its peer.
-    fn release(&mut self, slot: u32) {
-        let Some(connection) = self.slots[slot as usize].take() else { return };
-        if connection.owner == Owner::Handshake {
-            self.expendable.remove(&Expendable::HalfOpen { opened_ns: connection.opened_ns, slot });
+    fn release(&mut self, number: u32) {
+        let Some(mut slot) = self.slots.remove(number) else { return };
+        if slot.connection.owner == Owner::Handshake {
+            let opened_ns = slot.connection.opened_ns;
+            self.expendable.remove(&Expendable::HalfOpen { opened_ns, slot: number });
         }
-        self.expendable.remove(&Expendable::TimeWait { slot });
-        self.timers.remove(&(connection.scheduled_ns, slot));
-        self.flows.remove(&connection.flow);
-        self.buffer_bytes_used -= connection.buffer_bytes;
-        self.free.push(slot);
-    }
-
-    fn connection(&mut self, slot: u32) -> Option<&mut Connection> {
-        self.slots.get_mut(slot as usize)?.as_mut()
+        self.expendable.remove(&Expendable::TimeWait { slot: number });
+        self.timers.cancel(number);
+        self.flows.remove(slot.connection.flow);
+        slot.connection.release_buffers(&mut self.resources.pool);
     }
 
     /// The application's connection of that id. After [`Event::Closed`] or [`close`](Self::close) there is none.
-    fn owned(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        self.connection(id.0).filter(|connection| connection.owner == Owner::Application)
-    }
-
-    /// Has a connection looked at for events and for segments to send.
-    fn touch(&mut self, slot: u32) {
-        self.touch_events(slot);
-        self.touch_egress(slot);
+    #[inline]
+    fn owned(&mut self, id: ConnectionId) -> Option<(&mut Connection, &mut Resources)> {
+        let connection = &mut self.slots.get_mut(id.0)?.connection;
+        (connection.owner == Owner::Application).then_some((connection, &mut self.resources))
     }
 
     /// Has a connection looked at for events.
-    fn touch_events(&mut self, slot: u32) {
-        if let Some(connection) = self.slots.get_mut(slot as usize).and_then(Option::as_mut)
-            && !core::mem::replace(&mut connection.in_events, true)
+    #[inline]
+    fn touch_events(&mut self, number: u32) {
+        if let Some(slot) = self.slots.get_mut(number)
+            && !core::mem::replace(&mut slot.in_events, true)
         {
-            self.events.push_back(slot);
+            self.events.push_back(number);
         }
     }
 
     /// Has a connection looked at for segments to send.
-    fn touch_egress(&mut self, slot: u32) {
-        if let Some(connection) = self.slots.get_mut(slot as usize).and_then(Option::as_mut)
-            && !core::mem::replace(&mut connection.in_egress, true)
+    #[inline]
+    fn touch_egress(&mut self, number: u32) {
+        if let Some(slot) = self.slots.get_mut(number)
+            && !core::mem::replace(&mut slot.in_egress, true)
         {
-            self.egress.push_back(slot);
+            self.egress.push_back(number);
         }
     }
 
-    fn touch_all(&mut self) {
-        for slot in 0..self.slots.len() as u32 {
-            self.touch(slot);
+    /// Has those looked at that wait for their neighbors.
+    fn touch_unresolved(&mut self) {
+        while let Some(number) = self.unresolved.pop() {
+            if let Some(slot) = self.slots.get_mut(number) {
+                slot.in_unresolved = false;
+            }
+            self.touch_egress(number);
         }
+    }
+
+    /// Remembers a connection that could not send for want of memory. Others give it back.
+    fn starve(&mut self, number: u32) {
+        if let Some(slot) = self.slots.get_mut(number)
+            && !core::mem::replace(&mut slot.in_starved, true)
+        {
+            self.starved.push_back(number);
+        }
+    }
+
+    /// Has those looked at that could not send, if they can now.
+    fn feed_starved(&mut self) {
+        for _ in 0..self.starved.len().min(STARVED_PER_TURN) {
+            if !self.resources.pool.has_free() {
+                return;
+            }
+            let Some(number) = self.starved.pop_front() else { return };
+            let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.in_starved) else { continue };
+            if !slot.connection.waits_for_room() {
+                slot.in_starved = false;
+            } else if slot.connection.has_room(&self.resources.pool) {
+                slot.in_starved = false;
+                self.touch_events(number);
+            } else {
+                self.starved.push_back(number);
+            }
+        }
+    }
+
+    /// Where the frames of a connection go. Where that is not known, the link is asked.
+    #[inline]
+    fn way(&mut self, number: u32, tx: &mut impl FrameTx, now_ns: u64) -> Option<Route> {
+        let lease = self.lease?;
+        let slot = self.slots.get_mut(number)?;
+        let remote = slot.connection.flow.remote();
+        let (mac, own) = (self.mac, lease.address);
+        let is_suspect = slot.connection.timeouts_in_a_row() >= TIMEOUTS_OF_A_DEAD_NEIGHBOR;
+        if let Some((generation, hardware)) = slot.way
+            && generation == self.neighbors.generation()
+            && !is_suspect
+        {
+            return Some(Route { mac, own, hardware, remote });
+        }
+        let hop = lease.next_hop(remote)?;
+        let known = self.neighbors.get(hop);
+        if (known.is_none() || is_suspect) && self.neighbors.ask(hop, now_ns) {
+            frame::ask(tx, mac, own, hop);
+        }
+        let hardware = known?;
+        slot.way = Some((self.neighbors.generation(), hardware));
+        Some(Route { mac, own, hardware, remote })
     }
 
     /// Sends all that one connection may send now. Returns whether that was all, or the device is full.
-    fn send_segments(&mut self, slot: u32, tx: &mut impl FrameTx, now_ns: u64) -> bool {
-        let Some(connection) = self.slots[slot as usize].as_mut() else { return true };
-        let now = instant(now_ns);
-        if connection.owner == Owner::Nobody {
-            connection.discard_received();
-            if connection.linger_until_ns <= now_ns {
-                connection.socket().abort();
+    fn send_segments(&mut self, number: u32, tx: &mut impl FrameTx, now_ns: u64) -> bool {
+        let Some(slot) = self.slots.get_mut(number) else { return true };
+        slot.connection.on_timers(&mut self.resources, now_ns);
+        let mut wake_ns = NEVER_NS;
+        match self.way(number, tx, now_ns) {
+            Some(route) => {
+                if !self.send_all(number, &route, tx, now_ns) {
+                    return false;
+                }
             }
+            None => wake_ns = self.await_neighbor(number, now_ns),
         }
-        connection.update_timeout();
-        loop {
-            if !tx.ready() {
-                return false;
-            }
-            let mut io = FrameIo { received: None, tx };
-            if self.interface.poll_egress(now, &mut io, &mut connection.sockets) == PollResult::None {
-                break;
-            }
-        }
-        connection.in_egress = false;
+        let Some(slot) = self.slots.get_mut(number) else { return true };
+        slot.in_egress = false;
+        let connection = &mut slot.connection;
         // A reset that has not left by now is for a neighbor whose address is not known, and nobody waits for that.
-        let given_up = connection.owner == Owner::Nobody && connection.socket().state() == State::Closed;
-        if given_up || connection.is_over() {
+        let is_given_up = connection.owner == Owner::Nobody && connection.state == State::Closed;
+        if is_given_up || connection.is_over() {
             match connection.owner {
-                // It ended by a timeout just now: the application has to hear of it first.
-                Owner::Application => self.touch_events(slot),
-                Owner::Handshake | Owner::Nobody => self.release(slot),
+                // It ended by a timeout just now, or its application has something left to read.
+                Owner::Application => self.touch_events(number),
+                Owner::Handshake | Owner::Nobody => self.release(number),
             }
             return true;
         }
-        if connection.owner == Owner::Nobody && connection.socket().state() == State::TimeWait {
-            self.expendable.insert(Expendable::TimeWait { slot });
+        if connection.owner == Owner::Nobody && connection.state == State::TimeWait {
+            self.expendable.insert(Expendable::TimeWait { slot: number });
         }
-        let at = self.interface.poll_at(now, &connection.sockets);
-        let mut deadline_ns = at.map_or(u64::MAX, |at| nanoseconds(at).max(now_ns.saturating_add(RETRY_NS)));
-        deadline_ns = deadline_ns.min(connection.linger_until_ns);
-        // A timer that is too early is left where it is: it fires for nothing once and is set anew, which is cheaper
-        // than moving it with every segment.
-        if deadline_ns < connection.scheduled_ns {
-            self.timers.remove(&(connection.scheduled_ns, slot));
-            connection.scheduled_ns = deadline_ns;
-            self.timers.insert((deadline_ns, slot));
+        let deadline_ns = connection.deadline_ns().min(wake_ns);
+        if deadline_ns != NEVER_NS {
+            self.timers.set(number, deadline_ns);
         }
         true
     }
 
-    /// Gives the DHCP client its turn and takes over the address that it has got.
-    fn run_control(&mut self, tx: &mut impl FrameTx, now_ns: u64) {
-        let Some(dhcp) = self.dhcp else {
-            self.control_deadline_ns = u64::MAX;
-            return;
-        };
-        if self.control_deadline_ns > now_ns || !tx.ready() {
-            return;
+    /// Sends until there is nothing left or the device is full. Returns whether it was the former.
+    #[inline]
+    fn send_all(&mut self, number: u32, route: &Route, tx: &mut impl FrameTx, now_ns: u64) -> bool {
+        let Some(slot) = self.slots.get_mut(number) else { return true };
+        loop {
+            if !tx.ready() {
+                return false;
+            }
+            let Some(next) = slot.connection.next_segment(&mut self.resources, now_ns) else { return true };
+            self.resources.counters.segments_sent += 1;
+            let fill = |bytes: &mut [u8]| slot.connection.copy_to(next.offset, bytes);
+            frame::send_segment(tx, route, &next.segment, next.len, fill);
         }
-        let mut io = FrameIo { received: None, tx };
-        self.interface.poll_egress(instant(now_ns), &mut io, &mut self.control);
-        let lease = match self.control.get_mut::<dhcpv4::Socket>(dhcp).poll() {
-            Some(dhcpv4::Event::Configured(config)) => Some(Some(Lease {
-                address: config.address.address(),
-                prefix_bits: config.address.prefix_len(),
-                // A server may send anything; a router that is no host would be looked for in vain.
-                gateway: config.router.filter(|router| is_host(*router)),
-            })),
-            Some(dhcpv4::Event::Deconfigured) => Some(None),
-            None => None,
-        };
-        if let Some(lease) = lease
-            && lease != self.lease
+    }
+
+    /// Has a connection wait for its neighbor's address, and says until when at most.
+    fn await_neighbor(&mut self, number: u32, now_ns: u64) -> u64 {
+        if let Some(slot) = self.slots.get_mut(number)
+            && !core::mem::replace(&mut slot.in_unresolved, true)
         {
-            self.set_lease(lease);
+            self.unresolved.push(number);
         }
-        let deadline = self.interface.poll_at(instant(now_ns), &self.control);
-        self.control_deadline_ns = deadline.map_or(u64::MAX, |at| nanoseconds(at).max(now_ns.saturating_add(RETRY_NS)));
+        now_ns.saturating_add(ASK_INTERVAL_NS)
     }
 
     fn set_lease(&mut self, lease: Option<Lease>) {
+        let moves = self.lease.map(|lease| lease.address) != lease.map(|lease| lease.address);
         self.lease = lease;
         self.unannounced = lease.is_some();
-        self.interface.update_ip_addrs(|addresses| {
-            addresses.clear();
-            if let Some(lease) = lease {
-                let pushed = addresses.push(IpCidr::Ipv4(Ipv4Cidr::new(lease.address, lease.prefix_bits)));
-                debug_assert!(pushed.is_ok(), "there is room for one address");
-            }
-        });
-        let routes = self.interface.routes_mut();
-        routes.remove_default_ipv4_route();
-        if let Some(gateway) = lease.and_then(|lease| lease.gateway) {
-            let added = routes.add_default_ipv4_route(gateway);
-            debug_assert!(added.is_ok(), "there is room for one route");
-        }
+        self.control.set_address(lease);
+        self.neighbors.clear();
         self.address_events.push_back(lease.map_or(Event::AddressLost, Event::AddressAcquired));
-        // Connections of another address than this one end when they are looked at.
-        self.touch_all();
+        if !moves {
+            return;
+        }
+        // Connections are those of an address.
+        for number in 0..self.slots.end() {
+            if let Some(slot) = self.slots.get_mut(number) {
+                slot.connection.fail(&mut self.resources.pool);
+                self.touch_events(number);
+                self.touch_egress(number);
+            }
+        }
     }
 }
 
-fn instant(now_ns: u64) -> Instant {
-    Instant::from_micros((now_ns / 1000) as i64)
-}
-
-fn nanoseconds(at: Instant) -> u64 {
-    (at.total_micros().max(0) as u64).saturating_mul(1000)
+impl Lease {
+    /// Whom to give a packet for `remote` to: the station itself, or the router.
+    fn next_hop(&self, remote: Ipv4Addr) -> Option<Ipv4Addr> {
+        let differs = self.address.to_bits() ^ remote.to_bits();
+        let is_on_link = differs.checked_shr(32 - u32::from(self.prefix_bits.min(32))).unwrap_or(0) == 0;
+        if is_on_link { Some(remote) } else { self.gateway }
+    }
 }

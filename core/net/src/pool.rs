@@ -1,0 +1,233 @@
+//! The memory of all connections' buffers: blocks of one size from a bounded pool, taken as bytes come and given back as
+//! they go.
+
+use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
+
+/// Bytes of a block: a full segment and some more.
+pub(crate) const BLOCK_BYTES: usize = 2048;
+/// What any connection may hold in one direction as long as there is a free block at all.
+const MIN_BLOCKS: usize = 2;
+/// What no connection may exceed in one direction.
+pub(crate) const MAX_BLOCKS: usize = 128;
+/// The part of the pool that only connections with few blocks can use: 1/4.
+const RESERVE_DIVISOR: usize = 4;
+/// A connection may hold a quarter of what is free behind the reserve. So a single one gets a fifth of that, a hundred
+/// have 96 % of it, and there is always something left for the next.
+const SHARE_DIVISOR: usize = 4;
+/// Blocks kept for the next user instead of being given back to the heap.
+const CACHED_BLOCKS: usize = 256;
+
+/// A piece of a buffer.
+pub(crate) type Block = Box<[u8; BLOCK_BYTES]>;
+
+/// The blocks that there may be.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    limit: usize,
+    used: usize,
+    cached: Vec<Block>,
+}
+
+impl Pool {
+    pub fn new(limit_bytes: usize) -> Pool {
+        Pool { limit: limit_bytes / BLOCK_BYTES, used: 0, cached: Vec::with_capacity(CACHED_BLOCKS) }
+    }
+
+    /// Bytes of the blocks that are in use.
+    pub fn used_bytes(&self) -> usize {
+        self.used * BLOCK_BYTES
+    }
+
+    pub fn has_free(&self) -> bool {
+        self.used < self.limit
+    }
+
+    /// Most blocks that a buffer which holds `held` of them may hold now.
+    #[inline]
+    pub fn allowance(&self, held: usize) -> usize {
+        let free = self.limit - self.used;
+        let unreserved = free.saturating_sub(self.limit / RESERVE_DIVISOR);
+        // Of what it holds now and may take now, together, it may have 1/SHARE_DIVISOR of what stays free.
+        let more = unreserved.saturating_sub(SHARE_DIVISOR * held) / (SHARE_DIVISOR + 1);
+        (held + more).clamp(MIN_BLOCKS.min(held + free), MAX_BLOCKS)
+    }
+
+    /// A block, its bytes of no meaning.
+    #[inline]
+    pub fn take(&mut self) -> Option<Block> {
+        if self.used >= self.limit {
+            return None;
+        }
+        let block = match self.cached.pop() {
+            Some(block) => block,
+            None => {
+                let mut bytes = Vec::new();
+                bytes.try_reserve_exact(BLOCK_BYTES).ok()?;
+                bytes.resize(BLOCK_BYTES, 0);
+                bytes.into_boxed_slice().try_into().ok()?
+            }
+        };
+        self.used += 1;
+        Some(block)
+    }
+
+    #[inline]
+    pub fn give(&mut self, block: Block) {
+        self.used -= 1;
+        if self.cached.len() < CACHED_BLOCKS {
+            self.cached.push(block);
+        }
+    }
+}
+
+/// Bytes that were sent or are to be, until they are acknowledged.
+#[derive(Debug, Default)]
+pub(crate) struct SendQueue {
+    blocks: VecDeque<Block>,
+    /// Where in the first block the bytes begin.
+    start: usize,
+    len: usize,
+}
+
+impl SendQueue {
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Blocks that it holds.
+    #[inline]
+    pub fn held(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Appends what there is room for and returns how much that was.
+    pub fn push(&mut self, bytes: &[u8], pool: &mut Pool) -> usize {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let end = self.start + self.len;
+            if end == self.blocks.len() * BLOCK_BYTES && !self.grow(pool) {
+                break;
+            }
+            let at = end % BLOCK_BYTES;
+            let (now, later) = rest.split_at(rest.len().min(BLOCK_BYTES - at));
+            let Some(block) = self.blocks.back_mut() else { break };
+            block[at..at + now.len()].copy_from_slice(now);
+            self.len += now.len();
+            rest = later;
+        }
+        bytes.len() - rest.len()
+    }
+
+    fn grow(&mut self, pool: &mut Pool) -> bool {
+        if self.blocks.len() >= pool.allowance(self.blocks.len()) || self.blocks.try_reserve(1).is_err() {
+            return false;
+        }
+        match pool.take() {
+            Some(block) => self.blocks.push_back(block),
+            None => return false,
+        }
+        true
+    }
+
+    /// Copies the bytes from `offset` on.
+    #[inline]
+    pub fn copy(&self, offset: usize, mut out: &mut [u8]) {
+        let mut at = self.start + offset;
+        while !out.is_empty() {
+            let within = at % BLOCK_BYTES;
+            let (now, later) = out.split_at_mut((BLOCK_BYTES - within).min(out.len()));
+            now.copy_from_slice(&self.blocks[at / BLOCK_BYTES][within..within + now.len()]);
+            at += now.len();
+            out = later;
+        }
+    }
+
+    /// Drops the first `count` bytes.
+    #[inline]
+    pub fn drop_front(&mut self, count: usize, pool: &mut Pool) {
+        assert!(count <= self.len, "bytes are dropped that are not there");
+        self.start += count;
+        self.len -= count;
+        while self.start >= BLOCK_BYTES || self.len == 0 {
+            let Some(block) = self.blocks.pop_front() else { break };
+            pool.give(block);
+            self.start = self.start.saturating_sub(BLOCK_BYTES);
+        }
+        if self.len == 0 {
+            self.start = 0;
+        }
+    }
+
+    /// Gives everything back.
+    pub fn clear(&mut self, pool: &mut Pool) {
+        self.drop_front(self.len, pool);
+        self.blocks = VecDeque::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    extern crate std;
+    use std::{vec, vec::Vec};
+
+    #[test]
+    fn what_is_pushed_is_there_until_it_is_dropped() {
+        let mut pool = Pool::new(64 * BLOCK_BYTES);
+        let mut queue = SendQueue::default();
+        let mut model: VecDeque<u8> = VecDeque::new();
+        let mut next = 0u32;
+        let mut random = move || {
+            next = next.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (next >> 16) as usize
+        };
+        for _ in 0..20_000 {
+            let bytes: Vec<u8> = (0..random() % 700).map(|n| (n ^ random()) as u8).collect();
+            let pushed = queue.push(&bytes, &mut pool);
+            model.extend(&bytes[..pushed]);
+            assert_eq!(queue.len(), model.len());
+            let (from, len) = if model.is_empty() { (0, 0) } else { (random() % model.len(), random() % 3000) };
+            let mut out = vec![0; len.min(model.len() - from)];
+            queue.copy(from, &mut out);
+            assert!(out.iter().eq(model.range(from..from + out.len())));
+            let count = (random() % 800).min(model.len());
+            queue.drop_front(count, &mut pool);
+            model.drain(..count);
+            assert!(queue.held() <= queue.len() / BLOCK_BYTES + 2);
+        }
+        queue.clear(&mut pool);
+        assert_eq!((pool.used_bytes(), queue.held()), (0, 0));
+    }
+
+    #[test]
+    fn greedy_buffers_leave_something_for_the_modest() {
+        let mut pool = Pool::new(1024 * BLOCK_BYTES);
+        let mut greedy: Vec<SendQueue> = (0..200).map(|_| SendQueue::default()).collect();
+        for _ in 0..300 {
+            for queue in &mut greedy {
+                queue.push(&[1; BLOCK_BYTES], &mut pool);
+            }
+        }
+        assert!(greedy[0].held() < MAX_BLOCKS, "one alone cannot have it all: {}", greedy[0].held());
+        for _ in 0..100 {
+            let mut modest = SendQueue::default();
+            assert_eq!(modest.push(&[2; 3000], &mut pool), 3000);
+            greedy.push(modest);
+        }
+        for queue in &mut greedy {
+            queue.clear(&mut pool);
+        }
+        assert_eq!(pool.used_bytes(), 0);
+    }
+
+    #[test]
+    fn a_pool_that_is_empty_gives_nothing() {
+        let mut pool = Pool::new(2 * BLOCK_BYTES);
+        let (mut first, mut second) = (SendQueue::default(), SendQueue::default());
+        assert_eq!(first.push(&[1; 3 * BLOCK_BYTES], &mut pool), 2 * BLOCK_BYTES);
+        assert_eq!(second.push(b"x", &mut pool), 0);
+        first.drop_front(BLOCK_BYTES, &mut pool);
+        assert_eq!(second.push(b"x", &mut pool), 1);
+    }
+}

@@ -1,0 +1,469 @@
+//! A connection's state, and what its application does with it.
+
+use super::{
+    OWN_SEGMENT_BYTES,
+    congestion::Congestion,
+    receive::ReceiveQueue,
+    rtt::RoundTrip,
+    scoreboard::Scoreboard,
+    segment::{Segment, TIMESTAMP_BYTES},
+    seq::Seq,
+};
+use crate::{
+    counters::Counters,
+    frame::FlowKey,
+    pool::{BLOCK_BYTES, Pool, SendQueue},
+};
+
+/// RFC 9293 §3.3.2, but for LISTEN, which is a port and no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    SynSent,
+    SynReceived,
+    Established,
+    FinWait1,
+    FinWait2,
+    CloseWait,
+    Closing,
+    LastAck,
+    TimeWait,
+    Closed,
+}
+
+/// Who cares for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// Nobody yet: its handshake is not complete.
+    Handshake,
+    /// The application.
+    Application,
+    /// Nobody any more: the application has closed it, and what is left is to end it in good order.
+    Nobody,
+}
+
+/// Where a connection came from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Origin<'a> {
+    /// A peer's SYN.
+    Passive(&'a Segment),
+    /// The application.
+    Active,
+}
+
+/// What a connection is made with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub flow: FlowKey,
+    /// Its first sequence number (RFC 6528).
+    pub iss: Seq,
+    /// What its timestamps are ahead of the clock (RFC 7323 §5.4).
+    pub timestamp_offset: u32,
+    /// Silence after which the peer is probed, 0 for never.
+    pub keepalive_ns: u64,
+}
+
+/// What all connections share.
+#[derive(Debug)]
+pub(crate) struct Resources {
+    pub pool: Pool,
+    pub counters: Counters,
+}
+
+/// Whether the peer waits for an acknowledgment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Acknowledge {
+    /// It does not.
+    No,
+    /// With the next data, or when the timer runs out (RFC 9293 §3.8.6.3).
+    Soon,
+    /// With the next flush.
+    Now,
+}
+
+/// What is done about lost segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recovery {
+    /// None is known to be lost.
+    Open,
+    /// Some are, by what has arrived behind them; over when this is acknowledged (RFC 6582, RFC 6675).
+    Fast(Seq),
+    /// All are taken for lost because of a timeout; over when this is acknowledged.
+    Timeout(Seq),
+}
+
+/// The peer's clock (RFC 7323 §4.3).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerClock {
+    /// TS.Recent.
+    pub recent: u32,
+    pub recent_ns: u64,
+}
+
+/// A time that does not come.
+pub(crate) const NEVER_NS: u64 = u64::MAX;
+
+/// The window scale that is offered (RFC 7323 §2.3): windows of up to 512 KiB.
+pub(super) const OWN_WINDOW_SCALE: u8 = 3;
+
+/// A connection. Without bytes in its buffers it is all there is: a few hundred bytes.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub flow: FlowKey,
+    pub state: State,
+    pub owner: Owner,
+    /// When it was opened.
+    pub opened_ns: u64,
+    /// When a connection that nobody owns is cut off.
+    pub linger_until_ns: u64,
+    /// Whether it was ended by a reset, a timeout or the loss of the address.
+    pub has_failed: bool,
+
+    pub(super) iss: Seq,
+    pub(super) una: Seq,
+    pub(super) nxt: Seq,
+    /// SND.WND, SND.WL1 and SND.WL2 (RFC 9293 §3.3.1).
+    pub(super) window: u32,
+    pub(super) window_seq: Seq,
+    pub(super) window_ack: Seq,
+    pub(super) max_window: u32,
+    pub(super) window_scale: u8,
+    /// Most bytes of data in a segment.
+    pub(super) segment_bytes: u32,
+    pub(super) tx: SendQueue,
+    /// The sequence number of its first byte.
+    pub(super) tx_base: Seq,
+    /// The application will send no more: a FIN follows the data.
+    pub(super) finishing: bool,
+    pub(super) handshake_due: bool,
+    pub(super) reset_due: bool,
+    pub(super) probe_due: bool,
+    pub(super) keepalive_due: bool,
+
+    pub(super) irs: Seq,
+    pub(super) rcv_nxt: Seq,
+    /// The right edge of the window that was advertised.
+    pub(super) rcv_right: Seq,
+    pub(super) rcv_scale: u8,
+    pub(super) rx: ReceiveQueue,
+    /// Where the peer's FIN is, if it came before data that is missing.
+    pub(super) peer_fin: Option<Seq>,
+    pub(super) end_received: bool,
+    pub(super) acknowledge: Acknowledge,
+    /// Duplicate acknowledgments to be sent (RFC 5681 §4.2).
+    pub(super) duplicates_due: u8,
+    /// The last acknowledgment number that was sent.
+    pub(super) acknowledged: Seq,
+
+    pub(super) sack: bool,
+    pub(super) peer_clock: Option<PeerClock>,
+    pub(super) timestamp_offset: u32,
+
+    pub(super) trip: RoundTrip,
+    /// A byte whose acknowledgment gives a sample, and when it was sent.
+    pub(super) timed: Option<(Seq, u64)>,
+    pub(super) congestion: Congestion,
+    pub(super) scoreboard: Scoreboard,
+    pub(super) recovery: Recovery,
+    /// Everything below that the peer does not have is lost ...
+    pub(super) lost_below: Seq,
+    /// ... and was sent again up to here.
+    pub(super) resent_to: Seq,
+    /// The next retransmission does not wait for the congestion window (RFC 6675 §5 (4.3)).
+    pub(super) resend_now: bool,
+    pub(super) duplicates: u32,
+    /// The last byte on its way is a window probe.
+    pub(super) is_probing: bool,
+
+    pub(super) retransmit_at_ns: u64,
+    pub(super) acknowledge_at_ns: u64,
+    pub(super) time_wait_until_ns: u64,
+    /// When the last segment came.
+    pub(super) heard_ns: u64,
+    pub(super) sent_ns: u64,
+    /// Since when the peer owes an answer.
+    pub(super) unanswered_since_ns: u64,
+    /// When the last answer to an unacceptable segment was sent.
+    pub(super) challenged_ns: u64,
+    pub(super) keepalive_ns: u64,
+    pub(super) keepalives: u8,
+
+    pub(super) arrived: bool,
+    pub(super) wants_room: bool,
+    pub(super) end_told: bool,
+}
+
+/// What the application has to know of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Accepted,
+    Readable,
+    Writable,
+    EndOfStream,
+    Closed,
+}
+
+impl Connection {
+    pub fn new(setup: Setup, origin: Origin<'_>, now_ns: u64) -> Connection {
+        let Setup { flow, iss, timestamp_offset, keepalive_ns } = setup;
+        let segment_bytes = u32::from(OWN_SEGMENT_BYTES);
+        let mut connection = Connection {
+            flow,
+            state: State::SynSent,
+            owner: Owner::Application,
+            opened_ns: now_ns,
+            linger_until_ns: NEVER_NS,
+            has_failed: false,
+            iss,
+            una: iss,
+            nxt: iss,
+            window: 0,
+            window_seq: Seq(0),
+            window_ack: Seq(0),
+            max_window: 0,
+            window_scale: 0,
+            segment_bytes,
+            tx: SendQueue::default(),
+            tx_base: iss + 1,
+            finishing: false,
+            handshake_due: true,
+            reset_due: false,
+            probe_due: false,
+            keepalive_due: false,
+            irs: Seq(0),
+            rcv_nxt: Seq(0),
+            rcv_right: Seq(0),
+            rcv_scale: 0,
+            rx: ReceiveQueue::default(),
+            peer_fin: None,
+            end_received: false,
+            acknowledge: Acknowledge::No,
+            duplicates_due: 0,
+            acknowledged: Seq(0),
+            sack: false,
+            peer_clock: None,
+            timestamp_offset,
+            trip: RoundTrip::new(),
+            timed: None,
+            congestion: Congestion::new(segment_bytes),
+            scoreboard: Scoreboard::default(),
+            recovery: Recovery::Open,
+            lost_below: iss,
+            resent_to: iss,
+            resend_now: false,
+            duplicates: 0,
+            is_probing: false,
+            retransmit_at_ns: NEVER_NS,
+            acknowledge_at_ns: NEVER_NS,
+            time_wait_until_ns: NEVER_NS,
+            heard_ns: now_ns,
+            sent_ns: now_ns,
+            unanswered_since_ns: NEVER_NS,
+            challenged_ns: 0,
+            keepalive_ns,
+            keepalives: 0,
+            arrived: false,
+            wants_room: false,
+            end_told: false,
+        };
+        if let Origin::Passive(syn) = origin {
+            connection.state = State::SynReceived;
+            connection.owner = Owner::Handshake;
+            connection.take_syn(syn, now_ns);
+        }
+        connection
+    }
+
+    /// Takes over what a peer's SYN says (RFC 9293 §3.10.7.2 and §3.7.1, RFC 7323 §2.2 and §3.2, RFC 2018 §2).
+    pub(super) fn take_syn(&mut self, syn: &Segment, now_ns: u64) {
+        self.irs = syn.seq;
+        self.rcv_nxt = syn.seq + 1;
+        self.rcv_right = self.rcv_nxt;
+        self.acknowledged = self.rcv_nxt;
+        self.window_seq = syn.seq;
+        // The window of a SYN is never scaled (RFC 7323 §2.2).
+        self.window = u32::from(syn.window);
+        self.max_window = self.window;
+        if let Some(scale) = syn.window_scale {
+            // RFC 7323 §2.3: more than 14 counts as 14.
+            self.window_scale = scale.min(14);
+            self.rcv_scale = OWN_WINDOW_SCALE;
+        }
+        self.sack = syn.sack_permitted;
+        self.peer_clock = syn.timestamps.map(|timestamps| PeerClock { recent: timestamps.value, recent_ns: now_ns });
+        // RFC 9293 §3.7.1: 536 if the peer does not say. Less than a few bytes would be no use to anybody.
+        let peer_bytes = syn.max_segment_size.unwrap_or(536).clamp(64, OWN_SEGMENT_BYTES);
+        self.limit_segments(peer_bytes);
+        self.congestion = Congestion::new(self.segment_bytes);
+    }
+
+    /// Sets the largest segment, of which options take their part (RFC 6691 §2).
+    fn limit_segments(&mut self, bytes: u16) {
+        let options = if self.peer_clock.is_some() { TIMESTAMP_BYTES } else { 0 };
+        self.segment_bytes = u32::from(bytes) - options as u32;
+    }
+
+    /// The way to the peer carries packets of this size only (RFC 1191 §6.4). `quoted` is what came back of the one
+    /// that was too large: only who has seen it can know its number (RFC 5927 §7.2).
+    pub fn reduce_path_mtu(&mut self, packet_bytes: u16, quoted: Seq) {
+        /// Less than this is not believed: nobody has such links, and attackers gain from them.
+        const MIN_PACKET_BYTES: u16 = 552;
+        let is_ours = quoted.within(self.una, self.nxt);
+        let bytes = packet_bytes.max(MIN_PACKET_BYTES) - 40;
+        if !is_ours || u32::from(bytes) >= self.segment_bytes {
+            return;
+        }
+        self.limit_segments(bytes);
+        self.lost_below = self.nxt;
+        self.resent_to = self.una;
+    }
+
+    pub fn is_synchronized(&self) -> bool {
+        !matches!(self.state, State::SynSent | State::SynReceived | State::Closed)
+    }
+
+    /// The connection has ended, and nothing is left to be sent.
+    pub fn is_over(&self) -> bool {
+        self.state == State::Closed && !self.reset_due
+    }
+
+    /// The next thing that the application has to know.
+    #[inline]
+    pub fn next_change(&mut self, pool: &Pool) -> Option<Change> {
+        match self.owner {
+            Owner::Nobody => None,
+            Owner::Handshake if !self.is_synchronized() => None,
+            Owner::Handshake => {
+                self.owner = Owner::Application;
+                Some(Change::Accepted)
+            }
+            Owner::Application if self.has_failed => {
+                self.owner = Owner::Nobody;
+                Some(Change::Closed)
+            }
+            Owner::Application => self.next_stream_change(pool),
+        }
+    }
+
+    #[inline]
+    fn next_stream_change(&mut self, pool: &Pool) -> Option<Change> {
+        if self.arrived && self.rx.len() > 0 {
+            self.arrived = false;
+            Some(Change::Readable)
+        } else if self.wants_room && self.has_room(pool) {
+            self.wants_room = false;
+            Some(Change::Writable)
+        } else if self.end_received && !self.end_told && self.rx.len() == 0 {
+            self.end_told = true;
+            Some(Change::EndOfStream)
+        } else {
+            None
+        }
+    }
+
+    fn takes_data(&self) -> bool {
+        matches!(self.state, State::Established | State::CloseWait) && !self.finishing
+    }
+
+    /// Whether half of what its send buffer may take is free.
+    pub fn has_room(&self, pool: &Pool) -> bool {
+        let capacity = pool.allowance(self.tx.held()) * BLOCK_BYTES;
+        self.takes_data() && capacity > self.tx.len() && capacity - self.tx.len() >= capacity / 2
+    }
+
+    /// Whether its application waits to be told of room.
+    pub fn waits_for_room(&self) -> bool {
+        self.wants_room && self.owner == Owner::Application && self.state != State::Closed
+    }
+
+    #[inline]
+    pub fn readable(&self) -> &[u8] {
+        self.rx.readable()
+    }
+
+    #[inline]
+    pub fn consume(&mut self, count: usize, pool: &mut Pool) {
+        self.rx.consume(count, pool);
+        self.offer_window(pool);
+    }
+
+    /// Whether the end of the stream may have been reached.
+    pub fn is_at_end(&self) -> bool {
+        self.end_received && self.rx.len() == 0
+    }
+
+    /// Queues what fits of `bytes` and returns how much that was.
+    #[inline]
+    pub fn send(&mut self, bytes: &[u8], pool: &mut Pool) -> usize {
+        let sent = if self.takes_data() { self.tx.push(bytes, pool) } else { 0 };
+        self.wants_room |= sent < bytes.len();
+        sent
+    }
+
+    /// Copies bytes of the send queue, for a segment.
+    #[inline]
+    pub fn copy_to(&self, offset: usize, bytes: &mut [u8]) {
+        self.tx.copy(offset, bytes);
+    }
+
+    /// Ends the sending half behind what is queued (RFC 9293 §3.10.4).
+    pub fn finish(&mut self) {
+        self.finishing = true;
+        match self.state {
+            State::SynSent => self.state = State::Closed,
+            State::Established => self.state = State::FinWait1,
+            State::CloseWait => self.state = State::LastAck,
+            _ => {}
+        }
+    }
+
+    /// Ends both halves for an application that is done with the connection.
+    pub fn close(&mut self, linger_until_ns: u64, pool: &mut Pool) {
+        self.finish();
+        self.owner = Owner::Nobody;
+        self.linger_until_ns = linger_until_ns;
+        self.discard_received(pool);
+    }
+
+    /// Throws away what a peer sends to a connection that nobody reads, so that the peer comes to the end of it.
+    pub(super) fn discard_received(&mut self, pool: &mut Pool) {
+        self.rx.consume(self.rx.len(), pool);
+        self.offer_window(pool);
+    }
+
+    /// Resets it (RFC 9293 §3.10.5).
+    pub fn abort(&mut self, pool: &mut Pool) {
+        let is_known = !matches!(self.state, State::SynSent | State::TimeWait | State::Closed);
+        self.end(pool);
+        self.reset_due = is_known;
+        self.owner = Owner::Nobody;
+    }
+
+    /// Ends it because of something that the application has not asked for.
+    pub fn fail(&mut self, pool: &mut Pool) {
+        self.end(pool);
+        self.has_failed = true;
+    }
+
+    /// Ends it, and gives its buffers back.
+    pub(super) fn end(&mut self, pool: &mut Pool) {
+        self.state = State::Closed;
+        self.release_buffers(pool);
+    }
+
+    pub fn release_buffers(&mut self, pool: &mut Pool) {
+        self.tx.clear(pool);
+        self.rx.clear(pool);
+        self.scoreboard.clear();
+    }
+
+    /// The sequence number of the FIN, once the application will send no more.
+    #[inline]
+    pub(super) fn end_of_data(&self) -> Seq {
+        self.tx_base + self.tx.len() as u32
+    }
+
+    #[inline]
+    pub(super) fn has_sent_fin(&self) -> bool {
+        self.finishing && self.nxt.after(self.end_of_data())
+    }
+}

@@ -1,0 +1,250 @@
+//! What has arrived: bytes to be read, and behind them the runs that came ahead of their time.
+
+use super::{
+    segment::{SACK_BLOCKS, SackBlocks},
+    seq::Seq,
+};
+use crate::pool::{BLOCK_BYTES, Block, Pool};
+use alloc::{collections::VecDeque, vec::Vec};
+
+/// Most runs of bytes beyond a hole. A segment that would make one more is dropped: its sender sends it again.
+const MAX_RUNS: usize = 32;
+
+/// The receive buffer of a connection. Blocks are taken where bytes have arrived, so a hole in front of them costs
+/// nothing but its number.
+#[derive(Debug, Default)]
+pub(crate) struct ReceiveQueue {
+    blocks: VecDeque<Option<Block>>,
+    /// How many of these are there.
+    held: usize,
+    /// Where in the first block the readable bytes begin.
+    start: usize,
+    /// Readable bytes.
+    len: usize,
+    /// Runs beyond a hole, in ascending order, none touching another.
+    runs: Vec<(Seq, Seq)>,
+    /// The beginning of the run that has grown last: RFC 2018 §4 wants it named first.
+    latest: Seq,
+}
+
+impl ReceiveQueue {
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    #[inline]
+    pub fn has_runs(&self) -> bool {
+        !self.runs.is_empty()
+    }
+
+    /// Takes in bytes that begin at `seq`, not before `next`, the first one that has not arrived. Returns the new `next`.
+    /// Bytes that there is no memory for are dropped.
+    #[inline]
+    pub fn insert(&mut self, next: Seq, seq: Seq, bytes: &[u8], pool: &mut Pool) -> Seq {
+        let ahead = seq.since(next);
+        if ahead == 0 {
+            let stored = self.store(self.len, bytes, pool);
+            self.len += stored;
+            let next = next + stored as u32;
+            return if self.runs.is_empty() { next } else { self.join(next) };
+        }
+        if self.make_run(seq, seq + bytes.len() as u32, |queue| {
+            queue.store(queue.len + ahead as usize, bytes, pool) == bytes.len()
+        }) {
+            self.latest = seq;
+        }
+        next
+    }
+
+    /// Takes the runs that are no longer beyond a hole.
+    fn join(&mut self, mut next: Seq) -> Seq {
+        let before = next;
+        let reached = self.runs.iter().take_while(|(from, to)| {
+            let touches = !from.after(next);
+            if touches {
+                next = next.max(*to);
+            }
+            touches
+        });
+        let count = reached.count();
+        self.runs.drain(..count);
+        self.len += next.since(before) as usize;
+        next
+    }
+
+    /// Notes a run if there is room for it and `store` has stored it.
+    fn make_run(&mut self, mut from: Seq, mut to: Seq, store: impl FnOnce(&mut ReceiveQueue) -> bool) -> bool {
+        let first = self.runs.iter().take_while(|(_, end)| end.before(from)).count();
+        let touched = self.runs[first..].iter().take_while(|(start, _)| !start.after(to)).count();
+        let is_new = touched == 0;
+        if is_new && (self.runs.len() == MAX_RUNS || self.runs.try_reserve(1).is_err()) || !store(self) {
+            return false;
+        }
+        if is_new {
+            self.runs.insert(first, (from, to));
+            return true;
+        }
+        from = from.min(self.runs[first].0);
+        to = to.max(self.runs[first + touched - 1].1);
+        self.runs[first] = (from, to);
+        self.runs.drain(first + 1..first + touched);
+        true
+    }
+
+    /// Writes bytes to the place `at` bytes behind the first readable one, and returns for how many there was memory.
+    #[inline]
+    fn store(&mut self, at: usize, bytes: &[u8], pool: &mut Pool) -> usize {
+        let mut at = self.start + at;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (index, within) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
+            let (now, later) = rest.split_at(rest.len().min(BLOCK_BYTES - within));
+            let Some(block) = self.block(index, pool) else { break };
+            block[within..within + now.len()].copy_from_slice(now);
+            at += now.len();
+            rest = later;
+        }
+        bytes.len() - rest.len()
+    }
+
+    fn block(&mut self, index: usize, pool: &mut Pool) -> Option<&mut Block> {
+        if index >= self.blocks.len() {
+            let missing = index + 1 - self.blocks.len();
+            self.blocks.try_reserve(missing).ok()?;
+            self.blocks.resize_with(index + 1, || None);
+        }
+        if self.blocks[index].is_none() {
+            if self.held >= pool.allowance(self.held) {
+                return None;
+            }
+            self.blocks[index] = Some(pool.take()?);
+            self.held += 1;
+        }
+        self.blocks[index].as_mut()
+    }
+
+    /// The first readable bytes that lie together.
+    #[inline]
+    pub fn readable(&self) -> &[u8] {
+        match self.blocks.front() {
+            Some(Some(block)) => &block[self.start..BLOCK_BYTES.min(self.start + self.len)],
+            _ => &[],
+        }
+    }
+
+    /// Drops the first `count` readable bytes.
+    #[inline]
+    pub fn consume(&mut self, count: usize, pool: &mut Pool) {
+        assert!(count <= self.len, "bytes are consumed that were not readable");
+        self.start += count;
+        self.len -= count;
+        let is_empty = self.len == 0 && self.runs.is_empty();
+        while self.start >= BLOCK_BYTES || is_empty {
+            let Some(block) = self.blocks.pop_front() else { break };
+            if let Some(block) = block {
+                self.held -= 1;
+                pool.give(block);
+            }
+            self.start = self.start.saturating_sub(BLOCK_BYTES);
+        }
+        if is_empty {
+            self.start = 0;
+        }
+    }
+
+    /// Gives everything back.
+    pub fn clear(&mut self, pool: &mut Pool) {
+        self.runs = Vec::new();
+        self.consume(self.len, pool);
+        self.blocks = VecDeque::new();
+    }
+
+    /// What to tell the sender of runs beyond a hole: the latest first, then the others (RFC 2018 §4).
+    pub fn sack_blocks(&self, room: usize) -> SackBlocks {
+        let mut blocks = SackBlocks::default();
+        let is_latest = |&&(from, to): &&(Seq, Seq)| self.latest.within(from, to);
+        let others = self.runs.iter().filter(|run| !is_latest(run));
+        for &(from, to) in self.runs.iter().filter(is_latest).chain(others).take(room.min(SACK_BLOCKS)) {
+            blocks.push(from, to);
+        }
+        blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    extern crate std;
+    use std::{vec, vec::Vec};
+
+    fn lcg(seed: u32) -> impl FnMut() -> usize {
+        let mut state = seed;
+        move || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as usize
+        }
+    }
+
+    /// Segments in any order, more than once and overlapping, give the stream.
+    #[test]
+    fn runs_join_into_the_stream() {
+        for seed in 0..200 {
+            let mut random = lcg(seed);
+            let stream: Vec<u8> = (0..20_000).map(|_| random() as u8).collect();
+            let base = Seq(u32::MAX - 5000);
+            let mut pool = Pool::new(1 << 20);
+            let (mut queue, mut next) = (ReceiveQueue::default(), base);
+            let mut read = vec![];
+            while read.len() < stream.len() {
+                let arrived = next.since(base) as usize;
+                let from = (arrived + random() % 8000).min(stream.len() - 1);
+                let from = if random() % 4 == 0 { arrived.min(stream.len() - 1) } else { from };
+                let to = (from + 1 + random() % 2000).min(stream.len());
+                next = queue.insert(next, base + from as u32, &stream[from..to], &mut pool);
+                let sacks = queue.sack_blocks(3);
+                assert!(sacks.as_slice().iter().all(|(from, to)| from.after(next) && to.after(*from)));
+                if random() % 2 == 0 {
+                    let count = random() % (queue.readable().len() + 1);
+                    read.extend_from_slice(&queue.readable()[..count]);
+                    queue.consume(count, &mut pool);
+                }
+                assert_eq!(read.len() + queue.len(), next.since(base) as usize);
+            }
+            assert!(read == stream);
+            assert!(!queue.has_runs());
+            assert_eq!((queue.held(), pool.used_bytes()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn the_latest_run_is_named_first() {
+        let mut pool = Pool::new(1 << 20);
+        let mut queue = ReceiveQueue::default();
+        for at in [10, 30, 50, 20] {
+            queue.insert(Seq(0), Seq(at), b"abc", &mut pool);
+        }
+        let named = queue.sack_blocks(4);
+        assert_eq!(named.as_slice()[0], (Seq(20), Seq(23)));
+        assert_eq!(named.as_slice().len(), 4);
+        queue.insert(Seq(0), Seq(13), b"1234567", &mut pool);
+        assert_eq!(queue.sack_blocks(4).as_slice()[0], (Seq(10), Seq(23)));
+    }
+
+    #[test]
+    fn holes_are_bounded() {
+        let mut pool = Pool::new(1 << 20);
+        let mut queue = ReceiveQueue::default();
+        for at in 0..1000 {
+            queue.insert(Seq(0), Seq(1 + 2 * at), b"x", &mut pool);
+        }
+        assert_eq!(queue.runs.len(), MAX_RUNS);
+        queue.clear(&mut pool);
+        assert_eq!(pool.used_bytes(), 0);
+    }
+}
