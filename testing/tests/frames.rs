@@ -12,11 +12,11 @@ use kayvee_testing::{
 
 /// Frames of a real exchange, for mutation.
 ///
-/// Its wire takes no time, so that the SYN arrives within the first tick of the clock that initial sequence numbers come
+/// Its wire takes next to no time, so that the SYN arrives within the first tick of the clock that initial sequence numbers come
 /// from (RFC 6528 §3): who replays the exchange from the start of time gets the same ones.
 fn recorded_frames() -> Vec<Vec<u8>> {
     let limits = Limits { connections: 8, buffer_bytes: 64 << 10 };
-    let at_once = Faults { min_delay_ns: 0, max_delay_ns: 0, ..Faults::NONE };
+    let at_once = Faults { min_delay_ns: 500, max_delay_ns: 500, ..Faults::NONE };
     let mut world = World::new(at_once, Traffic::BothWaysAtOnce, limits, 1);
     world.wire.record();
     let mut client = Client::open(&mut world, vec![b'x'; 20_000]);

@@ -203,10 +203,12 @@ mod tests {
             let mut read = vec![];
             while read.len() < stream.len() {
                 let arrived = next.since(base) as usize;
-                let from = (arrived + random() % 8000).min(stream.len() - 1);
-                let from = if random() % 4 == 0 { arrived.min(stream.len() - 1) } else { from };
-                let to = (from + 1 + random() % 2000).min(stream.len());
-                next = queue.insert(next, base + from as u32, &stream[from..to], &mut pool);
+                if arrived < stream.len() {
+                    let ahead = if random() % 4 == 0 { 0 } else { random() % 8000 };
+                    let from = (arrived + ahead).min(stream.len() - 1);
+                    let to = (from + 1 + random() % 2000).min(stream.len());
+                    next = queue.insert(next, base + from as u32, &stream[from..to], &mut pool);
+                }
                 let sacks = queue.sack_blocks(3);
                 assert!(sacks.as_slice().iter().all(|(from, to)| from.after(next) && to.after(*from)));
                 if random() % 2 == 0 {
