@@ -13,6 +13,8 @@ mod rtt;
 mod scoreboard;
 pub(crate) mod segment;
 pub(crate) mod seq;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use connection::{Change, Connection, NEVER_NS, Origin, Owner, Resources, Setup, State};
 pub(crate) use input::Verdict;
