@@ -17,6 +17,9 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const PORT: u16 = 6379;
 const SECOND_NS: u64 = 1_000_000_000;
+/// Handshakes are over so soon where nothing is lost: a wire that loses much might leave one without an answer for the
+/// twenty seconds that it has.
+const HANDSHAKES_NS: u64 = 160_000;
 
 fn stack(address: Ipv4Addr, device: &mut End, connections: usize, seed: u64) -> Stack {
     let addressing = Addressing::Static { address, prefix_bits: 24, gateway: None };
@@ -86,7 +89,7 @@ impl Host {
 fn exchange(faults: Faults, clients: usize, max_bytes: usize, seed: u64) {
     let _report = SeedReport(seed);
     let mut rng = Random::new(seed);
-    let mut wire = Wire::new(faults, seed);
+    let mut wire = Wire::new(Faults::NONE, seed);
     let mut server = Host::new(stack(SERVER, &mut wire.server, clients, seed));
     let mut client = Host::new(stack(CLIENT, &mut wire.client, clients, !seed));
     server.stack.listen(PORT);
@@ -114,13 +117,29 @@ fn exchange(faults: Faults, clients: usize, max_bytes: usize, seed: u64) {
         client.turn(&mut wire.client, now_ns, |_| true);
         wire.run(now_ns);
         let deadlines = [wire.next_arrival_ns(), server.stack.next_deadline_ns(), client.stack.next_deadline_ns()];
-        now_ns = deadlines.into_iter().flatten().min().unwrap_or(now_ns).max(now_ns + 1000);
+        now_ns = deadlines.into_iter().flatten().min().unwrap_or(now_ns + SECOND_NS).max(now_ns + 1000);
+        if now_ns > HANDSHAKES_NS {
+            wire.set_faults(faults);
+        }
     }
     assert_eq!((client.closed, client.exchanges.len()), (0, clients));
-    for (connection, exchange) in client.exchanges {
+    for (connection, exchange) in std::mem::take(&mut client.exchanges) {
         assert!(exchange.received == sent[&connection], "bytes came back changed");
         client.stack.close(connection, now_ns);
     }
+    for connection in std::mem::take(&mut server.exchanges).into_keys() {
+        server.stack.close(connection, now_ns);
+    }
+    // What is left is TIME-WAIT, and ends on either side of a wire that has gone.
+    let end_ns = now_ns + 200 * SECOND_NS;
+    while server.stack.connections() + client.stack.connections() > 0 {
+        assert!(now_ns < end_ns, "connections never end");
+        server.turn(&mut wire.server, now_ns, |_| false);
+        client.turn(&mut wire.client, now_ns, |_| false);
+        wire.run(now_ns);
+        now_ns += SECOND_NS / 10;
+    }
+    assert_eq!((server.stack.buffer_bytes(), client.stack.buffer_bytes()), (0, 0), "buffers leak");
 }
 
 #[test]
@@ -135,6 +154,23 @@ fn what_is_sent_comes_back_over_a_bad_wire() {
     for seed in seeds(5) {
         exchange(Faults::SEVERE, 10, 20_000, seed);
     }
+}
+
+/// One frame in five is lost, and the windows are of one segment.
+#[test]
+fn what_is_sent_comes_back_over_a_terrible_wire() {
+    let terrible = Faults { loss_per_mille: 200, max_delay_ns: 50_000_000, ..Faults::SEVERE };
+    for seed in seeds(5) {
+        exchange(terrible, 4, 100_000, seed);
+        exchange(terrible, 40, 5_000, seed);
+    }
+}
+
+/// The canary: a fault that no checksum shows has to be found.
+#[test]
+#[should_panic(expected = "bytes came back changed")]
+fn a_forged_byte_is_found() {
+    exchange(Faults { forgery_per_mille: 100, ..Faults::NONE }, 5, 50_000, 1);
 }
 
 /// Turns both hosts until `done`, or for so long that every timeout has passed.

@@ -224,9 +224,10 @@ impl Wire {
             frame[bit / 8] ^= 1 << (bit % 8);
         }
         // Behind Ethernet, IPv4 and TCP headers; the sum of 16-bit words does not depend on their order.
-        if frame.len() > 54 + 4 && self.happens(self.faults.forgery_per_mille) {
-            frame.swap(54, 56);
-            frame.swap(55, 57);
+        let data = 34 + frame.get(46).map_or(20, |offset| usize::from(offset >> 4) * 4);
+        if frame.len() > data + 4 && self.happens(self.faults.forgery_per_mille) {
+            frame.swap(data, data + 2);
+            frame.swap(data + 1, data + 3);
         }
         self.schedule(destination, frame, now_ns);
     }

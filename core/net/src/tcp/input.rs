@@ -280,13 +280,9 @@ impl Connection {
             self.timed = None;
             self.trip.sample(now_ns.saturating_sub(sent_ns));
         } else if let (Some(timestamps), true) = (segment.timestamps, self.trip.backoff() > 0) {
-            // Timestamps tell which transmission is acknowledged (RFC 7323 §4.1).
             let elapsed_ms = self.timestamp(now_ns).wrapping_sub(timestamps.echo);
-            if timestamps.echo != 0 && elapsed_ms < 60_000 {
-                self.trip.sample(u64::from(elapsed_ms.max(1)) * 1_000_000);
-            }
+            self.trip.sample_ambiguous(u64::from(elapsed_ms.clamp(1, 60_000)) * 1_000_000);
         }
-        self.trip.reset_backoff();
         self.recover(acknowledged, now_ns);
         // RFC 6298 §5.2 and §5.3.
         let is_waiting = self.una != self.nxt;

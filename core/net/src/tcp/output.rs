@@ -101,7 +101,8 @@ impl Connection {
         } else {
             resources.counters.timeouts += 1;
             if self.window > 0 {
-                self.congestion.timed_out(self.segment_bytes, self.trip.backoff() == 0);
+                let is_first = !matches!(self.recovery, Recovery::Timeout(_));
+                self.congestion.timed_out(self.segment_bytes, is_first);
             }
             if self.trip.backoff() > 0 {
                 // The peer may have thrown away what it had reported (RFC 2018 §8).
@@ -116,7 +117,7 @@ impl Connection {
         self.trip.back_off();
     }
 
-    /// How often timeouts have passed without any progress.
+    /// How often timeouts have passed without a sign of the peer since.
     pub fn timeouts_in_a_row(&self) -> u32 {
         self.trip.backoff()
     }

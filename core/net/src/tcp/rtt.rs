@@ -33,7 +33,18 @@ impl RoundTrip {
         self.smoothed_ns
     }
 
-    /// Takes a sample in (§2.2 and §2.3).
+    /// Takes a sample in that is said by timestamps of something that was sent again (RFC 7323 §4.1). Where an
+    /// acknowledgment was lost, the next one tells a time that is too long, so a sample counts for twice the known time
+    /// at most: a way that has become longer is still followed, in several steps.
+    pub fn sample_ambiguous(&mut self, sample_ns: u64) {
+        match self.smoothed_ns {
+            0 => self.sample(sample_ns),
+            smoothed_ns => self.sample(sample_ns.min(2 * smoothed_ns)),
+        }
+    }
+
+    /// Takes a sample in (§2.2 and §2.3), of something that was sent once. Until there is one the timeout stays doubled
+    /// (§5).
     #[inline]
     pub fn sample(&mut self, sample_ns: u64) {
         if self.smoothed_ns == 0 {
@@ -45,6 +56,7 @@ impl RoundTrip {
         }
         let timeout_ns = self.smoothed_ns + (4 * self.variation_ns).max(GRANULARITY_NS);
         self.timeout_ns = timeout_ns.clamp(MIN_RTO_NS, MAX_RTO_NS);
+        self.backoff = 0;
     }
 
     /// The timeout as it is now.
@@ -58,13 +70,12 @@ impl RoundTrip {
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
     }
 
-    /// How often it was doubled since the peer was last heard to make progress.
+    /// How often it was doubled.
     pub fn backoff(&self) -> u32 {
         self.backoff
     }
 
-    /// The peer has made progress.
-    #[inline]
+    /// The timeouts were for a closed window, which says nothing of the way.
     pub fn reset_backoff(&mut self) {
         self.backoff = 0;
     }
