@@ -204,14 +204,14 @@ mod tests {
             while read.len() < stream.len() {
                 let arrived = next.since(base) as usize;
                 if arrived < stream.len() {
-                    let ahead = if random() % 4 == 0 { 0 } else { random() % 8000 };
+                    let ahead = if random().is_multiple_of(4) { 0 } else { random() % 8000 };
                     let from = (arrived + ahead).min(stream.len() - 1);
                     let to = (from + 1 + random() % 2000).min(stream.len());
                     next = queue.insert(next, base + from as u32, &stream[from..to], &mut pool);
                 }
                 let sacks = queue.sack_blocks(3);
                 assert!(sacks.as_slice().iter().all(|(from, to)| from.after(next) && to.after(*from)));
-                if random() % 2 == 0 {
+                if random().is_multiple_of(2) {
                     let count = random() % (queue.readable().len() + 1);
                     read.extend_from_slice(&queue.readable()[..count]);
                     queue.consume(count, &mut pool);

@@ -138,7 +138,7 @@ mod tests {
                 }
                 let news = board.add(&[(base + from, base + to)], base + una, base + 400);
                 assert_eq!(news, known != model);
-                if random() % 5 == 0 {
+                if random().is_multiple_of(5) {
                     una = (una + random() % 30).min(400);
                     model[..una as usize].fill(false);
                     board.acknowledge(base + una);
