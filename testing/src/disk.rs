@@ -69,6 +69,8 @@ pub struct SimulatedDisk {
     done: VecDeque<Finished>,
     /// What goes wrong.
     pub faults: Faults,
+    /// The transfer that fails, of those it will finish: 0 for the next one.
+    pub fail_in: Option<u64>,
     /// What it only claims to do.
     pub lie: Option<Lie>,
     /// Transfers that it takes at a time.
@@ -97,6 +99,7 @@ impl SimulatedDisk {
             under_way: Vec::new(),
             done: VecDeque::new(),
             faults: Faults::NONE,
+            fail_in: None,
             lie: None,
             queue_depth: 8,
             is_read_only: false,
@@ -139,12 +142,21 @@ impl SimulatedDisk {
         self.done.push_back(Finished { token: transfer.token, buffer: transfer.buffer, result });
     }
 
+    /// Whether this transfer fails.
     fn fails(&mut self, one_in: usize) -> bool {
+        if let Some(transfers) = &mut self.fail_in {
+            if *transfers == 0 {
+                self.fail_in = None;
+                return true;
+            }
+            *transfers -= 1;
+        }
         one_in != 0 && self.random.one_in(one_in)
     }
 
     fn error(&mut self) -> BlockError {
-        if self.fails(self.faults.no_space_one_in) { BlockError::NoSpace } else { BlockError::Io }
+        let one_in = self.faults.no_space_one_in;
+        if one_in != 0 && self.random.one_in(one_in) { BlockError::NoSpace } else { BlockError::Io }
     }
 
     fn carry_out(&mut self, transfer: &mut Transfer, covers: u64) -> Result<(), BlockError> {

@@ -4,7 +4,7 @@ use crate::{
     append::{Batch, BatchState, Log, MAX_UNSTABLE_BATCHES},
     compaction::CompactionStage,
     error::{LogError, Work},
-    format::{BATCH_HEADER_BYTES, BLOCK_BYTES, SUPERBLOCKS_AT, Superblock, padded},
+    format::{BATCH_HEADER_BYTES, SUPERBLOCKS_AT, Superblock, padded},
 };
 use kayvee_platform::{BlockBuffer, BlockDevice, BlockError, Finished, Operation, Transfer};
 
@@ -55,6 +55,8 @@ pub(crate) struct Drive {
     /// Somebody waits for the batches through this one.
     flush_wanted: u64,
     superblock: Option<SuperblockJob>,
+    /// For superblocks: kept, so that writing one needs no memory. Empty while the device has it.
+    superblock_buffer: BlockBuffer,
     counters: Counters,
 }
 
@@ -78,12 +80,23 @@ pub(crate) struct SuperblockJob {
     /// Which of the two.
     step: usize,
     is_under_way: bool,
-    buffer: BlockBuffer,
 }
 
 impl SuperblockJob {
     pub(crate) fn new(superblock: Superblock) -> SuperblockJob {
-        SuperblockJob { superblock, step: 0, is_under_way: false, buffer: BlockBuffer::default() }
+        SuperblockJob { superblock, step: 0, is_under_way: false }
+    }
+}
+
+impl Drive {
+    /// Nothing is under way. The buffer is for superblocks.
+    pub(crate) fn new(superblock_buffer: BlockBuffer) -> Drive {
+        Drive { superblock_buffer, ..Drive::default() }
+    }
+
+    /// Takes the buffer for superblocks, at the log's end.
+    pub(crate) fn into_superblock_buffer(self) -> BlockBuffer {
+        self.superblock_buffer
     }
 }
 
@@ -239,17 +252,13 @@ impl Log {
             self.drive.superblock = self.due_superblock();
         }
         let Some(job) = self.drive.superblock.as_mut().filter(|job| !job.is_under_way) else { return };
-        let mut buffer = core::mem::take(&mut job.buffer);
-        if buffer.is_empty() {
-            let Ok(new) = BlockBuffer::zeroed(BLOCK_BYTES) else { return };
-            buffer = new;
-        }
+        let mut buffer = core::mem::take(&mut self.drive.superblock_buffer);
         job.superblock.emit(&mut buffer);
         let at_bytes = SUPERBLOCKS_AT[job.step];
         let transfer = Transfer { token: SUPERBLOCK_TOKEN, operation: Operation::WriteStable, at_bytes, buffer };
         match device.start(transfer) {
             Ok(()) => job.is_under_way = true,
-            Err(transfer) => job.buffer = transfer.buffer,
+            Err(transfer) => self.drive.superblock_buffer = transfer.buffer,
         }
     }
 
@@ -329,7 +338,7 @@ impl Log {
     fn take_superblock(&mut self, finished: Finished, now_ns: u64) {
         let job = self.drive.superblock.as_mut().expect("the device writes it");
         job.is_under_way = false;
-        job.buffer = finished.buffer;
+        self.drive.superblock_buffer = finished.buffer;
         if let Err(error) = finished.result {
             let at_bytes = SUPERBLOCKS_AT[job.step];
             return self.fail(LogError { work: Work::Write, at_bytes, error }, now_ns);

@@ -61,8 +61,8 @@ impl Log {
             Space::new(segment_bytes, superblock.segment_count, first).map_err(|_| FormatError::OutOfMemory)?;
         space.choose_next();
         let buffer = BlockBuffer::zeroed(BLOCK_BYTES).map_err(|_| FormatError::OutOfMemory)?;
-        write_superblocks(device, &superblock, buffer).map_err(FormatError::Device)?;
-        Ok(Log::new(superblock, space, 1, 0))
+        let buffer = write_superblocks(device, &superblock, buffer).map_err(FormatError::Device)?;
+        Ok(Log::new(superblock, space, 1, 0, buffer))
     }
 
     /// Opens the log on a device: shows every record to `apply` in order, finds the end, and makes ready for more. If it
@@ -87,8 +87,8 @@ impl Log {
         superblock.segment_count = contents.segments;
         superblock.stable_batch = recovered.next_number - 1;
         let buffer = BlockBuffer::zeroed(BLOCK_BYTES).map_err(|_| OpenError::OutOfMemory)?;
-        write_superblocks(device, &superblock, buffer).map_err(OpenError::Device)?;
-        let log = Log::new(superblock, recovered.space, recovered.next_number, recovered.appended);
+        let buffer = write_superblocks(device, &superblock, buffer).map_err(OpenError::Device)?;
+        let log = Log::new(superblock, recovered.space, recovered.next_number, recovered.appended, buffer);
         Ok(Opened { log, contents, grown_bytes })
     }
 
@@ -99,17 +99,11 @@ impl Log {
         let mut superblock = self.superblock.clone();
         superblock.generation += 1;
         superblock.stable_batch = self.stable_batch;
-        match self.spare.pop() {
-            Some(mut buffer) => {
-                buffer.set_len(BLOCK_BYTES);
-                write_superblocks(device, &superblock, buffer)
-            }
-            // Nothing was written: the superblocks say so already.
-            None => Ok(()),
-        }
+        write_superblocks(device, &superblock, self.drive.into_superblock_buffer())?;
+        Ok(())
     }
 
-    fn new(superblock: Superblock, space: Space, next_number: u64, appended: u64) -> Log {
+    fn new(superblock: Superblock, space: Space, next_number: u64, appended: u64, buffer: BlockBuffer) -> Log {
         let keys = Keys::new(&superblock.id);
         Log {
             record_key: keys.record(superblock.epoch),
@@ -124,7 +118,7 @@ impl Log {
             appended,
             durable: appended,
             stable_batch: next_number - 1,
-            drive: Drive::default(),
+            drive: Drive::new(buffer),
             compaction: Compaction::default(),
         }
     }
@@ -135,10 +129,10 @@ fn write_superblocks(
     device: &mut dyn BlockDevice,
     superblock: &Superblock,
     mut buffer: BlockBuffer,
-) -> Result<(), LogError> {
+) -> Result<BlockBuffer, LogError> {
     superblock.emit(&mut buffer);
     for at_bytes in SUPERBLOCKS_AT {
         buffer = transfer(device, Operation::WriteStable, at_bytes, buffer)?;
     }
-    Ok(())
+    Ok(buffer)
 }

@@ -13,7 +13,12 @@ pub struct MemoryDisk {
 impl MemoryDisk {
     /// A disk of zeros.
     pub fn new(size_bytes: u64) -> MemoryDisk {
-        MemoryDisk { bytes: vec![0; size_bytes as usize], finished: VecDeque::new() }
+        MemoryDisk::with(vec![0; size_bytes as usize])
+    }
+
+    /// A disk that holds `bytes`.
+    pub fn with(bytes: Vec<u8>) -> MemoryDisk {
+        MemoryDisk { bytes, finished: VecDeque::new() }
     }
 }
 
