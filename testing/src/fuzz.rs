@@ -3,6 +3,10 @@
 //! Each one is called by a target of `fuzz/`, where libFuzzer looks for bytes that break it, and by a seeded test, where
 //! [`Mutator`] makes them from examples.
 
+mod log;
+
+pub use log::log;
+
 use crate::{
     client::{Reply, ReplyReader, encode, quoted},
     in_process::environment,

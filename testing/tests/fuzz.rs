@@ -105,6 +105,19 @@ fn dumped_values() {
 }
 
 #[test]
+fn logs_on_disks_that_say_anything() {
+    let examples = [
+        // A byte of a superblock, of a batch's header, of a record; then all three with checksums that fit.
+        &b"\x00\x80\x01\x00\x04\xff\xff\xff\xff"[..],
+        b"\x00\x05\x18\x00\x08\x07\x00\x00\x00\x00\x00\x00\x00",
+        b"\x00\x42\x00\x02\x01\x55",
+        b"\x01\x80\x01\x00\x04\x05\x00\x00\x00\x05\x18\x00\x08\x07\x00\x00\x00\x00\x00\x00\x00",
+        b"\x03\x01\x20\x00\x04\x02\x00\x00\x00\x05\x30\x00\x08\x03\x00\x00\x00\x00\x00\x00\x00",
+    ];
+    run(fuzz::log, &examples, 400);
+}
+
+#[test]
 fn the_engine_replies_the_same_however_requests_are_split() {
     for mode in [0x10, 0x05, 0x42] {
         let streams = streams(&[mode]);

@@ -91,6 +91,11 @@ const SECTIONS: &[Section] = &[
         run: |_| ignored_tests("kayvee-image", "boot"),
     },
     Section { name: "run", what: "the kayvee command, on every target", run: |_| ignored_tests("kayvee-cli", "run") },
+    Section {
+        name: "crashes",
+        what: "crash points of the persistent log by the million (with --long only)",
+        run: crashes,
+    },
     Section { name: "fuzz", what: "libFuzzer on every target of fuzz/ (with --long only)", run: fuzz },
 ];
 
@@ -240,6 +245,14 @@ fn some(arguments: &[&str]) -> io::Result<Tally> {
     Ok(tally)
 }
 
+/// The crash-consistency model of the persistent log, on seeds that no other run has had.
+fn crashes(effort: Effort) -> io::Result<Tally> {
+    if effort == Effort::Usual {
+        return Ok(Tally::skipped("the model runs longer with --long; 28,000 crash points are part of the core tests"));
+    }
+    run(testing("log_crashes").args(["--runs", "20000"]))
+}
+
 /// Each libFuzzer target for a minute; the canary has to fail.
 fn fuzz(effort: Effort) -> io::Result<Tally> {
     if effort == Effort::Usual {
@@ -251,7 +264,7 @@ fn fuzz(effort: Effort) -> io::Result<Tally> {
         return Ok(Tally::skipped(&format!("cargo-fuzz is missing; install it with: {how}")));
     }
     let mut tally = Tally::default();
-    for target in ["resp", "words", "boot_args", "options", "engine", "restore", "frames", "canary"] {
+    for target in ["resp", "words", "boot_args", "options", "engine", "restore", "frames", "log", "canary"] {
         let mut fuzz = Command::new("cargo");
         fuzz.args(["+nightly", "fuzz", "run", target, "--", "-max_total_time=60", "-rss_limit_mb=4096"]);
         let status = fuzz.current_dir(command::root().join("fuzz")).status()?;
