@@ -60,8 +60,8 @@ pub struct SimulatedDisk {
     random: Random,
     /// What reads see.
     seen: Vec<u8>,
-    /// What a loss of power leaves for certain.
-    stable: Vec<u8>,
+    /// What a loss of power leaves for certain; nothing while that is what reads see.
+    stable: Option<Vec<u8>>,
     /// Writes that have finished since, in that order.
     unflushed: Vec<Unflushed>,
     finished_writes: u64,
@@ -92,8 +92,8 @@ impl SimulatedDisk {
         bytes.resize(bytes.len().next_multiple_of(SECTOR_BYTES), 0);
         SimulatedDisk {
             random: Random::new(seed),
-            seen: bytes.clone(),
-            stable: bytes,
+            seen: bytes,
+            stable: None,
             unflushed: Vec::new(),
             finished_writes: 0,
             under_way: Vec::new(),
@@ -117,8 +117,10 @@ impl SimulatedDisk {
     /// Changes the medium itself: `change` gets all of its bytes. Nothing may be under way or unflushed.
     pub fn damage(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
         assert!(self.under_way.is_empty() && self.unflushed.is_empty(), "the disk is at rest");
-        change(&mut self.stable);
-        self.seen.clone_from(&self.stable);
+        if let Some(stable) = self.stable.take() {
+            self.seen = stable;
+        }
+        change(&mut self.seen);
     }
 
     /// Makes it one that can only be read.
@@ -188,7 +190,7 @@ impl SimulatedDisk {
         }
         if transfer.operation == Operation::WriteStable && self.lie != Some(Lie::WriteStable) {
             let end = at + transfer.buffer.len();
-            self.stable[at..end].copy_from_slice(&transfer.buffer);
+            self.stable()[at..end].copy_from_slice(&transfer.buffer);
             self.seen[at..end].copy_from_slice(&transfer.buffer);
             // An earlier write to the same place can no longer undo it.
             for write in &mut self.unflushed {
@@ -203,7 +205,12 @@ impl SimulatedDisk {
         Ok(())
     }
 
+    fn stable(&mut self) -> &mut Vec<u8> {
+        self.stable.get_or_insert_with(|| self.seen.clone())
+    }
+
     fn put(&mut self, at: usize, bytes: Vec<u8>) {
+        self.stable();
         self.seen[at..at + bytes.len()].copy_from_slice(&bytes);
         self.unflushed.push(Unflushed { number: self.finished_writes, at, bytes });
         self.finished_writes += 1;
@@ -216,20 +223,22 @@ impl SimulatedDisk {
         if self.fails(self.faults.flush_one_in) {
             for write in std::mem::take(&mut self.unflushed) {
                 // Some of it got there; the rest never will.
-                persist(&mut self.stable, &write, &mut self.random, Fate::Torn);
+                let stable = self.stable.get_or_insert_with(|| self.seen.clone());
+                persist(stable, &write, &mut self.random, Fate::Torn);
             }
             return Err(self.error());
         }
         let covered = self.unflushed.partition_point(|write| write.number < covers);
+        let stable = self.stable.get_or_insert_with(|| self.seen.clone());
         for write in self.unflushed.drain(..covered) {
-            self.stable[write.at..write.at + write.bytes.len()].copy_from_slice(&write.bytes);
+            stable[write.at..write.at + write.bytes.len()].copy_from_slice(&write.bytes);
         }
         Ok(())
     }
 
     /// What the disk holds when the power comes back, if it goes now.
     pub fn crash(&mut self) -> SimulatedDisk {
-        let mut bytes = self.stable.clone();
+        let mut bytes = self.stable.as_ref().unwrap_or(&self.seen).clone();
         let mut writes = self.unflushed.clone();
         for work in &self.under_way {
             if matches!(work.transfer.operation, Operation::Write | Operation::WriteStable) {

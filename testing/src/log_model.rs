@@ -59,15 +59,26 @@ struct Issued {
 }
 
 impl Issued {
+    fn new(kind: Kind, stamp: u64, len: usize) -> Issued {
+        // What is too short for a stamp has a part of it.
+        let stamp = if len < 8 { stamp & ((1 << (8 * len)) - 1) } else { stamp };
+        Issued { kind, stamp, len }
+    }
+
     fn bytes(&self) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.stamp.to_le_bytes().repeat(self.len.div_ceil(8));
         bytes.truncate(self.len);
         bytes
     }
 
-    fn is(&self, kind: Kind, bytes: &[u8]) -> bool {
-        let stamp = self.stamp.to_le_bytes();
-        self.kind == kind && self.len == bytes.len() && bytes.chunks(8).all(|chunk| chunk == &stamp[..chunk.len()])
+    /// What was issued, if these are the bytes of something that was.
+    fn read(kind: Kind, bytes: &[u8]) -> Option<Issued> {
+        let mut stamp = [0; 8];
+        let len = bytes.len().min(8);
+        stamp[..len].copy_from_slice(&bytes[..len]);
+        let (words, rest) = bytes.as_chunks::<8>();
+        let is_regular = words.iter().all(|word| *word == stamp) && *rest == stamp[..rest.len()];
+        is_regular.then(|| Issued::new(kind, u64::from_le_bytes(stamp), bytes.len()))
     }
 }
 
@@ -217,7 +228,7 @@ impl Model {
 
     fn issue(&mut self, log: &mut Log, kind: Kind, len: usize) -> Result<(), RecordError> {
         self.stamp += 1;
-        let record = Issued { kind, stamp: self.stamp, len };
+        let record = Issued::new(kind, self.stamp, len);
         let bytes = record.bytes();
         let (head, tail) = bytes.split_at(self.random.below(len + 1));
         let mut writer = log.record(kind)?;
@@ -341,7 +352,7 @@ impl Model {
         self.verify(&contents, &found, acknowledged)
     }
 
-    fn verify(&mut self, contents: &Contents, found: &[(Kind, Vec<u8>)], acknowledged: u64) -> Result<(), String> {
+    fn verify(&mut self, contents: &Contents, found: &[Option<Issued>], acknowledged: u64) -> Result<(), String> {
         self.tally.crash_points += 1;
         self.tally.recovered += found.len() as u64;
         let first = contents.first_sequence;
@@ -358,18 +369,16 @@ impl Model {
         if found.len() > issued.len() {
             return Err(format!("{} records were issued and {} recovered", issued.len(), found.len()));
         }
-        for (i, ((kind, bytes), record)) in found.iter().zip(issued).enumerate() {
-            if !record.is(*kind, bytes) {
-                return Err(format!("record {} is not what was issued", first + i as u64));
-            }
+        if let Some(at) = found.iter().zip(issued).position(|(found, issued)| *found != Some(*issued)) {
+            return Err(format!("record {} is not what was issued", first + at as u64));
         }
         Ok(())
     }
 }
 
-fn collect(found: &mut Vec<(Kind, Vec<u8>)>) -> impl FnMut(Kind, &[u8]) -> Result<(), String> {
+fn collect(found: &mut Vec<Option<Issued>>) -> impl FnMut(Kind, &[u8]) -> Result<(), String> {
     |kind, bytes| {
-        found.push((kind, bytes.to_vec()));
+        found.push(Issued::read(kind, bytes));
         Ok(())
     }
 }

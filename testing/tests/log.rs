@@ -7,8 +7,8 @@ use kayvee_testing::{
     log_model::{self, Tally},
 };
 
-/// Runs of the model in CI: some 28,000 crash points.
-const RUNS: u64 = 200;
+/// Runs of the model in CI: some 56,000 crash points.
+const RUNS: u64 = 400;
 const DISK_BYTES: usize = 1 << 20;
 
 #[test]
@@ -18,7 +18,7 @@ fn what_was_acknowledged_survives_every_crash() {
         total += log_model::run(seed, None).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
     println!("{total:?}");
-    assert!(total.crash_points > 20_000 && total.compactions > 200 && total.failures > 50 && total.full > 100);
+    assert!(total.crash_points > 40_000 && total.compactions > 200 && total.failures > 50 && total.full > 100);
 }
 
 /// If these lies went unnoticed, the test above could not have found anything either.

@@ -248,7 +248,7 @@ fn some(arguments: &[&str]) -> io::Result<Tally> {
 /// The crash-consistency model of the persistent log, on seeds that no other run has had.
 fn crashes(effort: Effort) -> io::Result<Tally> {
     if effort == Effort::Usual {
-        return Ok(Tally::skipped("the model runs longer with --long; 28,000 crash points are part of the core tests"));
+        return Ok(Tally::skipped("the model runs longer with --long; 56,000 crash points are part of the core tests"));
     }
     run(testing("log_crashes").args(["--runs", "20000"]))
 }

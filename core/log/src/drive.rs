@@ -149,7 +149,7 @@ impl Log {
         self.drive.counters
     }
 
-    /// Waits until everything that was recorded is stable, or until the device fails.
+    /// Waits until everything that was recorded is stable, or until the device fails. The device then has nothing to do.
     pub fn sync(&mut self, device: &mut dyn BlockDevice, monotonic_ns: u64) -> Result<(), LogError> {
         self.flush_all();
         // The failure of earlier work is not an answer: this tries once more.
@@ -157,13 +157,18 @@ impl Log {
         let failures = self.drive.counters.failures;
         loop {
             self.drive(device, FlushPolicy::Always, monotonic_ns);
-            if self.durable == self.appended && self.compaction_stage() != CompactionStage::Finishing {
+            let is_finishing = self.compaction_stage() == CompactionStage::Finishing;
+            if self.batches.is_empty() && !is_finishing && !self.is_under_way() {
                 return Ok(());
             }
             if let Some(failure) = self.drive.failure
                 && self.drive.counters.failures > failures
             {
                 return Err(failure);
+            }
+            if !self.is_under_way() {
+                // A device that is idle and takes nothing is broken.
+                return Err(LogError { work: Work::Write, at_bytes: 0, error: BlockError::Io });
             }
             device.wait();
         }
@@ -175,6 +180,11 @@ impl Log {
 
     fn is_writing(&self) -> bool {
         self.batches.iter().any(|batch| matches!(batch.state, BatchState::Writing | BatchState::WritingStable))
+    }
+
+    fn is_under_way(&self) -> bool {
+        let is_superblock = self.drive.superblock.as_ref().is_some_and(|job| job.is_under_way);
+        self.is_writing() || self.drive.flush_through.is_some() || is_superblock
     }
 
     /// Whether the open batch should be written though it is not full. One without effects waits until it is: so a
