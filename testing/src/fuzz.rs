@@ -273,6 +273,48 @@ pub fn frames(data: &[u8]) {
     crate::network::fuzz::fuzz_frames(data);
 }
 
+/// The web server: what it answers does not depend on how the bytes were split, and each request takes little memory.
+pub fn http(data: &[u8]) {
+    let mut server = crate::http::server();
+    let Some((&step, stream)) = data.split_first() else { return };
+    let step = usize::from(step) + 1;
+    let whole = crate::http::exchange(&mut server, [stream], usize::MAX);
+    let split = crate::http::exchange(&mut server, stream.chunks(step), step);
+    assert_eq!(split, whole, "the same responses however split: {}", quoted(stream));
+    assert!(whole.0.is_empty() || whole.0.starts_with(b"HTTP/1.1 "));
+    assert_eq!(server.stats().connections, 0);
+}
+
+/// Site images: any bytes, and a good image with some bytes changed and its checksums right again.
+pub fn site(data: &[u8]) {
+    read_site(data.to_vec());
+    let mut image = crate::http::site_image();
+    for change in data.chunks_exact(3) {
+        let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % image.len();
+        image[at] = change[2];
+    }
+    kayvee_http::site::seal(&mut image);
+    read_site(image);
+}
+
+/// Reads all of a site that is taken for one.
+fn read_site(image: Vec<u8>) {
+    let len = image.len();
+    let Ok(site) = kayvee_http::Site::open(std::sync::Arc::new(image)) else { return };
+    for (root, path, page) in site.pages() {
+        assert!(page.identity_body().end <= len);
+        assert!(site.find(root, path).is_some());
+        assert!(!page.content_type().contains(['\r', '\n']));
+    }
+    let now = Now { monotonic_ns: 0, unix_us: crate::http::UNIX_S * 1_000_000 };
+    let mut server = crate::http::server();
+    server.set_site(site);
+    server.begin_turn(now);
+    for vector in crate::http::vectors() {
+        crate::http::exchange(&mut server, [vector.request.as_slice()], usize::MAX);
+    }
+}
+
 /// Fails on purpose for some bytes, to prove that fuzzing finds such bytes.
 pub fn canary(data: &[u8]) {
     let mut rest = data;

@@ -11,6 +11,7 @@ pub mod crash;
 pub mod differential;
 pub mod disk;
 pub mod fuzz;
+pub mod http;
 pub mod in_process;
 pub mod log_model;
 pub mod network;

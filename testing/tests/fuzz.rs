@@ -125,6 +125,19 @@ fn the_engine_replies_the_same_however_requests_are_split() {
     }
 }
 
+#[test]
+fn web_requests_are_answered_the_same_however_they_are_split() {
+    let vectors: Vec<Vec<u8>> =
+        kayvee_testing::http::vectors().into_iter().map(|vector| [&b"\x05"[..], &vector.request].concat()).collect();
+    run(fuzz::http, &vectors.iter().map(Vec::as_slice).collect::<Vec<_>>(), 3000);
+}
+
+#[test]
+fn site_images_are_refused_or_served() {
+    let image = kayvee_testing::http::site_image();
+    run(fuzz::site, &[&image, &[64, 0, 0xff, 200, 0, 1], &[12, 0, 3, 48, 0, 0x40]], 300);
+}
+
 /// If this fails, the tests above could not have found anything either.
 #[test]
 fn the_canary_is_found() {

@@ -46,6 +46,32 @@ pub enum Command {
     Image(ImageArgs),
     /// Look at the log on a disk
     Log(LogArgs),
+    /// Pack a web site
+    #[command(subcommand)]
+    Site(SiteCommand),
+}
+
+#[derive(Subcommand)]
+pub enum SiteCommand {
+    /// Pack a directory into a site image, with compressed variants of its pages
+    Pack(SitePackArgs),
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Files whose names start with a dot are left out, but for .well-known. A file .kayvee-site at the top has the site's rules:
+  cache /assets/* \"public, max-age=31536000, immutable\"
+  type *.gem text/gemini
+  index index.html start.html
+  host FOLDER example.org www.example.org")]
+pub struct SitePackArgs {
+    /// The site's files
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+
+    /// Where to write the image
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
 }
 
 #[derive(Args, Clone)]

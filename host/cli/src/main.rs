@@ -21,6 +21,7 @@ mod proxy;
 mod qemu;
 mod ready;
 mod run;
+mod site;
 mod store;
 mod supervise;
 mod sys;
@@ -28,7 +29,7 @@ mod tap;
 mod usernet;
 mod wire;
 
-use args::{Cli, Command, LogArgs, LogCommand};
+use args::{Cli, Command, LogArgs, LogCommand, SiteCommand};
 use clap::Parser;
 use std::{fmt, io, process::ExitCode};
 
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Stop(args) => instances::stop(&args.names),
         Command::Image(args) => image::write(&args.output),
         Command::Log(LogArgs { command: LogCommand::Check(args) }) => check::check(&args.file),
+        Command::Site(SiteCommand::Pack(args)) => site::pack(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

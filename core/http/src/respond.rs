@@ -1,0 +1,429 @@
+//! From a request to its response.
+
+use crate::{
+    Bytes,
+    conditions::{self, Validators},
+    date::{self, DATE_BYTES},
+    encoding::{self, Coding},
+    log_line::hex,
+    output::Output,
+    pages::{Delivery, Page, PageRequest, Pages},
+    path,
+    range::{self, Wanted},
+    request::{Method, Persistence, Request},
+    site::{Entry, Found, Site},
+    status::Status,
+};
+use alloc::vec::Vec;
+use core::ops::Range;
+use kayvee_platform::Decimal;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// A body up to here is copied behind its head, so that both leave at once; a longer one is lent.
+pub const COPIED_BYTES: usize = 4 << 10;
+const ALLOW: &[u8] = b"Allow: GET, HEAD, OPTIONS\r\n";
+
+/// What all responses of a turn share.
+pub struct Context<'a> {
+    pub site: Option<&'a Site>,
+    pub now_s: u64,
+    pub date: &'a [u8; DATE_BYTES],
+}
+
+/// Buffers for paths and names that have to be changed before they are looked up.
+#[derive(Default)]
+pub struct Scratch {
+    path: Vec<u8>,
+    host: Vec<u8>,
+}
+
+/// What has been sent, for the log, and what becomes of the connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    pub status: Status,
+    pub body_bytes: u64,
+    pub persistence: Persistence,
+    pub delivery: Delivery,
+}
+
+/// What a page is made of, wherever it comes from.
+struct Representation<'a> {
+    status: Status,
+    bytes: Bytes,
+    range: Range<usize>,
+    content_type: &'a str,
+    cache_control: &'a str,
+    challenge: &'a str,
+    coding: Coding,
+    /// Whether other clients get another variant.
+    varies: bool,
+    /// The hash in the entity tag; none for what has no validators.
+    tag: Option<u64>,
+    modified_s: Option<u64>,
+    delivery: Delivery,
+}
+
+/// A response as it is written.
+struct Writer<'a> {
+    output: &'a mut Output,
+    context: &'a Context<'a>,
+    method: Method,
+    minor_version: u8,
+    persistence: Persistence,
+}
+
+/// Answers a request.
+pub fn respond(
+    request: &Request<'_>,
+    persistence: Persistence,
+    context: &Context<'_>,
+    pages: &mut dyn Pages,
+    scratch: &mut Scratch,
+    output: &mut Output,
+) -> Sent {
+    let (method, minor_version) = (request.method, request.minor_version);
+    let mut writer = Writer { output, context, method, minor_version, persistence };
+    let Some(host) = path::host_name(request.host, &mut scratch.host) else {
+        return writer.error(Status::BAD_REQUEST, b"");
+    };
+    match method {
+        Method::NotAllowed => return writer.error(Status::METHOD_NOT_ALLOWED, ALLOW),
+        Method::Unknown => return writer.error(Status::NOT_IMPLEMENTED, ALLOW),
+        _ => {}
+    }
+    // The only expectation there is (RFC 9110 §10.1.1).
+    if request.values("expect").any(|value| !value.eq_ignore_ascii_case(b"100-continue")) {
+        return writer.error(Status::EXPECTATION_FAILED, b"");
+    }
+    if method == Method::Options {
+        writer.head(Status::NO_CONTENT);
+        writer.put(ALLOW);
+        return writer.end_without_body(Status::NO_CONTENT);
+    }
+    let Some(path) = path::normalize(request.target.path, &mut scratch.path) else {
+        return writer.error(Status::BAD_REQUEST, b"");
+    };
+    let page_request = PageRequest { path, authorization: request.value("authorization") };
+    if let Some(page) = pages.reserved(&page_request) {
+        return writer.represent(request, made(&page));
+    }
+    let found = context.site.map(|site| (site, site.root(host)));
+    if let Some((site, root)) = found {
+        match site.find(root, path) {
+            Some(Found::Page(entry)) => return writer.represent(request, packed(request, site, entry, Status::OK)),
+            Some(Found::Folder) => return writer.redirect(path, request.target.query),
+            None => {}
+        }
+    }
+    if let Some(page) = pages.missing(&page_request) {
+        return writer.represent(request, made(&page));
+    }
+    let own = found.and_then(|(site, root)| Some((site, site.not_found_page(root)?)));
+    match own {
+        Some((site, entry)) => writer.represent(request, packed(request, site, entry, Status::NOT_FOUND)),
+        None => writer.error(Status::NOT_FOUND, b""),
+    }
+}
+
+/// Answers what is no request, and ends the connection.
+pub fn refuse(status: Status, context: &Context<'_>, output: &mut Output) -> Sent {
+    let mut writer = Writer { output, context, method: Method::Get, minor_version: 1, persistence: Persistence::Close };
+    writer.error(status, b"")
+}
+
+fn packed<'a>(request: &Request<'_>, site: &'a Site, entry: Entry<'a>, status: Status) -> Representation<'a> {
+    let lengths = entry.lengths();
+    let varies = lengths[1..].iter().any(Option::is_some);
+    let coding = if varies { encoding::choose(request.values("accept-encoding"), lengths) } else { Coding::Identity };
+    let validates = status == Status::OK;
+    Representation {
+        status,
+        bytes: site.image().clone(),
+        range: entry.body(coding),
+        content_type: entry.content_type(),
+        cache_control: entry.cache_control(),
+        challenge: "",
+        coding,
+        varies,
+        tag: validates.then_some(entry.tag()),
+        modified_s: validates.then_some(entry.modified_s()),
+        delivery: Delivery::Whole,
+    }
+}
+
+fn made(page: &Page) -> Representation<'_> {
+    let validates = page.status == 200 && page.delivery == Delivery::Whole;
+    let body = (*page.body).as_ref();
+    Representation {
+        status: Status(page.status),
+        bytes: page.body.clone(),
+        range: 0..body.len(),
+        content_type: page.content_type,
+        cache_control: page.cache_control,
+        challenge: page.challenge,
+        coding: Coding::Identity,
+        varies: false,
+        tag: validates.then(|| xxh3_64(body)),
+        modified_s: None,
+        delivery: page.delivery,
+    }
+}
+
+/// A hash in digits.
+fn tag_digits(tag: u64) -> [u8; 16] {
+    let mut digits = [0; 16];
+    for (index, digit) in digits.iter_mut().enumerate() {
+        *digit = hex((tag >> (60 - 4 * index)) as u8);
+    }
+    digits
+}
+
+fn etag(tag: u64, coding: Coding) -> ([u8; 21], usize) {
+    let mut text = [b'"'; 21];
+    text[1..17].copy_from_slice(&tag_digits(tag));
+    let suffix = coding.tag_suffix().as_bytes();
+    text[17..17 + suffix.len()].copy_from_slice(suffix);
+    (text, 18 + suffix.len())
+}
+
+impl Writer<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.output.put(bytes);
+    }
+
+    fn number(&mut self, number: u64) {
+        self.output.put(Decimal::unsigned(number).as_bytes());
+    }
+
+    fn field(&mut self, name: &str, value: &[u8]) {
+        if !value.is_empty() {
+            for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+                self.put(part);
+            }
+        }
+    }
+
+    /// The status line, and the fields that every response has.
+    fn head(&mut self, status: Status) {
+        self.put(b"HTTP/1.1 ");
+        self.number(status.0.into());
+        self.put(b" ");
+        self.put(status.reason().as_bytes());
+        self.put(b"\r\nDate: ");
+        self.put(self.context.date);
+        self.put(b"\r\n");
+        match (self.persistence, self.minor_version) {
+            (Persistence::Close, _) => self.put(b"Connection: close\r\n"),
+            (Persistence::KeepAlive, 0) => self.put(b"Connection: keep-alive\r\n"),
+            (Persistence::KeepAlive, _) => {}
+        }
+    }
+
+    fn length(&mut self, length: u64) {
+        self.put(b"Content-Length: ");
+        self.number(length);
+        self.put(b"\r\n");
+    }
+
+    fn sent(&self, status: Status, body_bytes: u64) -> Sent {
+        let body_bytes = if self.method == Method::Head { 0 } else { body_bytes };
+        Sent { status, body_bytes, persistence: self.persistence, delivery: Delivery::Whole }
+    }
+
+    fn end_without_body(&mut self, status: Status) -> Sent {
+        self.put(b"\r\n");
+        self.sent(status, 0)
+    }
+
+    /// A page of the server's own about an error, or about where a page is.
+    fn error(&mut self, status: Status, fields: &[u8]) -> Sent {
+        let code = Decimal::unsigned(status.0.into());
+        let reason = status.reason().as_bytes();
+        let parts: [&[u8]; 9] = [
+            b"<!doctype html><meta charset=utf-8><title>",
+            code.as_bytes(),
+            b" ",
+            reason,
+            b"</title><h1>",
+            code.as_bytes(),
+            b" ",
+            reason,
+            b"</h1>\n",
+        ];
+        let len = parts.iter().map(|part| part.len()).sum::<usize>() as u64;
+        self.head(status);
+        self.put(fields);
+        self.put(b"Content-Type: text/html; charset=utf-8\r\n");
+        self.length(len);
+        self.put(b"\r\n");
+        if self.method != Method::Head {
+            parts.iter().for_each(|part| self.put(part));
+        }
+        self.sent(status, len)
+    }
+
+    /// Sends whoever asked for a folder without the slash at its end there (RFC 9110 §15.4.2), with the query.
+    fn redirect(&mut self, path: &[u8], query: &[u8]) -> Sent {
+        let mut location = Vec::with_capacity(path.len() + query.len() + 1);
+        // A second slash would name a host (RFC 3986 §4.2).
+        let extra_slashes = path.iter().take_while(|byte| **byte == b'/').count().saturating_sub(1);
+        for &byte in &path[extra_slashes..] {
+            if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/".contains(&byte) {
+                location.push(byte);
+            } else {
+                location.extend([b'%', hex(byte >> 4).to_ascii_uppercase(), hex(byte).to_ascii_uppercase()]);
+            }
+        }
+        location.push(b'/');
+        location.extend_from_slice(query);
+        let fields = [b"Location: ", location.as_slice(), b"\r\n"].concat();
+        self.error(Status::MOVED_PERMANENTLY, &fields)
+    }
+
+    fn represent(&mut self, request: &Request<'_>, page: Representation<'_>) -> Sent {
+        let (etag_text, etag_len) = etag(page.tag.unwrap_or_default(), page.coding);
+        let etag = &etag_text[..etag_len];
+        let len = page.range.len() as u64;
+        let mut wanted = Wanted::Whole;
+        if page.tag.is_some() {
+            let validators = Validators { etag, modified_s: page.modified_s };
+            match conditions::evaluate(request, &validators, self.context.now_s) {
+                Some(Status::NOT_MODIFIED) => {
+                    self.head(Status::NOT_MODIFIED);
+                    self.validators(&page, etag);
+                    return self.end_without_body(Status::NOT_MODIFIED);
+                }
+                Some(status) => return self.error(status, b""),
+                None => {}
+            }
+            // A range is asked for with GET alone (§14.2).
+            let range = request.value("range").filter(|_| self.method == Method::Get);
+            if let Some(range) = range
+                && conditions::range_counts(request, &validators, self.context.now_s)
+            {
+                wanted = range::parse(range, len);
+            }
+        }
+        match wanted {
+            Wanted::Whole => self.whole(&page, etag),
+            Wanted::Unsatisfiable => {
+                let content_range = [b"Content-Range: bytes */", Decimal::unsigned(len).as_bytes(), b"\r\n"].concat();
+                self.error(Status::RANGE_NOT_SATISFIABLE, &content_range)
+            }
+            Wanted::Parts(parts) if parts.len() == 1 => self.one_part(&page, etag, parts[0].clone()),
+            Wanted::Parts(parts) => self.parts(&page, etag, &parts),
+        }
+    }
+
+    /// The fields that a client's cache goes by (RFC 9110 §15.4.5).
+    fn validators(&mut self, page: &Representation<'_>, etag: &[u8]) {
+        if page.tag.is_some() {
+            self.field("ETag", etag);
+        }
+        self.field("Cache-Control", page.cache_control.as_bytes());
+        if page.varies {
+            self.put(b"Vary: Accept-Encoding\r\n");
+        }
+    }
+
+    fn fields(&mut self, page: &Representation<'_>, etag: &[u8]) {
+        self.validators(page, etag);
+        if let Some(modified_s) = page.modified_s {
+            // A date in the future would make caches believe in tomorrow (§8.8.2.1).
+            self.field("Last-Modified", &date::format(modified_s.min(self.context.now_s)));
+        }
+        self.field("Content-Encoding", page.coding.name().unwrap_or_default().as_bytes());
+        self.field("WWW-Authenticate", page.challenge.as_bytes());
+        if page.tag.is_some() {
+            self.put(b"Accept-Ranges: bytes\r\n");
+        }
+    }
+
+    fn whole(&mut self, page: &Representation<'_>, etag: &[u8]) -> Sent {
+        if page.delivery == Delivery::Stream {
+            // Without a length the end of the connection is the end of the page (RFC 9112 §6.3).
+            self.persistence = Persistence::Close;
+        }
+        self.head(page.status);
+        self.fields(page, etag);
+        self.field("Content-Type", page.content_type.as_bytes());
+        let len = page.range.len() as u64;
+        if page.delivery == Delivery::Whole {
+            self.length(len);
+        }
+        self.put(b"\r\n");
+        self.body(page, page.range.clone());
+        Sent { delivery: page.delivery, ..self.sent(page.status, len) }
+    }
+
+    fn content_range(&mut self, part: &Range<u64>, len: u64) {
+        let range = content_range(part, len);
+        self.put(&range);
+    }
+
+    fn one_part(&mut self, page: &Representation<'_>, etag: &[u8], part: Range<u64>) -> Sent {
+        self.head(Status::PARTIAL_CONTENT);
+        self.fields(page, etag);
+        self.field("Content-Type", page.content_type.as_bytes());
+        self.content_range(&part, page.range.len() as u64);
+        let len = part.end - part.start;
+        self.length(len);
+        self.put(b"\r\n");
+        self.body(page, within(page, &part));
+        self.sent(Status::PARTIAL_CONTENT, len)
+    }
+
+    /// Several parts (RFC 9110 §14.6). The boundary is the hash of the page, which the page does not contain.
+    fn parts(&mut self, page: &Representation<'_>, etag: &[u8], parts: &[Range<u64>]) -> Sent {
+        let boundary = tag_digits(page.tag.unwrap_or_default());
+        let heads: Vec<Vec<u8>> = parts
+            .iter()
+            .map(|part| {
+                let content_range = content_range(part, page.range.len() as u64);
+                let content_type: [&[u8]; 3] = match page.content_type {
+                    "" => [b"", b"", b""],
+                    content_type => [b"Content-Type: ", content_type.as_bytes(), b"\r\n"],
+                };
+                [b"\r\n--", &boundary[..], b"\r\n", &content_type.concat(), &content_range, b"\r\n"].concat()
+            })
+            .collect();
+        let end = [b"\r\n--", &boundary[..], b"--\r\n"].concat();
+        let heads_len: usize = heads.iter().map(Vec::len).sum();
+        let bodies_len: u64 = parts.iter().map(|part| part.end - part.start).sum();
+        let len = heads_len as u64 + bodies_len + end.len() as u64;
+        self.head(Status::PARTIAL_CONTENT);
+        self.fields(page, etag);
+        self.put(b"Content-Type: multipart/byteranges; boundary=");
+        self.put(&boundary);
+        self.put(b"\r\n");
+        self.length(len);
+        self.put(b"\r\n");
+        for (part, head) in parts.iter().zip(&heads) {
+            self.put(head);
+            self.body(page, within(page, part));
+        }
+        self.put(&end);
+        self.sent(Status::PARTIAL_CONTENT, len)
+    }
+
+    fn body(&mut self, page: &Representation<'_>, range: Range<usize>) {
+        if self.method == Method::Head {
+            return;
+        }
+        if range.len() <= COPIED_BYTES {
+            self.put(&(*page.bytes).as_ref()[range]);
+        } else {
+            self.output.lend(page.bytes.clone(), range);
+        }
+    }
+}
+
+fn content_range(part: &Range<u64>, len: u64) -> Vec<u8> {
+    let [first, last, len] = [part.start, part.end - 1, len].map(Decimal::unsigned);
+    [b"Content-Range: bytes ", first.as_bytes(), b"-", last.as_bytes(), b"/", len.as_bytes(), b"\r\n"].concat()
+}
+
+/// Where a part of a page lies.
+fn within(page: &Representation<'_>, part: &Range<u64>) -> Range<usize> {
+    page.range.start + part.start as usize..page.range.start + part.end as usize
+}

@@ -1,0 +1,234 @@
+use super::*;
+use crate::{
+    Delivery, NoPages, Page, PageRequest,
+    site::{Builder, File},
+};
+use alloc::{format, string::ToString, sync::Arc};
+
+const GET: &[u8] = b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n";
+const BIG_BYTES: usize = 1 << 20;
+
+fn at(seconds: u64) -> Now {
+    Now { monotonic_ns: seconds * SECOND_NS, unix_us: seconds * 1_000_000 }
+}
+
+fn server(limits: Limits) -> Server {
+    let mut builder = Builder::default();
+    let page = |len: usize| File { identity: (0..len).map(|index| index as u8).collect(), ..File::default() };
+    builder.page(0, b"/big", page(BIG_BYTES)).expect("a page");
+    builder.page(0, b"/small", page(100)).expect("a page");
+    let mut server = Server::new(limits, AccessLog::Off, at(0));
+    server.set_site(Site::open(Arc::new(builder.finish().expect("an image"))).expect("a site"));
+    server
+}
+
+/// Lets time pass in steps of a second, and returns when a connection's fate is no longer to stay.
+fn ends_at(server: &mut Server, id: ConnectionId, mut each: impl FnMut(&mut Server, u64)) -> u64 {
+    for second in 1..1000 {
+        server.begin_turn(at(second));
+        each(server, second);
+        server.end_turn();
+        if matches!(server.fate(id), Fate::CloseNow | Fate::EndAfterOutput) {
+            return second;
+        }
+        assert!(server.next_deadline_ns().is_some_and(|deadline| deadline > second * SECOND_NS));
+    }
+    panic!("it stays for ever")
+}
+
+fn text(server: &Server, id: ConnectionId) -> String {
+    String::from_utf8_lossy(&server.output(id).concat()).into_owned()
+}
+
+#[test]
+fn an_idle_connection_ends_without_a_word() {
+    let mut server = server(Limits::new(10));
+    assert_eq!(server.next_deadline_ns(), None);
+    let id = server.connect("").expect("room");
+    assert_eq!(ends_at(&mut server, id, |_, _| ()), 60);
+    assert_eq!(text(&server, id), "");
+    assert_eq!(server.fate(id), Fate::CloseNow);
+}
+
+#[test]
+fn a_slow_head_is_told_however_often_a_byte_comes() {
+    let mut server = server(Limits::new(10));
+    let id = server.connect("").expect("room");
+    let ends = ends_at(&mut server, id, |server, second| {
+        if second >= 5 {
+            server.receive(id, &GET[second as usize - 5..][..1], &mut NoPages);
+        }
+    });
+    assert_eq!(ends, 15);
+    assert!(text(&server, id).starts_with("HTTP/1.1 408 "));
+    // Once that is sent, the client has a moment to end the connection as well.
+    let len = server.output(id).concat().len();
+    server.sent(id, len, &mut NoPages);
+    assert_eq!(server.fate(id), Fate::EndAfterOutput);
+    server.receive(id, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", &mut NoPages);
+    assert_eq!(text(&server, id), "", "what comes now is dropped");
+    for second in 16..19 {
+        server.begin_turn(at(second));
+        server.end_turn();
+    }
+    assert_eq!(server.fate(id), Fate::CloseNow);
+}
+
+#[test]
+fn a_slow_body_is_told() {
+    let mut server = server(Limits::new(10));
+    let id = server.connect("").expect("room");
+    server.receive(id, b"GET /small HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n", &mut NoPages);
+    assert_eq!(ends_at(&mut server, id, |server, _| server.receive(id, b"x", &mut NoPages)), 10);
+    assert!(text(&server, id).starts_with("HTTP/1.1 408 "));
+}
+
+#[test]
+fn a_client_that_takes_nothing_ends() {
+    let mut server = server(Limits::new(10));
+    let id = server.connect("").expect("room");
+    server.receive(id, GET, &mut NoPages);
+    let ends = ends_at(&mut server, id, |server, second| {
+        if second == 20 {
+            server.sent(id, 1, &mut NoPages);
+        }
+    });
+    assert_eq!(ends, 50, "30 s after the last byte");
+    assert_eq!(server.output(id).concat().len(), 0);
+}
+
+#[test]
+fn requests_keep_a_connection_alive() {
+    let mut server = server(Limits::new(10));
+    let id = server.connect("").expect("room");
+    let ends = ends_at(&mut server, id, |server, second| {
+        if second % 50 == 0 && second <= 200 {
+            server.receive(id, b"GET /small HTTP/1.1\r\nHost: h\r\n\r\n", &mut NoPages);
+            let len = server.output(id).concat().len();
+            server.sent(id, len, &mut NoPages);
+        }
+    });
+    assert_eq!(ends, 260);
+}
+
+#[test]
+fn connections_are_limited_and_their_places_used_again() {
+    let mut server = server(Limits::new(2));
+    let first = server.connect("").expect("room");
+    server.connect("").expect("room");
+    assert!(server.connect("").expect_err("full").0.starts_with(b"HTTP/1.1 503 "));
+    server.disconnect(first);
+    assert_eq!(server.connect(""), Ok(first));
+    assert_eq!(server.stats().connections_rejected, 1);
+}
+
+/// Pipelined requests for a large page are held until the one before is sent; nothing is copied.
+#[test]
+fn pipelined_requests_take_little_memory() {
+    let mut server = server(Limits::new(10));
+    let id = server.connect("").expect("room");
+    server.receive(id, &GET.repeat(100), &mut NoPages);
+    let connection = server.connections[0].as_deref().expect("a connection");
+    assert!(connection.input.capacity() <= GET.len() * 100);
+    assert_eq!(server.fate(id), Fate::Paused);
+    let image = server.shared.site.as_ref().expect("a site").image().clone();
+    let image_bytes = (*image).as_ref().as_ptr_range();
+    let mut bodies = 0;
+    let mut total = 0;
+    loop {
+        let [first, second] = server.output(id);
+        if first.is_empty() {
+            break;
+        }
+        for part in [first, second] {
+            bodies += usize::from(part.len() == BIG_BYTES && image_bytes.contains(&part.as_ptr()));
+        }
+        let len = first.len() + second.len();
+        total += len;
+        server.sent(id, len, &mut NoPages);
+    }
+    assert_eq!(bodies, 100);
+    assert!(total > 100 * BIG_BYTES);
+    assert_eq!(server.fate(id), Fate::Open);
+    assert!(server.next_ready().is_some(), "it is to be read from again");
+}
+
+#[test]
+fn a_reply_on_its_way_is_finished_from_its_own_site() {
+    let mut server = server(Limits::new(10));
+    let id = server.connect("").expect("room");
+    server.receive(id, GET, &mut NoPages);
+    let before = server.output(id).concat();
+    server.set_site(Site::open(Arc::new(Builder::default().finish().expect("an image"))).expect("a site"));
+    assert_eq!(server.output(id).concat(), before);
+    server.sent(id, before.len(), &mut NoPages);
+    server.receive(id, GET, &mut NoPages);
+    assert!(text(&server, id).starts_with("HTTP/1.1 404 "));
+}
+
+struct Stream;
+
+impl Pages for Stream {
+    fn reserved(&mut self, request: &PageRequest<'_>) -> Option<Page> {
+        let (status, delivery) = match request.path {
+            b"/stream" => (200, Delivery::Stream),
+            b"/own" => (200, Delivery::Whole),
+            b"/secret" => (401, Delivery::Whole),
+            _ => return None,
+        };
+        Some(Page {
+            status,
+            content_type: "text/plain",
+            cache_control: "no-store",
+            challenge: if status == 401 { "Basic realm=\"x\"" } else { "" },
+            body: Arc::new(b"first\n".to_vec()),
+            delivery,
+        })
+    }
+
+    fn missing(&mut self, _: &PageRequest<'_>) -> Option<Page> {
+        None
+    }
+}
+
+#[test]
+fn listeners_get_what_is_published() {
+    let mut server = server(Limits::new(10));
+    let id = server.connect("").expect("room");
+    assert!(!server.has_listeners());
+    server.receive(id, b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n", &mut Stream);
+    assert!(server.has_listeners());
+    let head = text(&server, id);
+    assert!(head.contains("Connection: close\r\n") && head.ends_with("\r\n\r\nfirst\n"), "{head}");
+    assert!(!head.contains("Content-Length"));
+    server.sent(id, head.len(), &mut Stream);
+    server.publish(b"second\n");
+    assert_eq!(text(&server, id), "second\n");
+    // Who does not listen misses what is said, and is ended.
+    for _ in 0..100 {
+        server.publish(&[b'x'; 4096]);
+    }
+    assert!(server.output(id).concat().len() <= MAX_STREAM_BYTES + 4096);
+    assert_eq!(ends_at(&mut server, id, |server, _| server.publish(b"x")), 30);
+    assert!(!server.has_listeners());
+    server.disconnect(id);
+    assert!(!server.has_listeners());
+}
+
+#[test]
+fn made_pages_have_validators_and_challenges() {
+    let mut server = server(Limits::new(10));
+    let mut ask = |path: &str, field: &str| {
+        let id = server.connect("").expect("room");
+        server.receive(id, format!("GET {path} HTTP/1.1\r\nHost: h\r\n{field}\r\n").as_bytes(), &mut Stream);
+        let reply = text(&server, id);
+        server.disconnect(id);
+        reply
+    };
+    let reply = ask("/own", "");
+    let etag = reply.split("\r\n").find(|line| line.starts_with("ETag: ")).expect("a tag").to_string();
+    assert!(ask("/own", &format!("If-None-Match: {}\r\n", &etag[6..])).starts_with("HTTP/1.1 304 "));
+    let refused = ask("/secret", "");
+    assert!(refused.starts_with("HTTP/1.1 401 ") && refused.contains("WWW-Authenticate: Basic realm=\"x\"\r\n"));
+    assert!(!refused.contains("ETag"));
+}

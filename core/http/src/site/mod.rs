@@ -1,0 +1,348 @@
+//! A packed site: read-only, looked up where it lies. `docs/site-format.md` describes the format.
+
+mod build;
+mod format;
+
+pub use build::{Builder, File, seal};
+
+use crate::{Bytes, encoding::Coding};
+use core::{fmt, ops::Range};
+pub use format::MAX_PATH_BYTES;
+use format::{ABSENT, BODIES_ALIGNMENT, ENTRY_BYTES, HEADER_BYTES, HOST_BYTES, MAGIC, VERSION};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The path of the page that says that there is none.
+const NOT_FOUND_PATH: &[u8] = b"/404.html";
+/// The root of hosts that the site does not name.
+const DEFAULT_ROOT: u16 = 0;
+
+/// Why an image is no site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SiteError {
+    /// It does not begin as one.
+    NotASite,
+    /// A version of the format that is not known here.
+    Version(u32),
+    /// It is shorter or longer than it says.
+    Length,
+    /// A checksum does not match.
+    Checksum,
+    /// The offsets, the order or the text of this part are wrong.
+    Malformed(&'static str),
+}
+
+impl fmt::Display for SiteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SiteError::NotASite => f.write_str("this is not a site image; make one with: kayvee site pack DIR -o FILE"),
+            SiteError::Version(version) => {
+                write!(
+                    f,
+                    "the site image has format version {version}, and this program reads version {VERSION}; pack it again"
+                )
+            }
+            SiteError::Length => {
+                f.write_str("the site image is cut off or has something behind it; pack or copy it again")
+            }
+            SiteError::Checksum => f.write_str("the site image is damaged (a checksum differs); pack or copy it again"),
+            SiteError::Malformed(part) => write!(f, "the site image is damaged ({part}); pack it again"),
+        }
+    }
+}
+
+impl core::error::Error for SiteError {}
+
+/// A checked site image.
+#[derive(Clone)]
+pub struct Site {
+    image: Bytes,
+    entries: u32,
+    hosts: u32,
+    strings_at: usize,
+    bodies_at: usize,
+}
+
+/// What a path stands for.
+#[derive(Clone, Copy)]
+pub enum Found<'a> {
+    /// A page.
+    Page(Entry<'a>),
+    /// A folder, whose path ends in a slash.
+    Folder,
+}
+
+/// A page of a site.
+#[derive(Clone, Copy)]
+pub struct Entry<'a> {
+    record: &'a [u8],
+    strings: &'a [u8],
+    bodies_at: usize,
+}
+
+impl Site {
+    /// Checks an image: what it says of itself, its checksums, and everything that a request could reach.
+    pub fn open(image: Bytes) -> Result<Site, SiteError> {
+        let bytes = (*image).as_ref();
+        let header = bytes.get(..HEADER_BYTES).ok_or(SiteError::NotASite)?;
+        if &header[..8] != MAGIC {
+            return Err(SiteError::NotASite);
+        }
+        let version = u32_at(header, 8);
+        if version != VERSION {
+            return Err(SiteError::Version(version));
+        }
+        if xxh3_64(&header[..56]) != u64_at(header, 56) {
+            return Err(SiteError::Checksum);
+        }
+        let (entries, hosts, strings_bytes) = (u32_at(header, 12), u32_at(header, 16), u32_at(header, 20));
+        if u64_at(header, 24) != bytes.len() as u64 {
+            return Err(SiteError::Length);
+        }
+        // 2^32 records of less than 2^7 bytes: no sum here leaves 64 bits.
+        let strings_at =
+            HEADER_BYTES as u64 + u64::from(entries) * ENTRY_BYTES as u64 + u64::from(hosts) * HOST_BYTES as u64;
+        let index_end = strings_at + u64::from(strings_bytes);
+        let bodies_at = u64_at(header, 48);
+        if bodies_at != index_end.next_multiple_of(BODIES_ALIGNMENT) || bodies_at > bytes.len() as u64 {
+            return Err(SiteError::Malformed("header"));
+        }
+        let bodies_at = bodies_at as usize;
+        let checksums = (xxh3_64(&bytes[HEADER_BYTES..bodies_at]), xxh3_64(&bytes[bodies_at..]));
+        if checksums != (u64_at(header, 32), u64_at(header, 40)) {
+            return Err(SiteError::Checksum);
+        }
+        let site = Site { image: image.clone(), entries, hosts, strings_at: strings_at as usize, bodies_at };
+        site.check_entries()?;
+        site.check_hosts()?;
+        Ok(site)
+    }
+
+    /// The whole image.
+    pub fn image(&self) -> &Bytes {
+        &self.image
+    }
+
+    /// How many paths it has.
+    pub fn len(&self) -> usize {
+        self.entries as usize
+    }
+
+    /// Whether it has no page at all.
+    pub fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// The root of a host's pages.
+    pub fn root(&self, host: &[u8]) -> u16 {
+        let found = search(self.hosts, |index| self.host(index).0.cmp(host));
+        found.map_or(DEFAULT_ROOT, |index| self.host(index).1)
+    }
+
+    /// Looks a path up.
+    pub fn find(&self, root: u16, path: &[u8]) -> Option<Found<'_>> {
+        if path.len() > MAX_PATH_BYTES {
+            return None;
+        }
+        let key = (format::path_hash(root, path), root, path);
+        let index = search(self.entries, |index| self.entry(index).key().cmp(&key))?;
+        let entry = self.entry(index);
+        Some(if entry.is_folder() { Found::Folder } else { Found::Page(entry) })
+    }
+
+    /// The page that says that there is none, if this root has its own.
+    pub fn not_found_page(&self, root: u16) -> Option<Entry<'_>> {
+        match self.find(root, NOT_FOUND_PATH)? {
+            Found::Page(entry) => Some(entry),
+            Found::Folder => None,
+        }
+    }
+
+    /// All pages: root, path and page.
+    pub fn pages(&self) -> impl Iterator<Item = (u16, &[u8], Entry<'_>)> {
+        let entries = (0..self.entries).map(|index| self.entry(index));
+        entries.filter(|entry| !entry.is_folder()).map(|entry| (entry.key().1, entry.key().2, entry))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        (*self.image).as_ref()
+    }
+
+    fn entry(&self, index: u32) -> Entry<'_> {
+        let at = HEADER_BYTES + index as usize * ENTRY_BYTES;
+        let bytes = self.bytes();
+        Entry {
+            record: &bytes[at..at + ENTRY_BYTES],
+            strings: &bytes[self.strings_at..self.bodies_at],
+            bodies_at: self.bodies_at,
+        }
+    }
+
+    fn host(&self, index: u32) -> (&[u8], u16) {
+        let at = HEADER_BYTES + self.entries as usize * ENTRY_BYTES + index as usize * HOST_BYTES;
+        let bytes = self.bytes();
+        let record = &bytes[at..at + HOST_BYTES];
+        let strings = &bytes[self.strings_at..self.bodies_at];
+        (text(strings, record, 0, 4), u16_at(record, 6))
+    }
+
+    fn check_entries(&self) -> Result<(), SiteError> {
+        let wrong = Err(SiteError::Malformed("entry"));
+        let strings_bytes = self.bodies_at - self.strings_at;
+        let bodies_bytes = (self.bytes().len() - self.bodies_at) as u64;
+        let mut previous = None;
+        for index in 0..self.entries {
+            let entry = self.entry(index);
+            let record = entry.record;
+            let texts = [(8, 12), (20, 24), (28, 26)].map(|(at, len)| has_text(record, at, len, strings_bytes));
+            if texts.contains(&false) || record[16] > 1 || record[17..20] != [0; 3] {
+                return wrong;
+            }
+            let (hash, root, path) = entry.key();
+            let is_path = path.first() == Some(&b'/') && path.len() <= MAX_PATH_BYTES;
+            if !is_path
+                || hash != format::path_hash(root, path)
+                || previous.is_some_and(|previous| previous >= entry.key())
+            {
+                return wrong;
+            }
+            previous = Some(entry.key());
+            let header_texts = [entry.content_type_bytes(), entry.cache_control_bytes()];
+            if !header_texts.into_iter().all(is_field_value) {
+                return wrong;
+            }
+            let in_bodies = Coding::ALL.iter().all(|coding| {
+                let (at, len) = entry.variant(*coding);
+                at == ABSENT || at.checked_add(len).is_some_and(|end| end <= bodies_bytes)
+            });
+            let has_identity = entry.variant(Coding::Identity).0 != ABSENT;
+            if !in_bodies || has_identity == entry.is_folder() {
+                return wrong;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_hosts(&self) -> Result<(), SiteError> {
+        let strings_bytes = self.bodies_at - self.strings_at;
+        let mut previous: Option<&[u8]> = None;
+        for index in 0..self.hosts {
+            let at = HEADER_BYTES + self.entries as usize * ENTRY_BYTES + index as usize * HOST_BYTES;
+            if !has_text(&self.bytes()[at..at + HOST_BYTES], 0, 4, strings_bytes) {
+                return Err(SiteError::Malformed("host"));
+            }
+            let (name, _) = self.host(index);
+            if previous.is_some_and(|previous| previous >= name) {
+                return Err(SiteError::Malformed("host"));
+            }
+            previous = Some(name);
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Entry<'a> {
+    /// By what entries are ordered.
+    fn key(&self) -> (u64, u16, &'a [u8]) {
+        (u64_at(self.record, 0), u16_at(self.record, 14), text(self.strings, self.record, 8, 12))
+    }
+
+    fn is_folder(&self) -> bool {
+        self.record[16] == 1
+    }
+
+    fn content_type_bytes(&self) -> &'a [u8] {
+        text(self.strings, self.record, 20, 24)
+    }
+
+    fn cache_control_bytes(&self) -> &'a [u8] {
+        text(self.strings, self.record, 28, 26)
+    }
+
+    /// The value of Content-Type.
+    pub fn content_type(&self) -> &'a str {
+        // Checked to be visible ASCII.
+        core::str::from_utf8(self.content_type_bytes()).unwrap_or_default()
+    }
+
+    /// The value of Cache-Control; empty for none.
+    pub fn cache_control(&self) -> &'a str {
+        core::str::from_utf8(self.cache_control_bytes()).unwrap_or_default()
+    }
+
+    /// When the file was last modified, in seconds since 1970.
+    pub fn modified_s(&self) -> u64 {
+        u64_at(self.record, 32)
+    }
+
+    /// The hash that the entity tag shows.
+    pub fn tag(&self) -> u64 {
+        u64_at(self.record, 40)
+    }
+
+    /// Lengths of the variants, by [`Coding`].
+    pub(crate) fn lengths(&self) -> [Option<u64>; 3] {
+        Coding::ALL
+            .map(|coding| Some(self.variant(coding)).filter(|variant| variant.0 != ABSENT).map(|variant| variant.1))
+    }
+
+    /// Where a variant's body lies in the image.
+    pub(crate) fn body(&self, coding: Coding) -> Range<usize> {
+        let (at, len) = self.variant(coding);
+        let start = self.bodies_at + at as usize;
+        start..start + len as usize
+    }
+
+    /// Where the page as it is lies in the image.
+    pub fn identity_body(&self) -> Range<usize> {
+        self.body(Coding::Identity)
+    }
+
+    fn variant(&self, coding: Coding) -> (u64, u64) {
+        let at = 48 + coding as usize * 16;
+        (u64_at(self.record, at), u64_at(self.record, at + 8))
+    }
+}
+
+/// Binary search among so many.
+fn search(len: u32, compare: impl Fn(u32) -> core::cmp::Ordering) -> Option<u32> {
+    let (mut low, mut high) = (0, len);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match compare(middle) {
+            core::cmp::Ordering::Equal => return Some(middle),
+            core::cmp::Ordering::Less => low = middle + 1,
+            core::cmp::Ordering::Greater => high = middle,
+        }
+    }
+    None
+}
+
+/// Whether a text whose offset and length stand at these places of a record lies within the strings.
+fn has_text(record: &[u8], at: usize, len: usize, strings_bytes: usize) -> bool {
+    u32_at(record, at) as usize + usize::from(u16_at(record, len)) <= strings_bytes
+}
+
+fn text<'a>(strings: &'a [u8], record: &[u8], at: usize, len: usize) -> &'a [u8] {
+    let start = u32_at(record, at) as usize;
+    &strings[start..start + usize::from(u16_at(record, len))]
+}
+
+/// Whether a text can stand in a field without beginning another one (RFC 9110 §5.5).
+fn is_field_value(text: &[u8]) -> bool {
+    text.iter().all(|byte| matches!(byte, b' '..=b'~'))
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! Packs a directory into a site image: what the files are, which variants are shorter, which rules hold.
+//!
+//! The same files with the same times make the same image. It depends on `kayvee-http` for the format; whatever serves
+//! the image needs nothing from here.
+#![forbid(unsafe_code)]
+
+mod rules;
+
+use anyhow::{Context, Result, bail};
+use brotli::enc::BrotliEncoderParams;
+use flate2::{Compression, GzBuilder};
+use kayvee_http::site::{Builder, File};
+use rules::Rules;
+use std::{
+    env, fs,
+    io::Write,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    time::{Duration, UNIX_EPOCH},
+};
+
+/// The file of rules at the top of a site. It is not part of the site.
+pub const RULES_FILE: &str = ".kayvee-site";
+/// The only name with a dot at its start that is public (RFC 8615).
+const WELL_KNOWN: &[u8] = b".well-known";
+/// Folders in folders; more is a loop of links, or a mistake.
+const MAX_DEPTH: usize = 64;
+/// Files shorter than this gain nothing from compression: they fit in one packet with their head.
+const MIN_COMPRESSED_BYTES: usize = 256;
+
+/// How thoroughly pages are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// As short as can be: packed once, served often.
+    Best,
+    /// Quickly: packed whenever a file has changed.
+    Quick,
+}
+
+/// A file of the site.
+struct Source {
+    file: PathBuf,
+    /// From the top of the site, with a slash before it.
+    path: Vec<u8>,
+    modified_s: u64,
+}
+
+/// Packs a directory.
+pub fn pack(dir: &Path, effort: Effort) -> Result<Vec<u8>> {
+    let rules = match fs::read(dir.join(RULES_FILE)) {
+        Ok(text) => Rules::parse(&text).with_context(|| format!("{}", dir.join(RULES_FILE).display()))?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Rules::default(),
+        Err(error) => return Err(error).with_context(|| format!("reading {}", dir.join(RULES_FILE).display())),
+    };
+    let mut sources = Vec::new();
+    let mut folders = Vec::new();
+    walk(dir, b"", 0, &mut sources, &mut folders)?;
+    if sources.is_empty() {
+        bail!("{} has no files to serve; files whose names start with a dot are left out", dir.display());
+    }
+    let mut builder = Builder::default();
+    for (root, host) in rules.hosts() {
+        builder.host(host.as_bytes(), root)?;
+    }
+    for path in &folders {
+        let (root, path) = rules.place(path);
+        if !path.is_empty() {
+            builder.folder(root, path)?;
+        }
+    }
+    for source in &sources {
+        let page = page(source, &rules, effort)?;
+        let (root, path) = rules.place(&source.path);
+        let name = || format!("packing {}", source.file.display());
+        if let Some(folder) = rules.index_folder(path) {
+            // The first of the names of indexes wins where a folder has several.
+            let first = rules.indexes().iter().find(|index| {
+                let candidate = source.file.with_file_name(index);
+                candidate.is_file()
+            });
+            if first.is_some_and(|first| source.file.file_name().is_some_and(|name| name == first.as_str())) {
+                builder.page(root, folder, page.clone()).with_context(name)?;
+            }
+        }
+        builder.page(root, path, page).with_context(name)?;
+    }
+    Ok(builder.finish()?)
+}
+
+/// What tells one state of a directory from another: names, times and sizes of all its files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fingerprint(Vec<(Vec<u8>, Duration, u64)>);
+
+/// A directory's state, for whoever wants to know when to pack it again.
+pub fn fingerprint(dir: &Path) -> Result<Fingerprint> {
+    let mut sources = Vec::new();
+    walk(dir, b"", 0, &mut sources, &mut Vec::new())?;
+    let rules = dir.join(RULES_FILE);
+    if rules.exists() {
+        sources.push(Source { file: rules, path: RULES_FILE.into(), modified_s: 0 });
+    }
+    let mut prints = Vec::with_capacity(sources.len());
+    for source in sources {
+        let metadata = fs::metadata(&source.file).with_context(|| format!("{}", source.file.display()))?;
+        let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+        prints.push((source.path, modified, metadata.len()));
+    }
+    Ok(Fingerprint(prints))
+}
+
+fn walk(dir: &Path, path: &[u8], depth: usize, sources: &mut Vec<Source>, folders: &mut Vec<Vec<u8>>) -> Result<()> {
+    if depth > MAX_DEPTH {
+        bail!("{} lies more than {MAX_DEPTH} folders deep; is there a link to a folder above it?", dir.display());
+    }
+    let listing = || format!("reading {}", dir.display());
+    let mut entries = fs::read_dir(dir).with_context(listing)?.collect::<Result<Vec<_>, _>>().with_context(listing)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let name = entry.file_name();
+        let name = name.as_bytes();
+        if name.starts_with(b".") && name != WELL_KNOWN {
+            continue;
+        }
+        let file = entry.path();
+        let metadata = fs::metadata(&file).with_context(|| format!("{}", file.display()))?;
+        let path = [path, b"/", name].concat();
+        if metadata.is_dir() {
+            walk(&file, &path, depth + 1, sources, folders)?;
+            folders.push(path);
+        } else if metadata.is_file() {
+            let modified_s = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            sources.push(Source { file, path, modified_s });
+        }
+    }
+    Ok(())
+}
+
+fn page(source: &Source, rules: &Rules, effort: Effort) -> Result<File> {
+    let identity = fs::read(&source.file).with_context(|| format!("reading {}", source.file.display()))?;
+    let content_type = rules.content_type(&source.path).map_or_else(|| guess_type(&source.file), str::to_string);
+    let (mut gzip_body, mut brotli_body) = (None, None);
+    if identity.len() >= MIN_COMPRESSED_BYTES && is_compressible(&content_type) {
+        let is_shorter = |body: &Vec<u8>| body.len() < identity.len() / 10 * 9;
+        gzip_body = Some(gzip(&identity, effort)?).filter(is_shorter);
+        brotli_body = Some(brotli(&identity, effort)?).filter(is_shorter);
+    }
+    Ok(File {
+        content_type,
+        cache_control: rules.cache_control(&source.path).unwrap_or_default().to_string(),
+        modified_s: source_date_epoch()?.map_or(source.modified_s, |latest_s| source.modified_s.min(latest_s)),
+        identity,
+        gzip: gzip_body,
+        brotli: brotli_body,
+    })
+}
+
+/// The latest time that an image of reproducible builds may show (reproducible-builds.org, SOURCE_DATE_EPOCH).
+fn source_date_epoch() -> Result<Option<u64>> {
+    let Some(value) = env::var_os("SOURCE_DATE_EPOCH") else { return Ok(None) };
+    let seconds = value.to_str().and_then(|value| value.parse().ok());
+    Ok(Some(seconds.context("SOURCE_DATE_EPOCH is not a number of seconds since 1970")?))
+}
+
+/// The media type of a file by its name, with the character set of texts.
+fn guess_type(file: &Path) -> String {
+    let mime = mime_guess::from_path(file).first_or_octet_stream();
+    let essence = mime.essence_str();
+    let is_text = mime.type_() == "text" || matches!(essence, "application/javascript" | "application/manifest+json");
+    // What browsers expect since RFC 9239.
+    let essence = if essence == "application/javascript" { "text/javascript" } else { essence };
+    if is_text { format!("{essence}; charset=utf-8") } else { essence.to_string() }
+}
+
+fn is_compressible(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    essence.starts_with("text/")
+        || essence.ends_with("+xml")
+        || essence.ends_with("+json")
+        || [
+            "application/json",
+            "application/xml",
+            "application/javascript",
+            "application/wasm",
+            "application/vnd.ms-fontobject",
+            "font/ttf",
+            "font/otf",
+            "image/bmp",
+            "image/x-icon",
+        ]
+        .contains(&essence)
+}
+
+fn gzip(bytes: &[u8], effort: Effort) -> Result<Vec<u8>> {
+    let level = if effort == Effort::Best { Compression::best() } else { Compression::fast() };
+    // No name, no time, no system: the same bytes for the same page.
+    let mut encoder = GzBuilder::new().operating_system(255).write(Vec::new(), level);
+    encoder.write_all(bytes)?;
+    Ok(encoder.finish()?)
+}
+
+fn brotli(bytes: &[u8], effort: Effort) -> Result<Vec<u8>> {
+    let quality = if effort == Effort::Best { 11 } else { 4 };
+    let parameters = BrotliEncoderParams { quality, size_hint: bytes.len(), ..BrotliEncoderParams::default() };
+    let mut body = Vec::new();
+    brotli::BrotliCompress(&mut &bytes[..], &mut body, &parameters)?;
+    Ok(body)
+}
+
+#[cfg(test)]
+mod tests;

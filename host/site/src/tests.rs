@@ -1,0 +1,114 @@
+use super::*;
+use kayvee_http::{Site, site::Found};
+use std::{io::Read, sync::Arc};
+
+/// A folder of its own for one test, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str, files: &[(&str, &str)]) -> Folder {
+        let path = env::temp_dir().join(format!("kayvee-site-{name}-{}", std::process::id()));
+        let folder = Folder(path);
+        for (name, text) in files {
+            let file = folder.0.join(name);
+            fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+            fs::write(file, text).expect("a file");
+        }
+        folder
+    }
+
+    fn site(&self) -> Site {
+        Site::open(Arc::new(pack(&self.0, Effort::Best).expect("packed"))).expect("a site")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A page's type, rule for caches and body.
+fn page(site: &Site, root: u16, path: &str) -> Option<(String, String, Vec<u8>)> {
+    let Found::Page(entry) = site.find(root, path.as_bytes())? else { return None };
+    let body = (**site.image()).as_ref()[entry.identity_body()].to_vec();
+    Some((entry.content_type().into(), entry.cache_control().into(), body))
+}
+
+#[test]
+fn files_have_types_rules_indexes_and_hosts() {
+    let rules = "# Rules.\ncache * no-cache\ncache /assets/* \"public, max-age=60\"\ntype *.gem text/x-gem\n\
+                 host other other.example www.other.example\nindex start.html index.html\n";
+    let folder = Folder::new(
+        "rules",
+        &[
+            (RULES_FILE, rules),
+            ("index.html", "home"),
+            ("a/start.html", "start"),
+            ("a/index.html", "not first"),
+            ("assets/app.js", "js"),
+            ("x.gem", "gem"),
+            ("x.png", "png"),
+            ("x.unknown-ending", "?"),
+            (".secret", "secret"),
+            (".well-known/security.txt", "known"),
+            ("other/index.html", "other home"),
+        ],
+    );
+    let site = folder.site();
+    let text = |path| page(&site, 0, path).map(|page| String::from_utf8(page.2).expect("text"));
+    assert_eq!(text("/").as_deref(), Some("home"));
+    assert_eq!(text("/index.html").as_deref(), Some("home"));
+    assert_eq!(text("/a/").as_deref(), Some("start"));
+    assert!(matches!(site.find(0, b"/a"), Some(Found::Folder)));
+    assert_eq!(text("/.secret"), None);
+    assert_eq!(text("/.kayvee-site"), None);
+    assert_eq!(text("/.well-known/security.txt").as_deref(), Some("known"));
+    assert_eq!(text("/other/index.html"), None);
+    let other = site.root(b"www.other.example");
+    assert_eq!(page(&site, other, "/").map(|page| page.2), Some(b"other home".to_vec()));
+    for (path, content_type, cache_control) in [
+        ("/", "text/html; charset=utf-8", "no-cache"),
+        ("/assets/app.js", "text/javascript; charset=utf-8", "public, max-age=60"),
+        ("/x.gem", "text/x-gem", "no-cache"),
+        ("/x.png", "image/png", "no-cache"),
+        ("/x.unknown-ending", "application/octet-stream", "no-cache"),
+    ] {
+        let page = page(&site, 0, path).expect("a page");
+        assert_eq!((page.0.as_str(), page.1.as_str()), (content_type, cache_control), "{path}");
+    }
+}
+
+#[test]
+fn variants_hold_the_same_page_and_images_are_deterministic() {
+    let text = "all work and no play makes a dull page\n".repeat(100);
+    let folder = Folder::new("variants", &[("a.html", &text), ("b.png", &text), ("c.html", "short")]);
+    let image = pack(&folder.0, Effort::Best).expect("packed");
+    assert_eq!(image, pack(&folder.0, Effort::Best).expect("packed again"));
+    let mut unpacked = Vec::new();
+    flate2::read::GzDecoder::new(&gzip(text.as_bytes(), Effort::Quick).expect("gzip")[..])
+        .read_to_end(&mut unpacked)
+        .expect("gzip is read back");
+    assert_eq!(unpacked, text.as_bytes());
+    unpacked.clear();
+    let body = brotli(text.as_bytes(), Effort::Best).expect("brotli");
+    brotli::BrotliDecompress(&mut &body[..], &mut unpacked).expect("brotli is read back");
+    assert_eq!(unpacked, text.as_bytes());
+    let contains = |body: &[u8]| image.windows(body.len()).any(|window| window == body);
+    assert!(contains(&body) && contains(&gzip(text.as_bytes(), Effort::Best).expect("gzip")));
+    let before = fingerprint(&folder.0).expect("a fingerprint");
+    fs::write(folder.0.join("c.html"), "longer").expect("a file");
+    assert_ne!(before, fingerprint(&folder.0).expect("a fingerprint"));
+}
+
+#[test]
+fn mistakes_are_told() {
+    let empty = Folder::new("empty", &[(".hidden", "x")]);
+    assert!(pack(&empty.0, Effort::Best).expect_err("no files").to_string().contains("no files to serve"));
+    for rules in ["nonsense", "cache /x", "cache \"x", "host a/b h", "index", "host other"] {
+        let folder = Folder::new("wrong", &[(RULES_FILE, rules), ("a", "x")]);
+        assert!(format!("{:#}", pack(&folder.0, Effort::Best).expect_err("wrong")).contains("line 1"), "{rules}");
+    }
+    assert!(pack(Path::new("/nonexistent"), Effort::Best).is_err());
+}
