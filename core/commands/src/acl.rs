@@ -179,6 +179,11 @@ impl Acl {
         self.get(DEFAULT).is_some_and(|user| user.any_password)
     }
 
+    /// Whether this is the password of a user who may log in.
+    pub fn accepts(&self, name: &[u8], password: &[u8]) -> bool {
+        self.named(name).is_some_and(|user| user.accepts(password))
+    }
+
     /// Whether there is a user of this name.
     pub(crate) fn has_user(&self, name: &[u8]) -> bool {
         self.find(name).is_some()

@@ -75,8 +75,13 @@ impl Histogram {
         reached.map_or(0, Histogram::highest_ns)
     }
 
+    /// How many calls there were.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
     /// How many calls took at most so many microseconds, for each power of two at which there are more than before.
-    fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
         let mut seen = 0;
         let mut before = 0;
         let mut buckets = self.counts.iter().enumerate().peekable();

@@ -40,6 +40,7 @@ pub use output::Output;
 pub use persistence::{Expired, Input, Loaded, Progress, Saves};
 pub use session::{ClientRef, Close, Pending, ReplyMode, Session};
 pub use store::{Environment, Host, NoHost, Pause, ReadFile, Stats, Store, WriteFile};
+pub use web::{Metrics, Published};
 
 mod bitmaps;
 mod client;
@@ -75,4 +76,5 @@ mod text;
 mod topology;
 mod tracking;
 mod transactions;
+mod web;
 mod zset;

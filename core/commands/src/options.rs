@@ -263,6 +263,16 @@ pub struct Options {
     pub daemonize: bool,
     /// The working folder (Linux target only); empty for where the process was started.
     pub dir: String,
+    /// The web server's port; 0 for none.
+    pub http_port: u16,
+    /// The site that it serves, a directory or an image (Linux target only); empty for none.
+    pub site: String,
+    /// The prefix of keys that it serves as pages; empty for none.
+    pub http_keys: String,
+    /// The file for its access log, or `-` for the standard output (a guest has only that); empty for none.
+    pub http_access_log: String,
+    /// Whether it has a status page.
+    pub status: bool,
     /// The log's disk, `FILE[:SIZE]` (Linux target only); empty for a file with the usual name in `dir`.
     pub disk: String,
     /// What signals ask for (Linux target only).
@@ -389,6 +399,11 @@ impl Default for Options {
             pidfile: String::new(),
             daemonize: false,
             dir: String::new(),
+            http_port: 0,
+            site: String::new(),
+            http_keys: String::new(),
+            http_access_log: String::new(),
+            status: false,
             disk: String::new(),
             shutdown_on_sigint: ShutdownOn::default(),
             shutdown_on_sigterm: ShutdownOn::default(),

@@ -28,6 +28,13 @@ pub struct SlowLog {
     next_id: u64,
 }
 
+impl SlowLog {
+    /// The newest calls: their first words, and how many microseconds they took.
+    pub fn newest(&self, count: usize) -> impl Iterator<Item = (&[Vec<u8>], u64)> {
+        self.entries.iter().take(count).map(|entry| (entry.arguments.as_slice(), entry.took_us))
+    }
+}
+
 const ROW: Command =
     Command { flags: Flags::ADMIN.union(Flags::LOADING).union(Flags::STALE), group: "server", ..Command::ROW };
 

@@ -1,6 +1,6 @@
 //! Pages that are not in the site.
 
-use crate::Bytes;
+use crate::{Bytes, Stats};
 
 /// A request for such a page.
 pub struct PageRequest<'a> {
@@ -8,6 +8,8 @@ pub struct PageRequest<'a> {
     pub path: &'a [u8],
     /// The value of Authorization.
     pub authorization: Option<&'a [u8]>,
+    /// The web server's own figures.
+    pub stats: &'a Stats,
 }
 
 /// How a page reaches its client.

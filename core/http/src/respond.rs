@@ -1,7 +1,7 @@
 //! From a request to its response.
 
 use crate::{
-    Bytes,
+    Bytes, Stats,
     conditions::{self, Validators},
     date::{self, DATE_BYTES},
     encoding::{self, Coding},
@@ -28,6 +28,7 @@ pub struct Context<'a> {
     pub site: Option<&'a Site>,
     pub now_s: u64,
     pub date: &'a [u8; DATE_BYTES],
+    pub stats: &'a Stats,
 }
 
 /// Buffers for paths and names that have to be changed before they are looked up.
@@ -103,7 +104,7 @@ pub fn respond(
     let Some(path) = path::normalize(request.target.path, &mut scratch.path) else {
         return writer.error(Status::BAD_REQUEST, b"");
     };
-    let page_request = PageRequest { path, authorization: request.value("authorization") };
+    let page_request = PageRequest { path, authorization: request.value("authorization"), stats: context.stats };
     if let Some(page) = pages.reserved(&page_request) {
         return writer.represent(request, made(&page));
     }

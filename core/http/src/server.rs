@@ -447,7 +447,7 @@ enum Progress {
 
 impl Shared {
     fn context(&self) -> Context<'_> {
-        Context { site: self.site.as_ref(), now_s: self.now.unix_us / 1_000_000, date: &self.date }
+        Context { site: self.site.as_ref(), now_s: self.now.unix_us / 1_000_000, date: &self.date, stats: &self.stats }
     }
 
     /// Counts and logs a response.

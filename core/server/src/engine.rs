@@ -1,4 +1,4 @@
-use crate::held::Held;
+use crate::{held::Held, web::Web};
 use alloc::{
     boxed::Box,
     collections::{TryReserveError, VecDeque},
@@ -145,6 +145,11 @@ impl Engine {
     /// The options in force; `CONFIG SET` may have changed them since start.
     pub fn options(&self) -> &Options {
         &self.store.options
+    }
+
+    /// The store's own pages on the web server.
+    pub fn web(&mut self) -> Web<'_> {
+        Web { store: &mut self.store }
     }
 
     /// Starts a turn: all that happens until the next one happens at `now`.

@@ -25,7 +25,9 @@ extern crate alloc;
 pub mod boot;
 mod engine;
 mod held;
+mod web;
 
 pub use engine::{ClientId, Engine, Fate, Peer, Refusal, Shutdown};
 pub use kayvee_commands::options::{OptionError, Options, REDIS_SAVE_POINTS, ShutdownOn};
 pub use kayvee_commands::{Environment, Host, LogError, NoHost, ReadFile, WriteFile};
+pub use web::Web;

@@ -91,21 +91,25 @@ pub fn pack(dir: &Path, effort: Effort) -> Result<Vec<u8>> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint(Vec<(Vec<u8>, Duration, u64)>);
 
-/// A directory's state, for whoever wants to know when to pack it again.
-pub fn fingerprint(dir: &Path) -> Result<Fingerprint> {
+/// The state of a directory or of an image, for whoever wants to know when to pack it again.
+pub fn fingerprint(site: &Path) -> Result<Fingerprint> {
+    if site.is_file() {
+        return Ok(Fingerprint(vec![print_of(site, Vec::new())?]));
+    }
     let mut sources = Vec::new();
-    walk(dir, b"", 0, &mut sources, &mut Vec::new())?;
-    let rules = dir.join(RULES_FILE);
+    walk(site, b"", 0, &mut sources, &mut Vec::new())?;
+    let rules = site.join(RULES_FILE);
     if rules.exists() {
         sources.push(Source { file: rules, path: RULES_FILE.into(), modified_s: 0 });
     }
-    let mut prints = Vec::with_capacity(sources.len());
-    for source in sources {
-        let metadata = fs::metadata(&source.file).with_context(|| format!("{}", source.file.display()))?;
-        let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-        prints.push((source.path, modified, metadata.len()));
-    }
-    Ok(Fingerprint(prints))
+    let prints: Result<_> = sources.into_iter().map(|source| print_of(&source.file, source.path)).collect();
+    Ok(Fingerprint(prints?))
+}
+
+fn print_of(file: &Path, name: Vec<u8>) -> Result<(Vec<u8>, Duration, u64)> {
+    let metadata = fs::metadata(file).with_context(|| format!("{}", file.display()))?;
+    let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok((name, modified, metadata.len()))
 }
 
 fn walk(dir: &Path, path: &[u8], depth: usize, sources: &mut Vec<Source>, folders: &mut Vec<Vec<u8>>) -> Result<()> {

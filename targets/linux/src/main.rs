@@ -5,10 +5,12 @@ mod arguments;
 mod clock;
 mod crowd;
 mod host;
+mod http;
 mod listeners;
 mod logger;
 mod open_files;
 mod server;
+mod site;
 mod sockets;
 #[allow(unsafe_code)]
 mod sys;
@@ -108,6 +110,7 @@ fn run(mut options: Options, config_file: Option<String>) -> io::Result<u8> {
     if let Some(disk) = disk {
         server.open_log(&disk)?;
     }
+    server.open_http()?;
     let status = server.run();
     if !unix_socket.is_empty() {
         // Somebody may have removed it already.

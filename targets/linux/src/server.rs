@@ -4,6 +4,7 @@ use crate::{
     clock::SystemClock,
     crowd::Crowd,
     host::LinuxHost,
+    http::Http,
     listeners::{self, Place},
     sockets::{Listening, Origin, Stream},
 };
@@ -36,6 +37,7 @@ const ACCEPT_REST_NS: u64 = 100_000_000;
 /// Tokens from here on are not clients'.
 const SIGNALS: Token = Token(usize::MAX - 1);
 const DISK: Token = Token(usize::MAX - 2);
+const SITE: Token = Token(usize::MAX - 3);
 const FIRST_LISTENER: usize = 1 << 32;
 
 /// A client's socket. The kernel tells once of each change, so what it told is kept here.
@@ -88,6 +90,8 @@ pub struct Server {
     crowd: Crowd,
     /// Where the log is, if there is one.
     disk: Option<FileDisk>,
+    /// The web server, if there is one.
+    http: Option<Http>,
     buffer: Box<[u8; READ_BYTES]>,
 }
 
@@ -127,6 +131,7 @@ impl Server {
             ended: Vec::new(),
             crowd: Crowd::default(),
             disk: None,
+            http: None,
             buffer: Box::new([0; READ_BYTES]),
         };
         for (place, socket) in sockets {
@@ -146,6 +151,12 @@ impl Server {
         let named = |error| io::Error::other(format!("disk {}: {error}", spec.path.display()));
         self.engine.open_log(&mut disk).map_err(named)?;
         self.disk = Some(disk);
+        Ok(())
+    }
+
+    /// Opens the web server, if the options ask for one.
+    pub fn open_http(&mut self) -> io::Result<()> {
+        self.http = Http::open(self.engine.options(), self.poll.registry(), SITE, self.clock.now())?;
         Ok(())
     }
 
@@ -191,8 +202,13 @@ impl Server {
             for event in &events {
                 match event.token() {
                     SIGNALS => self.take_signals(),
-                    // Every turn looks at the disk.
-                    DISK => {}
+                    // Every turn looks at the disk and for a new site.
+                    DISK | SITE => {}
+                    token if Http::owns(token) => {
+                        if let Some(http) = &mut self.http {
+                            http.take_event(event);
+                        }
+                    }
                     Token(token) if token >= FIRST_LISTENER => {
                         if let Some(listener) = &mut self.listeners[token - FIRST_LISTENER] {
                             listener.ready = true;
@@ -202,6 +218,9 @@ impl Server {
                 }
             }
             self.accept();
+            if let Some(http) = &mut self.http {
+                http.turn(&mut self.engine, self.poll.registry(), now);
+            }
             self.engine.end_turn();
             if let Some(disk) = &mut self.disk {
                 self.engine.drive_log(disk);
@@ -217,6 +236,9 @@ impl Server {
     /// Waits until something is to be done.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         let mut deadline_ns = self.engine.next_deadline_ns().unwrap_or(u64::MAX);
+        if let Some(http) = &self.http {
+            deadline_ns = deadline_ns.min(http.next_deadline_ns());
+        }
         if self.listeners.iter().flatten().any(|listener| listener.ready) {
             deadline_ns = deadline_ns.min(self.accept_after_ns);
         }

@@ -1,0 +1,255 @@
+//! What the web server shows of the store: figures for Prometheus and for the status page, and keys as pages.
+
+use crate::{Store, latency::name_in_statistics, memory::Figures, text::Text};
+use alloc::{
+    collections::{BTreeMap, TryReserveError},
+    vec::Vec,
+};
+use core::fmt::{self, Write};
+use kayvee_keyspace::{Kind, Value};
+use kayvee_platform::Decimal;
+
+/// Slow calls that the status page shows, and words of each.
+const SLOW_CALLS: usize = 8;
+const SLOW_CALL_WORDS: usize = 3;
+
+/// What a metric counts (the text format's `# TYPE`).
+#[derive(Clone, Copy)]
+enum Type {
+    Counter,
+    Gauge,
+}
+
+/// Writes metrics in Prometheus' text format (version 0.0.4).
+pub struct Metrics<'a, W>(pub &'a mut W);
+
+impl<W: Write> Metrics<'_, W> {
+    /// What a metric is, before its values. Names follow Prometheus' rules: a unit in base units, `_total` for counters.
+    pub fn describe(&mut self, name: &str, kind: &str, help: &str) -> fmt::Result {
+        write!(self.0, "# HELP kayvee_{name} {help}\n# TYPE kayvee_{name} {kind}\n")
+    }
+
+    /// One value, with its labels in braces or none.
+    pub fn value(&mut self, name: &str, labels: &str, value: impl fmt::Display) -> fmt::Result {
+        writeln!(self.0, "kayvee_{name}{labels} {value}")
+    }
+
+    fn number(&mut self, name: &str, kind: Type, help: &str, value: u64) -> fmt::Result {
+        let kind = match kind {
+            Type::Counter => "counter",
+            Type::Gauge => "gauge",
+        };
+        self.describe(name, kind, help)?;
+        self.value(name, "", value)
+    }
+}
+
+/// The value of a key that is published.
+pub enum Published {
+    /// A string.
+    Value(Vec<u8>),
+    /// There is none.
+    Missing,
+    /// There is no memory for a copy of it.
+    NoMemory,
+}
+
+impl Store {
+    /// Whether somebody with this name and password may see what the operator sees: a user of the store, or anybody
+    /// where the default user needs no password.
+    pub fn may_observe(&self, credentials: Option<(&[u8], &[u8])>) -> bool {
+        if !self.acl.needs_login() {
+            return true;
+        }
+        credentials.is_some_and(|(name, password)| {
+            let name = if name.is_empty() { b"default" } else { name };
+            self.acl.accepts(name, password)
+        })
+    }
+
+    /// Reads the string at a key of the first database, for a page.
+    pub fn published(&mut self, key: &[u8]) -> Published {
+        let now_ms = self.now.unix_ms();
+        let db = &mut self.dbs[0];
+        let found = db.find(key, now_ms).filter(|found| db.kind(*found) == Kind::String);
+        let value = found.map(|found| {
+            db.touch(found, now_ms);
+            match db.value(found) {
+                Value::Integer(number) => copy(Decimal::new(number).as_bytes()),
+                Value::Bytes(bytes) => copy(bytes),
+            }
+        });
+        if db.expired_names.has_any() {
+            self.report_expired(0);
+        }
+        match value {
+            Some(Ok(bytes)) => {
+                self.stats.keyspace_hits += 1;
+                Published::Value(bytes)
+            }
+            Some(Err(_)) => Published::NoMemory,
+            None => {
+                self.stats.keyspace_misses += 1;
+                Published::Missing
+            }
+        }
+    }
+
+    /// The store's figures in Prometheus' text format; none without memory for them.
+    pub fn metrics(&self) -> Option<Vec<u8>> {
+        let mut text = Text::default();
+        self.put_numbers(&mut Metrics(&mut text)).ok()?;
+        self.put_keys(&mut Metrics(&mut text)).ok()?;
+        self.put_commands(&mut Metrics(&mut text)).ok()?;
+        copy(text.as_bytes()).ok()
+    }
+
+    /// What the status page shows, as the fields of a JSON object without its braces.
+    pub fn status_fields(&self, out: &mut impl Write) -> fmt::Result {
+        let (stats, figures, log) = (&self.stats, Figures::of(self), self.durable.figures());
+        let volatile: usize = self.dbs.iter().map(|db| db.volatile_len()).sum();
+        write!(out, "\"target\":\"{}\",\"version\":\"Kayvee {}\"", self.environment.target, env!("CARGO_PKG_VERSION"))?;
+        for (name, value) in [
+            ("ms", self.now.monotonic_ns / 1_000_000),
+            ("uptime", self.now.monotonic_ns.saturating_sub(self.started.monotonic_ns) / 1_000_000_000),
+            ("commands", stats.commands_processed),
+            ("errors", stats.error_replies),
+            ("used", figures.used),
+            ("peak", figures.peak),
+            ("resident", figures.resident),
+            ("dataset", figures.dataset),
+            ("clients_bytes", figures.clients),
+            ("max", self.options.maxmemory),
+            ("keys", figures.keys),
+            ("volatile", volatile as u64),
+            ("expired", stats.expired_keys),
+            ("evicted", stats.evicted_keys),
+            ("hits", stats.keyspace_hits),
+            ("misses", stats.keyspace_misses),
+            ("clients", self.clients as u64),
+            ("net_in", stats.net_input_bytes),
+            ("net_out", stats.net_output_bytes),
+            ("log_size", log.map_or(0, |log| log.size_bytes)),
+            ("log_used", log.map_or(0, |log| log.used_bytes)),
+            ("log_written", log.map_or(0, |log| log.written_bytes)),
+            ("log_flushes", log.map_or(0, |log| log.flushes)),
+        ] {
+            write!(out, ",\"{name}\":{value}")?;
+        }
+        self.put_latency(out)?;
+        self.put_slow_calls(out)
+    }
+
+    /// How many calls of any command took at most so many microseconds, in steps that do not overlap.
+    fn put_latency(&self, out: &mut impl Write) -> fmt::Result {
+        let mut steps: BTreeMap<u64, u64> = BTreeMap::new();
+        for histogram in self.calls.iter().filter_map(|(_, calls)| calls.histogram.as_ref()) {
+            let mut before = 0;
+            for (us, count) in histogram.cumulative() {
+                *steps.entry(us).or_default() += count - before;
+                before = count;
+            }
+        }
+        out.write_str(",\"latency\":[")?;
+        for (index, (us, count)) in steps.iter().enumerate() {
+            write!(out, "{}[{us},{count}]", if index == 0 { "" } else { "," })?;
+        }
+        out.write_str("]")
+    }
+
+    fn put_slow_calls(&self, out: &mut impl Write) -> fmt::Result {
+        out.write_str(",\"slow\":[")?;
+        for (index, (words, us)) in self.slow_log.newest(SLOW_CALLS).enumerate() {
+            out.write_str(if index == 0 { "[\"" } else { ",[\"" })?;
+            for &byte in words.iter().take(SLOW_CALL_WORDS).flat_map(|word| word.iter().chain(b" ")) {
+                match byte {
+                    b'"' | b'\\' | ..b' ' | 0x7f.. => write!(out, "\\u{:04x}", byte)?,
+                    _ => out.write_char(char::from(byte))?,
+                }
+            }
+            write!(out, "\",{us}]")?;
+        }
+        out.write_str("]")
+    }
+
+    fn put_numbers(&self, metrics: &mut Metrics<'_, Text>) -> fmt::Result {
+        let (stats, figures) = (&self.stats, Figures::of(self));
+        let uptime_s = self.now.monotonic_ns.saturating_sub(self.started.monotonic_ns) / 1_000_000_000;
+        for (name, kind, help, value) in [
+            ("uptime_seconds", Type::Gauge, "Time since the start.", uptime_s),
+            ("memory_used_bytes", Type::Gauge, "Bytes that the allocator has given out.", figures.used),
+            ("memory_peak_bytes", Type::Gauge, "Most bytes ever given out.", figures.peak),
+            ("memory_resident_bytes", Type::Gauge, "Physical memory of the whole program.", figures.resident),
+            ("memory_clients_bytes", Type::Gauge, "Buffers of all clients.", figures.clients),
+            ("memory_dataset_bytes", Type::Gauge, "Keys and values.", figures.dataset),
+            ("memory_max_bytes", Type::Gauge, "Option maxmemory; 0 for no limit.", self.options.maxmemory),
+            ("connected_clients", Type::Gauge, "Clients of the store.", self.clients as u64),
+            ("connections_received_total", Type::Counter, "Clients accepted.", stats.connections_received),
+            ("connections_rejected_total", Type::Counter, "Clients refused.", stats.connections_rejected),
+            ("commands_processed_total", Type::Counter, "Commands executed.", stats.commands_processed),
+            ("error_replies_total", Type::Counter, "Replies that were errors.", stats.error_replies),
+            ("keyspace_hits_total", Type::Counter, "Lookups that found a key.", stats.keyspace_hits),
+            ("keyspace_misses_total", Type::Counter, "Lookups that found none.", stats.keyspace_misses),
+            ("expired_keys_total", Type::Counter, "Keys whose time has come.", stats.expired_keys),
+            ("evicted_keys_total", Type::Counter, "Keys that made way for others.", stats.evicted_keys),
+            ("net_input_bytes_total", Type::Counter, "Bytes from the store's clients.", stats.net_input_bytes),
+            ("net_output_bytes_total", Type::Counter, "Bytes to the store's clients.", stats.net_output_bytes),
+        ] {
+            metrics.number(name, kind, help, value)?;
+        }
+        let Some(log) = self.durable.figures() else { return Ok(()) };
+        for (name, kind, help, value) in [
+            ("log_size_bytes", Type::Gauge, "The persistent log's room on its disk.", log.size_bytes),
+            ("log_used_bytes", Type::Gauge, "What of it is in use.", log.used_bytes),
+            ("log_written_bytes_total", Type::Counter, "Bytes written to it.", log.written_bytes),
+            ("log_flushes_total", Type::Counter, "Times that it was brought to stable storage.", log.flushes),
+        ] {
+            metrics.number(name, kind, help, value)?;
+        }
+        Ok(())
+    }
+
+    fn put_keys(&self, metrics: &mut Metrics<'_, Text>) -> fmt::Result {
+        for (name, help) in [("keys", "Keys of a database."), ("keys_volatile", "Those that expire.")] {
+            metrics.describe(name, "gauge", help)?;
+            for (index, db) in self.dbs.iter().enumerate().filter(|(index, db)| *index == 0 || !db.is_empty()) {
+                let count = if name == "keys" { db.len() } else { db.volatile_len() };
+                metrics.value(name, &alloc::format!("{{db=\"{index}\"}}"), count)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put_commands(&self, metrics: &mut Metrics<'_, Text>) -> fmt::Result {
+        let name = "command_failures_total";
+        metrics.describe(name, "counter", "Calls that ended in an error, or were refused.")?;
+        for (command, calls) in &self.calls {
+            let labels = alloc::format!("{{command=\"{}\"}}", name_in_statistics(command));
+            metrics.value(name, &labels, calls.failed + calls.rejected)?;
+        }
+        let name = "command_duration_seconds";
+        metrics.describe(name, "histogram", "How long calls of a command took.")?;
+        for (command, calls) in &self.calls {
+            let command = name_in_statistics(command);
+            for (us, count) in calls.histogram.iter().flat_map(|histogram| histogram.cumulative()) {
+                let (seconds, rest) = (us / 1_000_000, us % 1_000_000);
+                let labels = alloc::format!("_bucket{{command=\"{command}\",le=\"{seconds}.{rest:06}\"}}");
+                metrics.value(name, &labels, count)?;
+            }
+            let count = calls.histogram.as_ref().map_or(calls.calls, |histogram| histogram.total());
+            metrics.value(name, &alloc::format!("_bucket{{command=\"{command}\",le=\"+Inf\"}}"), count)?;
+            let (seconds, ns) = (calls.total_ns / 1_000_000_000, calls.total_ns % 1_000_000_000);
+            let sum = alloc::format!("{seconds}.{ns:09}");
+            metrics.value(name, &alloc::format!("_sum{{command=\"{command}\"}}"), sum)?;
+            metrics.value(name, &alloc::format!("_count{{command=\"{command}\"}}"), count)?;
+        }
+        Ok(())
+    }
+}
+
+fn copy(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
+    let mut copied = Vec::new();
+    copied.try_reserve_exact(bytes.len())?;
+    copied.extend_from_slice(bytes);
+    Ok(copied)
+}

@@ -1,0 +1,223 @@
+//! The store's own pages on the web server: `/healthz`, `/metrics`, and keys under a prefix.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::fmt::Write;
+use kayvee_commands::{Metrics, Published, Store};
+use kayvee_http::{Bytes, Delivery, Page, PageRequest, Pages, Stats};
+
+/// The status page, in one piece, and where it gets its figures from.
+const STATUS_PAGE: &[u8] = include_bytes!("status.html");
+const EVENTS_PATH: &[u8] = b"/_/status/events";
+const TEXT: &str = "text/plain; charset=utf-8";
+/// The type that Prometheus asks for.
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const NO_STORE: &str = "no-store";
+const CHALLENGE: &str = "Basic realm=\"Kayvee\", charset=\"UTF-8\"";
+/// Bytes of credentials that are looked at: longer than any password.
+const MAX_CREDENTIALS_BYTES: usize = 1 << 10;
+
+/// The types of keys that are served as pages, by their names' endings.
+const TYPES: &[(&str, &str)] = &[
+    ("html", "text/html; charset=utf-8"),
+    ("css", "text/css; charset=utf-8"),
+    ("js", "text/javascript; charset=utf-8"),
+    ("json", "application/json"),
+    ("txt", TEXT),
+    ("xml", "text/xml; charset=utf-8"),
+    ("svg", "image/svg+xml"),
+    ("png", "image/png"),
+    ("jpg", "image/jpeg"),
+    ("gif", "image/gif"),
+    ("webp", "image/webp"),
+    ("ico", "image/x-icon"),
+    ("wasm", "application/wasm"),
+    ("pdf", "application/pdf"),
+];
+/// That of names without a known ending: most of what is published with `SET` is a page.
+const DEFAULT_TYPE: &str = "text/html; charset=utf-8";
+
+/// The store as the web server asks it.
+pub struct Web<'a> {
+    pub(crate) store: &'a mut Store,
+}
+
+impl Pages for Web<'_> {
+    fn reserved(&mut self, request: &PageRequest<'_>) -> Option<Page> {
+        match request.path {
+            b"/healthz" => Some(page(200, TEXT, Arc::new(b"ok\n"))),
+            b"/_/status" | b"/_/status/" | EVENTS_PATH if !self.store.options.status => None,
+            b"/_/status" | b"/_/status/" | EVENTS_PATH if !self.may_observe(request) => Some(challenge()),
+            EVENTS_PATH => Some(Page {
+                delivery: Delivery::Stream,
+                ..page(200, "text/event-stream", Arc::new(self.status_event(request.stats)))
+            }),
+            b"/_/status" | b"/_/status/" => Some(page(200, DEFAULT_TYPE, Arc::new(STATUS_PAGE))),
+            b"/metrics" if !self.may_observe(request) => Some(challenge()),
+            b"/metrics" => Some(match self.metrics(request.stats) {
+                Some(text) => page(200, METRICS, Arc::new(text)),
+                None => no_memory(),
+            }),
+            _ => None,
+        }
+    }
+
+    fn missing(&mut self, request: &PageRequest<'_>) -> Option<Page> {
+        let prefix = self.store.options.http_keys.as_bytes();
+        if prefix.is_empty() {
+            return None;
+        }
+        let name = &request.path[1..];
+        let index: &[u8] = if name.is_empty() || name.ends_with(b"/") { b"index.html" } else { b"" };
+        let key = [prefix, name, index].concat();
+        match self.store.published(&key) {
+            Published::Value(value) => {
+                Some(Page { cache_control: "no-cache", ..page(200, content_type(&key), Arc::new(value)) })
+            }
+            Published::Missing => None,
+            Published::NoMemory => Some(no_memory()),
+        }
+    }
+}
+
+impl Web<'_> {
+    /// What the status page is told: a server-sent event (HTML §9.2), empty without memory for it.
+    pub fn status_event(&self, http: &Stats) -> Vec<u8> {
+        let mut text = TryText(Vec::new());
+        let responses: u64 = http.responses.iter().sum();
+        let (connections, output) = (http.connections, http.output_bytes);
+        let written = text.write_str("data: {").and_then(|()| self.store.status_fields(&mut text)).and_then(|()| {
+            writeln!(
+                text,
+                ",\"http_connections\":{connections},\"http_responses\":{responses},\"http_out\":{output}}}\n"
+            )
+        });
+        written.map_or_else(|_| Vec::new(), |()| text.0)
+    }
+
+    fn may_observe(&self, request: &PageRequest<'_>) -> bool {
+        let credentials = request.authorization.and_then(credentials);
+        let parts = credentials.as_deref().and_then(|text| {
+            let colon = text.iter().position(|byte| *byte == b':')?;
+            Some((&text[..colon], &text[colon + 1..]))
+        });
+        self.store.may_observe(parts)
+    }
+
+    fn metrics(&self, http: &Stats) -> Option<Vec<u8>> {
+        let mut text = TryText(self.store.metrics()?);
+        put_http(&mut Metrics(&mut text), http).ok()?;
+        Some(text.0)
+    }
+}
+
+/// Text that fails rather than find no memory.
+struct TryText(Vec<u8>);
+
+impl Write for TryText {
+    fn write_str(&mut self, part: &str) -> core::fmt::Result {
+        self.0.try_reserve(part.len()).map_err(|_| core::fmt::Error)?;
+        self.0.extend_from_slice(part.as_bytes());
+        Ok(())
+    }
+}
+
+fn put_http(metrics: &mut Metrics<'_, TryText>, http: &Stats) -> core::fmt::Result {
+    for (name, kind, help, value) in [
+        ("http_connections", "gauge", "Connections to the web server.", http.connections),
+        ("http_connections_received_total", "counter", "Connections accepted.", http.connections_received),
+        ("http_connections_rejected_total", "counter", "Connections refused.", http.connections_rejected),
+        ("http_timeouts_total", "counter", "Connections that took too long.", http.timeouts),
+        ("http_input_bytes_total", "counter", "Bytes from the web server's clients.", http.input_bytes),
+        ("http_output_bytes_total", "counter", "Bytes to the web server's clients.", http.output_bytes),
+    ] {
+        metrics.describe(name, kind, help)?;
+        metrics.value(name, "", value)?;
+    }
+    metrics.describe("http_responses_total", "counter", "Responses by the class of their status.")?;
+    for (class, labels) in ["1xx", "2xx", "3xx", "4xx", "5xx"].iter().enumerate() {
+        metrics.value("http_responses_total", &alloc::format!("{{class=\"{labels}\"}}"), http.responses[class])?;
+    }
+    Ok(())
+}
+
+fn page(status: u16, content_type: &'static str, body: Bytes) -> Page {
+    Page { status, content_type, cache_control: NO_STORE, challenge: "", body, delivery: Delivery::Whole }
+}
+
+fn challenge() -> Page {
+    Page { challenge: CHALLENGE, ..page(401, TEXT, Arc::new(b"a user's name and password of the store, please\n")) }
+}
+
+fn no_memory() -> Page {
+    page(503, TEXT, Arc::new(b"out of memory for this page\n"))
+}
+
+fn content_type(key: &[u8]) -> &'static str {
+    let ending = key.rsplit(|byte| matches!(byte, b'.' | b'/')).next().unwrap_or_default();
+    let known = TYPES.iter().find(|(name, _)| name.as_bytes().eq_ignore_ascii_case(ending));
+    known.map_or(DEFAULT_TYPE, |(_, content_type)| content_type)
+}
+
+/// `NAME:PASSWORD` of basic authentication (RFC 7617).
+fn credentials(authorization: &[u8]) -> Option<Vec<u8>> {
+    let (scheme, rest) = authorization.split_at_checked(6)?;
+    let encoded = rest.trim_ascii();
+    if !scheme.eq_ignore_ascii_case(b"basic ") || encoded.len() > MAX_CREDENTIALS_BYTES {
+        return None;
+    }
+    decode_base64(encoded)
+}
+
+/// RFC 4648 §4.
+fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
+    let text = text.strip_suffix(b"==").or(text.strip_suffix(b"=")).unwrap_or(text);
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
+    let (mut bits, mut pending) = (0u32, 0);
+    for &digit in text {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        pending += 6;
+        if pending >= 8 {
+            pending -= 8;
+            bytes.push((bits >> pending) as u8);
+            bits &= (1 << pending) - 1;
+        }
+    }
+    // A last digit that carries no whole byte is cut off.
+    (pending < 6).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_decoded() {
+        // The example of RFC 7617 §2.
+        let decoded = credentials(b"Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
+        assert_eq!(decoded.as_deref(), Some(&b"Aladdin:open sesame"[..]));
+        for (text, wanted) in [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYg", "foob")] {
+            assert_eq!(decode_base64(text.as_bytes()).as_deref(), Some(wanted.as_bytes()), "{text}");
+        }
+        for text in ["Z", "Zm9vZ", "Zm 9", "Zg===", "=", "Zm-v"] {
+            assert_eq!(decode_base64(text.as_bytes()).filter(|bytes| !bytes.is_empty()), None, "{text}");
+        }
+        for other in ["Basic", "Bearer Zm9v", "basic", ""] {
+            assert_eq!(credentials(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn keys_have_types_by_their_endings() {
+        assert_eq!(content_type(b"site:a/b.CSS"), "text/css; charset=utf-8");
+        assert_eq!(content_type(b"site:page"), DEFAULT_TYPE);
+        assert_eq!(content_type(b"site:a.png/page"), DEFAULT_TYPE);
+    }
+}

@@ -1,0 +1,334 @@
+//! The web server's sockets, in the same loop as the store's.
+
+use crate::{
+    listeners,
+    site::{self, Sites},
+};
+use kayvee_http::{AccessLog, ConnectionId, Fate, Limits, Server};
+use kayvee_platform::Now;
+use kayvee_server::{Engine, Options};
+use mio::{
+    Interest, Registry, Token, Waker,
+    event::Event,
+    net::{TcpListener, TcpStream},
+};
+use std::{
+    collections::VecDeque,
+    fs::OpenOptions,
+    io::{self, IoSlice, Read, Write},
+    net::Shutdown,
+    path::Path,
+    sync::Arc,
+};
+
+/// Bytes read from one client in a turn.
+const READ_BYTES: usize = 16 << 10;
+/// Bytes sent to one client in a turn, so that a long file does not keep the others waiting.
+const WRITE_BYTES_PER_TURN: usize = 1 << 20;
+/// Connections accepted in a turn on each address.
+const ACCEPTS_PER_TURN: usize = 1000;
+
+/// How often the status page is told how things are.
+const STATUS_INTERVAL_NS: u64 = 1_000_000_000;
+
+/// Tokens of the web server's listeners and of its connections begin here.
+const FIRST_LISTENER: usize = 1 << 33;
+const FIRST_CONNECTION: usize = 1 << 34;
+
+/// A client's socket. The kernel tells once of each change, so what it told is kept here.
+struct Client {
+    stream: TcpStream,
+    readable: bool,
+    writable: bool,
+    /// The peer will send no more: reading goes on to the end.
+    hung_up: bool,
+    /// The end has been read.
+    ended: bool,
+    /// It has been told that nothing more will be sent.
+    told_end: bool,
+    is_active: bool,
+}
+
+/// The web server and its sockets.
+pub struct Http {
+    server: Server,
+    listeners: Vec<(TcpListener, bool)>,
+    clients: Vec<Option<Client>>,
+    /// Clients with something to be done in the next turn.
+    active: VecDeque<ConnectionId>,
+    sites: Option<Sites>,
+    log: Option<Box<dyn Write>>,
+    /// When the listeners of the status page are told the next time.
+    next_status_ns: u64,
+    buffer: Box<[u8; READ_BYTES]>,
+}
+
+impl Http {
+    /// Opens the ports and the site that the options ask for; none if they ask for no web server.
+    pub fn open(options: &Options, registry: &Registry, waker: Token, now: Now) -> io::Result<Option<Http>> {
+        if options.http_port == 0 {
+            let unused = !options.site.is_empty() || !options.http_keys.is_empty() || options.status;
+            if unused {
+                return Err(io::Error::other("options 'site', 'http-keys' and 'status' need a port: set 'http-port'"));
+            }
+            return Ok(None);
+        }
+        let places: Vec<_> = options.bind.iter().map(|word| (word.clone(), options.http_port)).collect();
+        let bound = listeners::bind(&places, options)
+            .map_err(|error| io::Error::new(error.kind(), format!("listening on the web server's port: {error}")))?;
+        let mut listeners = Vec::with_capacity(bound.len());
+        for (index, (_, mut listener)) in bound.into_iter().enumerate() {
+            registry.register(&mut listener, Token(FIRST_LISTENER + index), Interest::READABLE)?;
+            log::info!("web server ready: {}", listener.local_addr()?);
+            listeners.push((listener, true));
+        }
+        let log = open_log(&options.http_access_log)?;
+        let access_log = if log.is_some() { AccessLog::Common } else { AccessLog::Off };
+        let limits = Limits::new(options.maxclients as usize);
+        let mut server = Server::new(limits, access_log, now);
+        let mut sites = None;
+        if !options.site.is_empty() {
+            let path = Path::new(&options.site);
+            let (site, fingerprint) = site::load(path).map_err(|error| io::Error::other(format!("site: {error:#}")))?;
+            log::info!("site {}: {} paths", path.display(), site.len());
+            server.set_site(site);
+            let waker = Waker::new(registry, waker)?;
+            sites = Some(Sites::watch(path, fingerprint, Arc::new(waker))?);
+        }
+        let (clients, active) = (Vec::new(), VecDeque::new());
+        Ok(Some(Http {
+            server,
+            listeners,
+            clients,
+            active,
+            sites,
+            log,
+            next_status_ns: 0,
+            buffer: Box::new([0; READ_BYTES]),
+        }))
+    }
+
+    /// Whether an event is the web server's.
+    pub fn owns(token: Token) -> bool {
+        (FIRST_LISTENER..FIRST_CONNECTION << 1).contains(&token.0)
+    }
+
+    /// When there is something to do, at the latest.
+    pub fn next_deadline_ns(&self) -> u64 {
+        let status_ns = if self.server.has_listeners() { self.next_status_ns } else { u64::MAX };
+        let deadline_ns = self.server.next_deadline_ns().unwrap_or(u64::MAX).min(status_ns);
+        if self.active.is_empty() { deadline_ns } else { 0 }
+    }
+
+    /// Notes what the kernel tells.
+    pub fn take_event(&mut self, event: &Event) {
+        let Token(token) = event.token();
+        if token < FIRST_CONNECTION {
+            self.listeners[token - FIRST_LISTENER].1 = true;
+            return;
+        }
+        let slot = token - FIRST_CONNECTION;
+        let Some(client) = self.clients.get_mut(slot).and_then(Option::as_mut) else { return };
+        client.hung_up |= event.is_read_closed() || event.is_error();
+        client.readable |= event.is_readable() || client.hung_up;
+        client.writable |= event.is_writable();
+        self.activate(ConnectionId(slot as u32));
+    }
+
+    fn activate(&mut self, id: ConnectionId) {
+        if let Some(client) = self.clients[id.0 as usize].as_mut().filter(|client| !client.is_active) {
+            client.is_active = true;
+            self.active.push_back(id);
+        }
+    }
+
+    /// One turn: all that has arrived, and all that follows from it.
+    pub fn turn(&mut self, engine: &mut Engine, registry: &Registry, now: Now) {
+        self.server.begin_turn(now);
+        while let Some(site) = self.sites.as_ref().and_then(Sites::next) {
+            log::info!("the site has changed: {} paths", site.len());
+            self.server.set_site(site);
+        }
+        self.accept(registry);
+        let active = self.active.len();
+        for index in 0..active {
+            self.read(self.active[index], engine);
+        }
+        self.server.end_turn();
+        self.publish_status(engine, now);
+        for id in self.active.drain(..active).collect::<Vec<_>>() {
+            if let Some(client) = self.clients[id.0 as usize].as_mut() {
+                client.is_active = false;
+                self.write(id, engine);
+            }
+        }
+        while let Some(id) = self.server.next_ready() {
+            self.write(id, engine);
+        }
+        self.write_log();
+    }
+
+    fn accept(&mut self, registry: &Registry) {
+        for index in 0..self.listeners.len() {
+            for _ in 0..ACCEPTS_PER_TURN {
+                let (listener, ready) = &mut self.listeners[index];
+                if !*ready {
+                    break;
+                }
+                match listener.accept() {
+                    Ok((stream, remote)) => self.admit(stream, &remote.ip().to_canonical().to_string(), registry),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => {
+                        // What is wrong with one connection is not with the next; where descriptors have run out, the
+                        // next connection's event tries again.
+                        *ready = error.kind() == io::ErrorKind::ConnectionAborted;
+                        if error.kind() != io::ErrorKind::WouldBlock {
+                            log::debug!("accepting a web connection: {error}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, mut stream: TcpStream, remote: &str, registry: &Registry) {
+        let id = match self.server.connect(remote) {
+            Ok(id) => id,
+            Err(refusal) => {
+                // It is told if that can be done at once, and closed in any case.
+                let _ = stream.write(refusal.0);
+                return;
+            }
+        };
+        let slot = id.0 as usize;
+        let token = Token(FIRST_CONNECTION + slot);
+        if let Err(error) = registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE) {
+            log::warn!("a web connection was dropped: {error}");
+            self.server.disconnect(id);
+            return;
+        }
+        if self.clients.len() <= slot {
+            self.clients.resize_with(slot + 1, || None);
+        }
+        self.clients[slot] = Some(Client {
+            stream,
+            readable: false,
+            writable: true,
+            hung_up: false,
+            ended: false,
+            told_end: false,
+            is_active: false,
+        });
+    }
+
+    /// Reads once from a client.
+    fn read(&mut self, id: ConnectionId, engine: &mut Engine) {
+        let Some(client) = self.clients[id.0 as usize].as_mut() else { return };
+        let wants_bytes = matches!(self.server.fate(id), Fate::Open | Fate::EndAfterOutput);
+        if !client.readable || client.ended || !wants_bytes {
+            return;
+        }
+        match client.stream.read(&mut self.buffer[..]) {
+            Ok(0) => (client.ended, client.readable) = (true, false),
+            Ok(len) => {
+                // A short read has taken all there was (epoll(7)), except that the end may have come with it.
+                client.readable = len == READ_BYTES || client.hung_up;
+                self.server.receive(id, &self.buffer[..len], &mut engine.web());
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => client.readable = false,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                log::debug!("reading from web connection {}: {error}", id.0);
+                self.close(id);
+            }
+        }
+    }
+
+    /// Sends what there is to send, and obeys what the server says of the connection.
+    fn write(&mut self, id: ConnectionId, engine: &mut Engine) {
+        let mut budget = WRITE_BYTES_PER_TURN;
+        loop {
+            let Some(client) = self.clients[id.0 as usize].as_mut() else { return };
+            let fate = self.server.fate(id);
+            let [first, second] = self.server.output(id);
+            let len = first.len() + second.len();
+            if fate == Fate::CloseNow || (len == 0 && client.ended) {
+                return self.close(id);
+            }
+            if len == 0 || !client.writable || budget == 0 {
+                return self.rest(id, fate, len);
+            }
+            let second = &second[..second.len().min(WRITE_BYTES_PER_TURN)];
+            let wanted = (first.len() + second.len()).min(budget);
+            match client.stream.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]) {
+                Ok(sent) => {
+                    // A short write has filled the kernel's buffer (epoll(7)): it will tell when there is room.
+                    client.writable = sent >= wanted;
+                    budget = budget.saturating_sub(sent);
+                    self.server.sent(id, sent, &mut engine.web());
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => client.writable = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    log::debug!("writing to web connection {}: {error}", id.0);
+                    return self.close(id);
+                }
+            }
+        }
+    }
+
+    /// What is left to do with a connection that could not be sent more.
+    fn rest(&mut self, id: ConnectionId, fate: Fate, unsent: usize) {
+        let Some(client) = self.clients[id.0 as usize].as_mut() else { return };
+        if fate == Fate::EndAfterOutput && unsent == 0 && !client.told_end {
+            client.told_end = true;
+            // Where that fails the connection is gone, which reading from it will tell.
+            let _ = client.stream.shutdown(Shutdown::Write);
+        }
+        let wants_to_read = client.readable && fate != Fate::Paused;
+        if wants_to_read || (unsent > 0 && client.writable) {
+            self.activate(id);
+        }
+    }
+
+    fn close(&mut self, id: ConnectionId) {
+        self.server.disconnect(id);
+        // Closing a socket takes it out of the poll.
+        self.clients[id.0 as usize] = None;
+        // Its descriptor is free for a connection that waits.
+        self.listeners.iter_mut().for_each(|listener| listener.1 = true);
+    }
+
+    /// Tells whoever looks at the status page how things are, once a second.
+    fn publish_status(&mut self, engine: &mut Engine, now: Now) {
+        if self.server.has_listeners() && now.monotonic_ns >= self.next_status_ns {
+            self.next_status_ns = now.monotonic_ns + STATUS_INTERVAL_NS;
+            let event = engine.web().status_event(self.server.stats());
+            self.server.publish(&event);
+        }
+    }
+
+    fn write_log(&mut self) {
+        let Some(log) = &mut self.log else { return };
+        let lines = self.server.take_access_log();
+        if !lines.is_empty()
+            && let Err(error) = log.write_all(&lines)
+        {
+            log::warn!("the access log cannot be written any more: {error}");
+            self.log = None;
+        }
+    }
+}
+
+/// Opens the access log: a file, `-` for the standard output, or none.
+fn open_log(name: &str) -> io::Result<Option<Box<dyn Write>>> {
+    Ok(match name {
+        "" => None,
+        "-" => Some(Box::new(io::stdout())),
+        name => {
+            let opened = OpenOptions::new().create(true).append(true).open(name);
+            let named = |error: io::Error| io::Error::new(error.kind(), format!("http-access-log {name}: {error}"));
+            Some(Box::new(opened.map_err(named)?))
+        }
+    })
+}
