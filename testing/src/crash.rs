@@ -38,6 +38,8 @@ pub struct Plan {
     pub disk: PathBuf,
     /// Its size, as `--disk` takes it.
     pub size: String,
+    /// When the log is flushed. Only under `always` is everything there; under anything else something has to be missing.
+    pub appendfsync: String,
     /// How often.
     pub kills: u32,
     /// Where chance comes from.
@@ -275,7 +277,7 @@ impl Store {
         if target != "linux" {
             command.args(["--net", "user", "--memory", "128"]);
         }
-        command.args(["--", "--appendfsync", "always", "--auto-aof-rewrite-min-size", "1mb"]);
+        command.args(["--", "--appendfsync", &plan.appendfsync, "--auto-aof-rewrite-min-size", "1mb"]);
         let file = fs::File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file).spawn();
         let mut cli = spawned.map_err(|error| format!("{}: {error}", plan.kayvee.display()))?;

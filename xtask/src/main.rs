@@ -84,6 +84,11 @@ const SECTIONS: &[Section] = &[
         what: "vectors and redis-cli on a guest whose network needs no rights",
         run: |_| some(&["--target", "tcg", "--net", "user", "--memory", "64"]),
     },
+    Section {
+        name: "crash",
+        what: "what was acknowledged is there after kill -9, on every target in turn",
+        run: crash,
+    },
     Section { name: "suite", what: "the quick part of Redis' own tests, on every target", run: |_| quick_suites() },
     Section {
         name: "boot",
@@ -221,6 +226,37 @@ fn everything(effort: Effort, arguments: &[&str]) -> io::Result<Tally> {
     let pair = ["--left", &redis.addr(), "--right", &store.addr];
     tally += run(testing("differential").args(pair).args(["--steps", steps]))?;
     tally += store.end()?;
+    Ok(tally)
+}
+
+/// Kills stores under load; each start has to find what was acknowledged.
+fn crash(effort: Effort) -> io::Result<Tally> {
+    need_build()?;
+    let disk = command::target_dir().join("test-logs/crash.disk");
+    std::fs::create_dir_all(disk.with_file_name(""))?;
+    let program = || {
+        let mut program = testing("crash");
+        program.arg("--kayvee").arg(command::target_dir().join("release/kayvee")).arg("--disk").arg(&disk);
+        program
+    };
+    // A log that is flushed once a second loses something, which must not go unnoticed.
+    let output = program().args(["--appendfsync", "everysec", "--kills", "10", "--seed", "1"]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let mut tally = Tally::default();
+    if output.status.code() == Some(1) && said.contains("no number of units leaves what is there") {
+        println!("ok a loss is noticed");
+        tally.passed += 1;
+    } else {
+        println!("FAILED a loss is noticed: {said}");
+        tally.failed += 1;
+    }
+    let mut kills = program();
+    kills.args(["--target", "linux", "--target", "tcg"]);
+    match store::kvm_works()? {
+        Ok(()) => _ = kills.args(["--target", "kvm"]),
+        Err(why) => tally += Tally::skipped(&format!("no guest boots under KVM here: {why}")),
+    }
+    tally += run(kills.args(["--kills", if effort == Effort::Long { "600" } else { "30" }]))?;
     Ok(tally)
 }
 

@@ -124,6 +124,19 @@ enum Cache {
     WriteBack,
 }
 
+/// Plain writes one after the other with which the write cache is switched on again.
+const PLAIN_WRITES: u32 = 16;
+
+/// A write cache that the driver may switch off and on, §5.2.5.
+///
+/// Without it a stable write is one request instead of a write and then a flush: half as long. With it a plain write does
+/// not wait for the medium.
+#[derive(Debug)]
+struct Switch {
+    /// Plain writes since the last stable one.
+    plain_writes: u32,
+}
+
 /// A transfer that is under way.
 #[derive(Debug)]
 struct Job {
@@ -156,6 +169,9 @@ pub struct BlkDevice<T: Transport> {
     transport: T,
     geometry: Geometry,
     cache: Cache,
+    switch: Option<Switch>,
+    /// Whether there were writes that only a flush makes stable.
+    is_unflushed: bool,
     segments_max: usize,
     segment_bytes_max: u32,
     queue: Queue,
@@ -172,6 +188,7 @@ pub struct BlkDevice<T: Transport> {
 impl<T: Transport> BlkDevice<T> {
     /// Starts the disk.
     pub fn new(mut transport: T) -> Result<BlkDevice<T>, DeviceError> {
+        let switchable = F_FLUSH | F_CONFIG_WCE;
         let wanted = F_SIZE_MAX | F_SEG_MAX | F_RO | F_BLK_SIZE | F_FLUSH | F_CONFIG_WCE;
         let features = transport::negotiate(&mut transport, 0, wanted)?;
         let config = Config::read(&transport, features)?;
@@ -196,6 +213,11 @@ impl<T: Transport> BlkDevice<T> {
             transport,
             geometry: config.geometry,
             cache: config.cache,
+            // A device without FLUSH could not be told to flush what was written while the cache was on.
+            switch: (features & switchable == switchable && config.cache == Cache::WriteBack)
+                .then_some(Switch { plain_writes: 0 }),
+            // An earlier driver may have left some.
+            is_unflushed: config.cache == Cache::WriteBack,
             segments_max,
             segment_bytes_max: config.segment_bytes_max,
             queue,
@@ -232,13 +254,47 @@ impl<T: Transport> BlkDevice<T> {
             self.ended.push_back(Finished { token, buffer: transfer.buffer, result: Err(error) });
             return Ok(());
         }
-        let stable = matches!(operation, Operation::Flush | Operation::WriteStable);
-        let needs_flush = stable && self.cache == Cache::WriteBack;
+        self.choose_cache(operation);
+        let needs_flush = match operation {
+            Operation::Read => false,
+            Operation::Write => {
+                self.is_unflushed |= self.cache == Cache::WriteBack;
+                false
+            }
+            Operation::WriteStable => self.cache == Cache::WriteBack,
+            Operation::Flush => self.is_unflushed,
+        };
         let job = Job { transfer, started_bytes: 0, requests: 0, result: Ok(()), needs_flush };
         self.jobs[slot] = Some(job);
         self.waiting.push_back(slot as u8);
         self.submit();
         Ok(())
+    }
+
+    /// Switches the write cache as suits what is written now.
+    fn choose_cache(&mut self, operation: Operation) {
+        let Some(switch) = &mut self.switch else { return };
+        let wanted = match operation {
+            Operation::WriteStable => {
+                switch.plain_writes = 0;
+                Cache::WriteThrough
+            }
+            Operation::Write => {
+                switch.plain_writes += 1;
+                // The device looks at the switch when it comes to a request, not when that was made.
+                let is_stable = |job: &Job| job.transfer.operation == Operation::WriteStable;
+                if switch.plain_writes < PLAIN_WRITES || self.jobs.iter().flatten().any(is_stable) {
+                    return;
+                }
+                Cache::WriteBack
+            }
+            Operation::Read | Operation::Flush => return,
+        };
+        if self.cache != wanted {
+            self.cache = wanted;
+            // The field was read at the start, so it is there.
+            let _ = self.transport.set_config_u8(CONFIG_WRITEBACK, (wanted == Cache::WriteBack).into());
+        }
     }
 
     fn is_possible(&self, transfer: &Transfer) -> bool {

@@ -87,6 +87,10 @@ impl Transport for FakeTransport {
         let bytes = self.config.get(offset..offset + 4).ok_or(DeviceError::Malformed("configuration"))?;
         Ok(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
     }
+    fn set_config_u8(&mut self, offset: usize, value: u8) -> Result<(), DeviceError> {
+        *self.config.get_mut(offset).ok_or(DeviceError::Malformed("configuration"))? = value;
+        Ok(())
+    }
     fn config_generation(&self) -> u32 {
         self.changes.set(self.changes.get().saturating_sub(1));
         self.changes.get()

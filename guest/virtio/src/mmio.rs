@@ -154,6 +154,12 @@ impl Transport for MmioTransport {
         Ok(word.read_u32(0))
     }
 
+    fn set_config_u8(&mut self, offset: usize, value: u8) -> Result<(), DeviceError> {
+        let byte = self.registers.part(CONFIG + offset, 1).ok_or(DeviceError::Malformed("configuration"))?;
+        byte.write_u8(0, value);
+        Ok(())
+    }
+
     fn config_generation(&self) -> u32 {
         self.registers.read_u32(CONFIG_GENERATION)
     }

@@ -290,6 +290,12 @@ impl Transport for PciTransport {
         Ok(word.read_u32(0))
     }
 
+    fn set_config_u8(&mut self, offset: usize, value: u8) -> Result<(), DeviceError> {
+        let byte = self.device.part(offset, 1).ok_or(DeviceError::Malformed("configuration"))?;
+        byte.write_u8(0, value);
+        Ok(())
+    }
+
     fn config_generation(&self) -> u32 {
         self.common.read_u8(CONFIG_GENERATION).into()
     }

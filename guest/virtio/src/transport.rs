@@ -88,6 +88,8 @@ pub trait Transport {
     fn config_u8(&self, offset: usize) -> Result<u8, DeviceError>;
     /// Reads 32 bits of it, at a multiple of 4.
     fn config_u32(&self, offset: usize) -> Result<u32, DeviceError>;
+    /// Writes a byte of it.
+    fn set_config_u8(&mut self, offset: usize, value: u8) -> Result<(), DeviceError>;
     /// A number that changes with the device's own configuration.
     fn config_generation(&self) -> u32;
     /// Takes the device's interrupt line back, where it has one.

@@ -84,6 +84,10 @@ impl Transport for AnyTransport {
         either!(self, transport => transport.config_u32(offset))
     }
 
+    fn set_config_u8(&mut self, offset: usize, value: u8) -> Result<(), DeviceError> {
+        either!(self, transport => transport.set_config_u8(offset, value))
+    }
+
     fn config_generation(&self) -> u32 {
         either!(self, transport => transport.config_generation())
     }

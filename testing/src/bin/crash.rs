@@ -1,5 +1,5 @@
 //! Kills stores under load and looks for what they had acknowledged:
-//! `crash --kayvee PROGRAM --disk FILE [--target T]... [--kills N] [--seed N]`.
+//! `crash --kayvee PROGRAM --disk FILE [--target T]... [--appendfsync WHEN] [--kills N] [--seed N]`.
 
 use kayvee_testing::crash::{self, Plan};
 use std::{
@@ -7,7 +7,8 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-const USAGE: &str = "usage: crash --kayvee PROGRAM --disk FILE [--target T]... [--kills N] [--seed N]
+const USAGE: &str = "usage: crash --kayvee PROGRAM --disk FILE [--target T]...
+             [--appendfsync WHEN] [--kills N] [--seed N]
 
 Starts `kayvee run` on FILE, which is made anew, kills it under load, starts it again and so on;
 with several targets they take turns on the same disk. Each time everything that was acknowledged
@@ -48,6 +49,7 @@ fn plan() -> Result<Option<Plan>, String> {
         targets: Vec::new(),
         disk: std::env::temp_dir().join("kayvee-crash.disk"),
         size: "64M".into(),
+        appendfsync: "always".into(),
         kills: 20,
         seed: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64),
     };
@@ -58,6 +60,7 @@ fn plan() -> Result<Option<Plan>, String> {
             "--kayvee" => plan.kayvee = value()?.into(),
             "--disk" => plan.disk = value()?.into(),
             "--target" => plan.targets.push(value()?),
+            "--appendfsync" => plan.appendfsync = value()?,
             "--kills" => plan.kills = value()?.parse().map_err(|_| "--kills takes a number")?,
             "--seed" => plan.seed = value()?.parse().map_err(|_| "--seed takes a number")?,
             "--help" => return Ok(None),

@@ -184,8 +184,42 @@ fn a_device_that_writes_through_is_not_flushed() {
         assert_eq!(run(&mut device, &mut fake, transfer(2, Operation::Flush, 0, &[])).result, Ok(()));
         assert_eq!(fake.requests, 1);
     }
-    let (device, _) = disk(PLAIN | F_CONFIG_WCE, &config(0, 0, 0, 1));
-    assert!(device.has_write_cache());
+}
+
+/// Writes or flushes, and tells how many requests that took and whether the cache was on.
+fn requests_of(device: &mut BlkDevice<FakeTransport>, fake: &mut FakeDisk, operation: Operation) -> (u32, u8) {
+    let before = fake.requests;
+    let bytes: &[u8] = if operation == Operation::Flush { &[] } else { &[1; 512] };
+    assert_eq!(run(device, fake, transfer(1, operation, 0, bytes)).result, Ok(()));
+    (fake.requests - before, device.transport.config[CONFIG_WRITEBACK])
+}
+
+#[test]
+fn a_write_cache_is_switched_off_for_stable_writes_and_on_for_many_plain_ones() {
+    let (mut device, mut fake) = disk(PLAIN | F_CONFIG_WCE, &config(0, 0, 0, 1));
+    // What an earlier driver has left is flushed.
+    assert_eq!(requests_of(&mut device, &mut fake, Operation::Flush), (1, 1));
+    for _ in 0..3 {
+        assert_eq!(requests_of(&mut device, &mut fake, Operation::WriteStable), (1, 0));
+        for _ in 1..PLAIN_WRITES {
+            assert_eq!(requests_of(&mut device, &mut fake, Operation::Write), (1, 0));
+        }
+    }
+    assert_eq!(requests_of(&mut device, &mut fake, Operation::WriteStable), (1, 0));
+    for count in 1..100 {
+        assert_eq!(requests_of(&mut device, &mut fake, Operation::Write), (1, u8::from(count >= PLAIN_WRITES)));
+    }
+    // A stable write that is under way keeps it off.
+    device.start(transfer(2, Operation::WriteStable, 0, &[2; 512])).unwrap();
+    for token in 3..20 {
+        device.start(transfer(token, Operation::Write, 512, &[3; 512])).unwrap();
+        assert_eq!(device.transport.config[CONFIG_WRITEBACK], 0);
+    }
+    fake.answer_all();
+    assert_eq!(std::iter::from_fn(|| device.finished()).count(), 18);
+    // Those were written with the cache on, so they need a flush also after it has been switched off.
+    assert_eq!(requests_of(&mut device, &mut fake, Operation::WriteStable), (1, 0));
+    assert_eq!(requests_of(&mut device, &mut fake, Operation::Flush), (1, 0));
 }
 
 #[test]
