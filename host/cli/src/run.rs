@@ -135,6 +135,7 @@ impl Session {
 
     fn run_guest(&self, args: &RunArgs, accelerator: Accelerator, store: &Store, signals: Signals) -> Result<()> {
         let qemu = qemu::find()?;
+        let disk = store.disk().map(|disk| kayvee_disk::prepare(&disk).map(|prepared| (disk, prepared))).transpose()?;
         let image = Image::pack()?;
         let listeners = listen::listen(&store.listen_addresses()?, store.options().tcp_backlog)?;
         let front = store::reachable(listeners[0].local_addr()?);
@@ -160,8 +161,7 @@ impl Session {
         };
         let (carrier, end) = network.carrier(listeners, settings)?;
         guest.add_network(&mut command, &place, &end);
-        if let Some(disk) = store.disk() {
-            let prepared = kayvee_disk::prepare(&disk)?;
+        if let Some((disk, prepared)) = disk {
             guest.add_disk(&mut command, &disk.path, prepared);
         }
 

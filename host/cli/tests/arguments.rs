@@ -44,9 +44,15 @@ fn assert_refused(output: &Output, status: i32, words: &str) {
 #[test]
 fn help_is_everywhere() {
     let state = StateFolder::new("help");
-    for command in
-        [&["--help"][..], &["run", "--help"], &["ps", "-h"], &["logs", "-h"], &["stop", "-h"], &["image", "-h"]]
-    {
+    for command in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["ps", "-h"],
+        &["logs", "-h"],
+        &["stop", "-h"],
+        &["image", "-h"],
+        &["log", "check", "-h"],
+    ] {
         let output = state.kayvee(command);
         assert!(output.status.success() && text(&output.stdout).contains("Usage: kayvee"), "{command:?}");
     }
@@ -69,9 +75,34 @@ fn wrong_arguments_are_refused_before_anything_boots() {
         (&["run", "--detach", "--name", "../a"], "a name has"),
         (&["run", "--detach", "--", "--nonsense", "1"], "Bad directive"),
         (&["run", "--target", "linux", "--", "--bind", "nowhere"], "'nowhere' is not an address"),
+        (&["run", "--disk", "a.disk:4X"], "'4X' is not a size such as 512M, 4G or 1T"),
+        (&["run", "--", "--disk", "a.disk"], "option '--disk' belongs before '--'"),
     ] {
         assert_refused(&state.kayvee(args), 2, words);
     }
+}
+
+#[test]
+fn a_disk_that_is_none_is_refused_and_left_as_it_is() {
+    let state = StateFolder::new("foreign_disk");
+    let file = state.0.join("letter.txt");
+    let name = file.to_str().unwrap();
+    fs::write(&file, "Dear reader,\n".repeat(100_000)).unwrap();
+    for target in ["linux", "tcg"] {
+        let larger = format!("{name}:64M");
+        for disk in [name, &larger] {
+            let output = state.kayvee(&["run", "--target", target, "--port", "1", "--disk", disk]);
+            // A Linux process says so by itself.
+            let said = text(&output.stdout) + &text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1));
+            assert!(said.contains("letter.txt: the disk holds something that is no log of Kayvee's"), "{said}");
+        }
+    }
+    assert_refused(&state.kayvee(&["log", "check", name]), 1, "no log of Kayvee's");
+    assert_eq!(fs::read(&file).unwrap(), "Dear reader,\n".repeat(100_000).as_bytes());
+    assert_refused(&state.kayvee(&["log", "check", "/nowhere/x"]), 1, "disk /nowhere/x: No such file");
+    fs::write(&file, vec![0; 1 << 20]).unwrap();
+    assert_refused(&state.kayvee(&["log", "check", name]), 1, "blank");
 }
 
 #[test]

@@ -269,6 +269,43 @@ fn a_store_that_is_killed_is_a_failure() {
 
 #[test]
 #[ignore = "starts guests: ./kayvee test"]
+fn a_disk_keeps_data_from_one_target_to_the_next() {
+    let path = state_folder().join("kept, with a comma.disk");
+    // Left by an earlier run that was killed.
+    let _ = fs::remove_file(&path);
+    let mut size_mib = 16;
+    let mut written = Vec::new();
+    // Each of them has to read what all before it have written.
+    for way in all_ways() {
+        println!("{way:?}");
+        let disk = format!("{}:{size_mib}M", path.display());
+        let more = [way.more, &["--disk", &disk]].concat();
+        let store = Store::start(way.target, &more, &["--appendfsync", "always"]);
+        let mut client = store.connect();
+        for (number, name) in written.iter().enumerate() {
+            // One that adds nothing to a number answers with it, in one line.
+            assert_eq!(ask(&mut client, &format!("HINCRBY kept {name} 0")), format!(":{number}"));
+        }
+        let name = format!("{}{}", way.target, way.more.concat());
+        assert_eq!(ask(&mut client, &format!("HSET kept {name} {}", written.len())), ":1");
+        written.push(name);
+        let other = kayvee().args(["run", "--target", way.target, "--port", "1", "--disk", &disk]).output().unwrap();
+        assert_eq!(other.status.code(), Some(1));
+        assert!(said(&other).contains("it is in use by another program"), "{}", said(&other));
+        assert_eq!(store.end("TERM").code(), Some(0));
+        let check = kayvee().args(["log", "check"]).arg(&path).output().unwrap();
+        assert!(check.status.success() && said(&check).contains(": sound\n"), "{}", said(&check));
+        // It grows from one to the next.
+        size_mib += 16;
+    }
+    let smaller = format!("{}:16M", path.display());
+    let refused = kayvee().args(["run", "--target", "linux", "--port", "1", "--disk", &smaller]).output().unwrap();
+    assert!(said(&refused).contains("cannot be made smaller"), "{}", said(&refused));
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
 fn a_guest_that_crashes_says_where_and_is_a_failure() {
     let mut cli = kayvee();
     let console = state_folder().join("crash");

@@ -201,11 +201,16 @@ fn refuses_what_it_cannot_start_with() {
     let card = &["-netdev", "user,id=n0", "-device", "virtio-net-device,netdev=n0"][..];
     let legacy = [card, &["-global", "virtio-mmio.force-legacy=true"]].concat();
     let no_entropy = [card, &["-cpu", "max,-rdrand"]].concat();
+    let disk = ["-blockdev", "driver=null-co,node-name=d0,read-zeroes=on", "-device", "virtio-blk-device,drive=d0"];
+    let other = ["-blockdev", "driver=null-co,node-name=d1,read-zeroes=on", "-device", "virtio-blk-device,drive=d1"];
+    let two_disks = [card, &disk, &other].concat();
     for (memory_mib, boot_line, more, why) in [
         (64, "bogus=1", card, "boot argument 'bogus=1'"),
         (64, "-- --port 0", card, "option 'port'"),
         (64, "ip=224.0.0.1/24", card, "224.0.0.1"),
         (64, "", &[], "no virtio network card"),
+        (64, "-- --appendonly yes", card, "add -device virtio-blk-device"),
+        (64, "", &two_disks[..], "several disks"),
         (64, "", &legacy[..], "force-legacy=false"),
         (64, "", &no_entropy[..], "virtio-rng-device"),
         (6, "", card, "16 MiB"),

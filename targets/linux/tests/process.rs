@@ -424,3 +424,93 @@ fn no_files_left_makes_clients_wait_and_does_not_spin() {
         ping(client);
     }
 }
+
+/// Starts a server that has to end before it serves, and returns what it said.
+fn refused(options: &[&str]) -> String {
+    let output = run(&[&["--save", "", "--port", &free_port().to_string()], options].concat());
+    assert_eq!(output.status.code(), Some(1));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_disk_keeps_what_was_written() {
+    let folder = Folder::new("disk");
+    let disk = folder.path("kv.disk");
+    let sized = format!("{disk}:8M");
+    let always = ["--appendonly", "yes", "--appendfsync", "always", "--disk"];
+    let server = Server::start(&[&always[..], &[&sized]].concat());
+    let client = server.connect();
+    assert_eq!(ask(&client, "SET a 1"), "+OK");
+    assert_eq!(ask(&client, "RPUSH l 1 2 3"), ":3");
+    assert!(refused(&[&always[..], &[&disk]].concat()).contains("kv.disk: it is in use by another program"));
+    // Killed, so that nothing is written at the end.
+    drop(server);
+    // Larger from now on.
+    let server = Server::start(&[&always[..], &[&format!("{disk}:16M")]].concat());
+    let client = server.connect();
+    assert_eq!(ask(&client, "INCR a"), ":2");
+    assert_eq!(ask(&client, "LLEN l"), ":3");
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(0));
+    assert_eq!(fs::metadata(&disk).unwrap().len(), 16 << 20);
+    assert!(refused(&[&always[..], &[&sized]].concat()).contains("cannot be made smaller"));
+    let cut = fs::File::options().write(true).open(&disk).unwrap();
+    cut.set_len(4 << 20).unwrap();
+    assert!(refused(&[&always[..], &[&disk]].concat()).contains("parts of it are gone"));
+}
+
+#[test]
+fn appendonly_alone_has_a_file_in_the_folder() {
+    let folder = Folder::new("usual_disk");
+    let options = ["--appendonly", "yes", "--dir", &folder.path("")];
+    let server = Server::start(&options);
+    assert_eq!(ask(server.connect(), "SET a 1"), "+OK");
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(0), "what is to be flushed once a second is flushed at the end");
+    let file = fs::metadata(folder.path("kayvee.disk")).unwrap();
+    assert_eq!(file.permissions().mode() & 0o777, 0o600);
+    assert_eq!(ask(Server::start(&options).connect(), "STRLEN a"), ":1");
+}
+
+#[test]
+fn a_damaged_log_is_refused_and_left_as_it_is() {
+    let folder = Folder::new("damaged");
+    let disk = folder.path("kv.disk");
+    let options = ["--appendonly", "yes", "--appendfsync", "always", "--disk", &format!("{disk}:8M")];
+    let server = Server::start(&options);
+    let client = server.connect();
+    for _ in 0..50 {
+        assert_eq!(ask(&client, &format!("SET a {}", "x".repeat(5000))), "+OK");
+    }
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(0));
+    let mut bytes = fs::read(&disk).unwrap();
+    let needle = bytes.windows(100).position(|window| window == [b'x'; 100]).unwrap();
+    bytes[needle + 10] ^= 1;
+    fs::write(&disk, &bytes).unwrap();
+    let said = refused(&options);
+    assert!(said.contains("kv.disk: the log is damaged at byte"), "{said}");
+    assert!(fs::read(&disk).unwrap() == bytes);
+}
+
+#[test]
+fn a_full_disk_is_told_to_writers_alone() {
+    let folder = Folder::new("full_disk");
+    let options = ["--appendonly", "yes", "--appendfsync", "always", "--disk", &folder.path("kv.disk:1M")];
+    let server = Server::start(&options);
+    let client = server.connect();
+    let mut written = 0;
+    let refusal = loop {
+        let reply = ask(&client, &format!("RPUSH l {}", "x".repeat(10_000)));
+        if reply.starts_with('-') {
+            break reply;
+        }
+        written += 1;
+        assert_eq!(reply, format!(":{written}"));
+        assert!(written < 200, "a megabyte does not hold two");
+    };
+    assert_eq!(refusal, "-MISCONF Errors writing to the AOF file: No space left on device");
+    assert_eq!(ask(&client, "LLEN l"), format!(":{written}"));
+    drop(server);
+    assert_eq!(ask(Server::start(&options).connect(), "LLEN l"), format!(":{written}"));
+}
