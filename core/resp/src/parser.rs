@@ -9,6 +9,8 @@ pub const ARGUMENTS_LIMIT: usize = 1 << 20;
 /// Most arguments, and longest one, from a client that has yet to authenticate: it must not fill our memory.
 const UNAUTHENTICATED_ARGUMENTS_LIMIT: usize = 10;
 const UNAUTHENTICATED_BULK_LIMIT_BYTES: u64 = 16 << 10;
+/// What the longest argument may have at least, so that every length of three digits is within the limits.
+const SHORT_BULK_BYTES: u64 = 999;
 
 /// What a request may use.
 #[derive(Clone, Copy, Debug)]
@@ -226,7 +228,39 @@ impl Parser {
     }
 
     /// Parses on. `bytes` begins where the request begins, and holds at least what it held the last time.
+    #[inline]
     pub fn parse(&mut self, bytes: &[u8], limits: Limits) -> Result<Progress, ProtocolError> {
+        if self.missing.is_none() && limits.bulk_bytes >= SHORT_BULK_BYTES {
+            if let Some(end) = self.parse_short(bytes) {
+                return Ok(Progress::Complete(end));
+            }
+            self.spans.clear();
+        }
+        self.parse_any(bytes, limits)
+    }
+
+    /// Parses a request that is there as a whole and that any client may send, with numbers of three digits at most:
+    /// nearly all are like that. Returns where it ends, or nothing if it is another one, right or wrong.
+    fn parse_short(&mut self, bytes: &[u8]) -> Option<usize> {
+        let (count, mut at) = parse_short_line(bytes, b'*')?;
+        if count > UNAUTHENTICATED_ARGUMENTS_LIMIT {
+            return None;
+        }
+        for _ in 0..count {
+            let (len, line_len) = parse_short_line(bytes.get(at..)?, b'$')?;
+            let start = at + line_len;
+            let end = start + len;
+            if bytes.len() < end + 2 {
+                return None;
+            }
+            self.push(Span { start, end }).ok()?;
+            at = end + 2;
+        }
+        Some(at)
+    }
+
+    /// Parses on, whatever it is.
+    fn parse_any(&mut self, bytes: &[u8], limits: Limits) -> Result<Progress, ProtocolError> {
         let mut missing = match self.missing {
             Some(missing) => missing,
             None => match bytes.first() {
@@ -334,6 +368,29 @@ impl Parser {
     }
 }
 
+/// Reads a line of a mark and a number of up to three digits at the start of `bytes`. Returns the number and the line's
+/// length. At least two more bytes follow every line.
+#[inline]
+fn parse_short_line(bytes: &[u8], mark: u8) -> Option<(usize, usize)> {
+    let line = bytes.first_chunk::<6>()?;
+    let digit = |at: usize| usize::from(line[at].wrapping_sub(b'0'));
+    let (first, second, third) = (digit(1), digit(2), digit(3));
+    if line[0] != mark || first > 9 {
+        return None;
+    }
+    if line[2] == b'\r' {
+        return Some((first, 4));
+    }
+    if first == 0 || second > 9 {
+        return None;
+    }
+    let number = first * 10 + second;
+    if line[3] == b'\r' {
+        return Some((number, 5));
+    }
+    (third <= 9 && line[4] == b'\r').then_some((number * 10 + third, 6))
+}
+
 /// Reads a number up to CR LF from `start` on. Returns it, or `None` in its place if it is not one, with the offset
 /// behind the line; or `None` if the line is not complete.
 #[inline]
@@ -379,7 +436,7 @@ fn parse_number(text: &[u8]) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec;
+    use alloc::{format, vec};
 
     const LIMITS: Limits = Limits { bulk_bytes: 1 << 20, authenticated: true };
 
@@ -419,6 +476,41 @@ mod tests {
         b"*1\r\n$01\r\n",
         b"PING\r\nset \"a\r\n",
     ];
+
+    #[test]
+    fn usual_requests_are_parsed_as_all_others_are() {
+        const ODD: [&[u8]; 12] = [
+            b"*0\r\n", b"*02\r\n", b"*-1\r\n", b"*1\rX", b"*:\r\n", b"$03\r\n", b"$-1\r\n", b"$1\rX", b"\r\n", b"a",
+            b"*", b"$",
+        ];
+        let seed = 5;
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let limits = Limits { bulk_bytes: SHORT_BULK_BYTES, authenticated: false };
+        let mut complete = 0;
+        for round in 0..20_000 {
+            let count = rng.usize(..13);
+            let mut pieces = vec![format!("*{count}\r\n").into_bytes()];
+            for _ in 0..count {
+                let len = [0, 1, 9, 10, 99, 100, 999, 1000][rng.usize(..8)];
+                pieces.extend([format!("${len}\r\n").into_bytes(), vec![b'x'; len], b"\r\n".to_vec()]);
+            }
+            if rng.bool() {
+                let at = rng.usize(..pieces.len());
+                pieces[at] = ODD[rng.usize(..ODD.len())].to_vec();
+            }
+            let mut bytes = pieces.concat();
+            if rng.u8(..4) == 0 {
+                bytes.truncate(rng.usize(..bytes.len()));
+            }
+            let (mut usual, mut any) = (Parser::new(), Parser::new());
+            let results = [usual.parse(&bytes, limits), any.parse_any(&bytes, limits)];
+            let context = || format!("seed {seed}, round {round}: {}", bytes.escape_ascii());
+            assert_eq!(results[0], results[1], "{}", context());
+            assert_eq!(usual.spans, any.spans, "{}", context());
+            complete += usize::from(matches!(results[0], Ok(Progress::Complete(_))));
+        }
+        assert!(complete > 1000, "{complete}");
+    }
 
     #[test]
     fn any_split_gives_the_same_requests() {
