@@ -1,6 +1,6 @@
 //! A store with one client, a clock that stands still and a heap that says what it is told, for tests.
 
-use crate::{Environment, Session, Store, options::Options};
+use crate::{Environment, Host, Session, Store, options::Options};
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::cell::Cell;
 use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
@@ -51,6 +51,10 @@ pub struct Harness {
 
 impl Harness {
     pub fn new() -> Harness {
+        Harness::on(&crate::NoHost)
+    }
+
+    pub fn on(host: &'static dyn Host) -> Harness {
         let heap: &FakeHeap = Box::leak(Box::default());
         let environment = Environment {
             target: "test",
@@ -61,7 +65,7 @@ impl Harness {
             heap,
             system_memory_bytes: 1 << 30,
             processor_time: ProcessorTime::default,
-            host: &crate::NoHost,
+            host,
             seed: [3; 32],
         };
         let mut store = Store::new(Options::default(), environment, Now::default());

@@ -37,7 +37,7 @@ pub use events::EventClass;
 pub use glob::matches as glob_matches;
 pub use kayvee_log::Sequence;
 pub use output::Output;
-pub use persistence::{Expired, Input, Loaded, Progress, Saves};
+pub use persistence::{CutOff, Expired, Input, Loaded, Progress, Saves};
 pub use session::{ClientRef, Close, Pending, ReplyMode, Session};
 pub use store::{Environment, Host, NoHost, Pause, ReadFile, Stats, Store, WriteFile};
 pub use web::{Metrics, Published};

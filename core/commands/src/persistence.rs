@@ -13,9 +13,11 @@ use alloc::string::String;
 use kayvee_rdb::{Compression, Dialect};
 use kayvee_resp::Request;
 
+mod aof;
 mod input;
 mod load;
 
+pub use aof::CutOff;
 pub use input::Input;
 pub use load::{Expired, Loaded, Progress};
 

@@ -19,8 +19,12 @@ pub struct Loaded {
     pub expired_keys: u64,
     /// Libraries of functions.
     pub functions: u64,
-    /// Requests of append-only files.
+    /// Requests of append-only files, and those among them that ended with an error.
     pub requests: u64,
+    #[allow(missing_docs)]
+    pub failed_requests: u64,
+    /// Bytes at the end of the last file that were left out, because they are no whole request or transaction.
+    pub cut_bytes: u64,
 }
 
 /// How far loading is.
