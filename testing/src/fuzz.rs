@@ -21,6 +21,10 @@ use kayvee_server::{
     boot::{BootArgs, quote_word},
 };
 
+mod files;
+
+pub use files::{file, is_file_taken};
+
 /// Bytes for the objects of a fuzzed Lua machine.
 const LUA_HEAP_BYTES: usize = 4 << 20;
 /// Slices that a fuzzed script may run, and turns of loops in each.

@@ -118,6 +118,29 @@ fn logs_on_disks_that_say_anything() {
 }
 
 #[test]
+fn dump_files_and_append_only_files() {
+    let listpack = b"\x1c\x00\x00\x00\x06\x00\x81a\x02\x01\x01\x81b\x02\x83two\x04\x81c\x02\xf2y)\xed\x04\xff";
+    let head = b"REDIS0011\xfa\x09redis-ver\x057.2.4\xf5\x38#!lua name=l\nredis.register_function('f',function()end)\n\xfe\x00\xfb\x04\x02";
+    let entries = [
+        &b"\xfc\0\0\x01\0\0\0\0\0\x00\x01a\xc0\x05\xfd\0\0\0\x7f\x00\x01b\xc3\x06\x15\x01xx\xe0\x0a\x00"[..],
+        b"\xf8\x05\x10\x01h\x1c",
+        listpack,
+        b"\xf9\x05\x02\x01s\x02\x01a\xc0\x7b\xfe\x01\x12\x01l\x02\x02\x1c",
+        listpack,
+        b"\x01\x05plain",
+        b"\x05\x01z\x01\x01b\0\0\0\0\0\0\xf0\x7f\xff\0\0\0\0\0\0\0\0",
+    ]
+    .concat();
+    let dump = [&head[..], &entries].concat();
+    let requests = b"*2\r\n$6\r\nSELECT\r\n$1\r\n1\r\n#TS:1\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\nb\r\n*1\r\n$5\r\nMULTI\r\n*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$3\r\n1-1\r\n$1\r\na\r\n$1\r\nb\r\n*1\r\n$4\r\nEXEC\r\n";
+    // Where the dump ends its checksum is none.
+    let both = [&dump[..], requests].concat();
+    let examples = [&dump[..], requests, &both];
+    examples.iter().for_each(|example| assert!(fuzz::is_file_taken(example), "{}", example.escape_ascii()));
+    run(fuzz::file, &examples, 1000);
+}
+
+#[test]
 fn the_engine_replies_the_same_however_requests_are_split() {
     for mode in [0x10, 0x05, 0x42] {
         let streams = streams(&[mode]);

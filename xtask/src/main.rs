@@ -300,7 +300,7 @@ fn fuzz(effort: Effort) -> io::Result<Tally> {
         return Ok(Tally::skipped(&format!("cargo-fuzz is missing; install it with: {how}")));
     }
     let mut tally = Tally::default();
-    for target in ["resp", "words", "boot_args", "options", "engine", "restore", "frames", "log", "http", "site", "canary"] {
+    for target in ["resp", "words", "boot_args", "options", "engine", "restore", "files", "frames", "log", "http", "site", "canary"] {
         let mut fuzz = Command::new("cargo");
         fuzz.args(["+nightly", "fuzz", "run", target, "--", "-max_total_time=60", "-rss_limit_mb=4096"]);
         let status = fuzz.current_dir(command::root().join("fuzz")).status()?;

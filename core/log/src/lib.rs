@@ -25,6 +25,6 @@ pub use append::{Log, RecordWriter, Sequence};
 pub use compaction::CompactionStage;
 pub use drive::{Counters, FlushPolicy};
 pub use error::{FormatError, LogError, OpenError, RecordError, Work};
-pub use format::{BLOCK_BYTES, FORMAT_VERSION, Kind, RECORD_HEADER_BYTES};
+pub use format::{BLOCK_BYTES, FORMAT_VERSION, Kind, RECORD_HEADER_BYTES, SEGMENTS_AT};
 pub use open::{Opened, minimum_bytes};
 pub use recovery::{Contents, Progress, Visit, check, identify};

@@ -105,7 +105,7 @@ enum Stop {
 
 /// The store and its clients.
 pub struct Engine {
-    store: Store,
+    pub(crate) store: Store,
     connections: Vec<Option<Box<Connection>>>,
     free_slots: Vec<u32>,
     ready: VecDeque<ClientId>,
@@ -779,10 +779,5 @@ impl Engine {
         if self.store.shutdown.is_none() && !self.store.prepare_shutdown(on) {
             log::warn!("Errors trying to shut down the server. Check the logs for more information.");
         }
-    }
-
-    /// Loads the dump file of the options, if there is one: before clients are served.
-    pub fn load_at_start(&mut self) -> Result<(), String> {
-        self.store.load_at_start()
     }
 }

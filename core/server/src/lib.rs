@@ -24,10 +24,14 @@ extern crate alloc;
 
 pub mod boot;
 mod engine;
+mod files;
 mod held;
 mod web;
 
 pub use engine::{ClientId, Engine, Fate, Peer, Refusal, Shutdown};
+pub use files::Dialect;
 pub use kayvee_commands::options::{OptionError, Options, REDIS_SAVE_POINTS, ShutdownOn};
-pub use kayvee_commands::{Environment, Host, LogError, NoHost, ReadFile, WriteFile};
+pub use kayvee_commands::{
+    CutOff, Environment, Error, Host, Loaded, LogError, NoHost, Progress, ReadFile, WriteFile,
+};
 pub use web::Web;
