@@ -101,6 +101,14 @@ const SECTIONS: &[Section] = &[
         what: "crash points of the persistent log by the million (with --long only)",
         run: crashes,
     },
+    Section {
+        name: "dump",
+        what: "dump files and append-only files of redis-server, and dump files for it",
+        run: |_| {
+            need_linux_build()?;
+            ignored_tests("kayvee-cli", "dump")
+        },
+    },
     Section { name: "fuzz", what: "libFuzzer on every target of fuzz/ (with --long only)", run: fuzz },
 ];
 
@@ -300,7 +308,20 @@ fn fuzz(effort: Effort) -> io::Result<Tally> {
         return Ok(Tally::skipped(&format!("cargo-fuzz is missing; install it with: {how}")));
     }
     let mut tally = Tally::default();
-    for target in ["resp", "words", "boot_args", "options", "engine", "restore", "files", "frames", "log", "http", "site", "canary"] {
+    for target in [
+        "resp",
+        "words",
+        "boot_args",
+        "options",
+        "engine",
+        "restore",
+        "files",
+        "frames",
+        "log",
+        "http",
+        "site",
+        "canary",
+    ] {
         let mut fuzz = Command::new("cargo");
         fuzz.args(["+nightly", "fuzz", "run", target, "--", "-max_total_time=60", "-rss_limit_mb=4096"]);
         let status = fuzz.current_dir(command::root().join("fuzz")).status()?;

@@ -17,7 +17,7 @@ mod waits;
 pub use commands::COMMANDS;
 pub(crate) use commands::waitaof;
 pub(crate) use compaction::{Compaction, Starts};
-pub use replay::LogError;
+pub use replay::{LogError, Replayed};
 pub(crate) use waits::Until;
 
 use alloc::vec::Vec;

@@ -192,6 +192,11 @@ impl Store {
         dump::write_file(self, dialect, Compression::On, take)
     }
 
+    /// How many libraries of functions there are.
+    pub fn library_count(&self) -> usize {
+        self.scripting.library_counts().0
+    }
+
     /// Changes since all data was last saved.
     pub fn unsaved_changes(&self) -> u64 {
         self.changes - self.saves.changes_before

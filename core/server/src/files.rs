@@ -2,7 +2,8 @@
 
 use crate::Engine;
 use alloc::{string::String, vec::Vec};
-use kayvee_commands::{CutOff, Error, Loaded, Progress};
+use kayvee_commands::{CutOff, Error, Loaded, LogError, Progress};
+use kayvee_platform::BlockDevice;
 pub use kayvee_rdb::Dialect;
 
 impl Engine {
@@ -35,6 +36,16 @@ impl Engine {
     /// Writes all data as a dump file, whose bytes `take` gets piece by piece.
     pub fn export<E: From<Error>>(&self, dialect: Dialect, take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         self.store.export(dialect, take)
+    }
+
+    /// Takes over what a log holds, on a device that stays as it is. The log is not open afterwards.
+    pub fn read_log(&mut self, device: &mut dyn BlockDevice) -> Result<(), LogError> {
+        self.store.read_log(device)
+    }
+
+    /// How many libraries of functions there are.
+    pub fn libraries(&self) -> usize {
+        self.store.library_count()
     }
 
     /// The numbers of the databases that have keys, and how many these are.

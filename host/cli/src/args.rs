@@ -1,6 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use kayvee_disk::Spec;
 use std::{ffi::OsString, fmt, path::PathBuf};
 
 const AFTER_HELP: &str = "\
@@ -46,6 +47,10 @@ pub enum Command {
     Image(ImageArgs),
     /// Look at the log on a disk
     Log(LogArgs),
+    /// Take over a Redis' data: a dump file or append-only files
+    Import(ImportArgs),
+    /// Write a disk's data to a dump file that Redis loads
+    Export(ExportArgs),
     /// Pack a web site
     #[command(subcommand)]
     Site(SiteCommand),
@@ -172,7 +177,7 @@ macro_rules! display_as_argument {
         })+
     };
 }
-display_as_argument!(Target, Net, Machine);
+display_as_argument!(Target, Net, Machine, RedisVersion);
 
 #[derive(Args)]
 pub struct LogsArgs {
@@ -221,6 +226,55 @@ pub struct ImageArgs {
     /// Where to write it
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
+}
+
+const IMPORT_AFTER_HELP: &str = "\
+FILE is a dump.rdb or an appendonly.aof; DIR is the folder with the append-only files of Redis 7 and their manifest
+(usually 'appendonlydir'). A last request that a crash has cut off is left out, as redis-server does.
+
+  kayvee import /var/lib/redis/dump.rdb --disk kv.disk:8G
+  kayvee run --disk kv.disk";
+
+#[derive(Args)]
+#[command(after_help = IMPORT_AFTER_HELP)]
+pub struct ImportArgs {
+    /// The dump file, the append-only file, or the folder of these
+    #[arg(value_name = "FILE|DIR")]
+    pub source: PathBuf,
+
+    /// The disk that the data goes to; made where there is none
+    #[arg(long, value_name = "FILE[:SIZE]", value_parser = Spec::parse)]
+    pub disk: Spec,
+
+    /// Erase what the disk holds
+    #[arg(long)]
+    pub replace: bool,
+}
+
+#[derive(Args)]
+pub struct ExportArgs {
+    /// The disk, which no store may be running on
+    #[arg(long, value_name = "FILE")]
+    pub disk: PathBuf,
+
+    /// The dump file; one that is there is replaced when the new one is complete
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+
+    /// The oldest Redis that is to load it; 7.0 cannot be told when consumers of streams were last active
+    #[arg(long, value_enum, default_value_t = RedisVersion::V7_0)]
+    pub redis_version: RedisVersion,
+}
+
+/// A release of Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RedisVersion {
+    /// Version 10 of the format
+    #[value(name = "7.0")]
+    V7_0,
+    /// Version 11 of the format
+    #[value(name = "7.2")]
+    V7_2,
 }
 
 /// A name is a folder's name and a column of `ps`.

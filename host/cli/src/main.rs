@@ -2,15 +2,18 @@
 //!
 //! One module a subject: what the user asks for ([`args`], [`store`]), what a guest runs on ([`probe`], [`qemu`]), how
 //! it is reached ([`network`], [`listen`], [`carry`]: through the kernel with [`tap`] and [`proxy`], or without rights
-//! with [`wire`] and [`usernet`]), its life ([`supervise`], [`console`], [`ready`], [`log`], [`instances`]), and what
-//! its disk holds ([`check`]). System calls that need `unsafe` are in [`sys`]. It depends on `kayvee-server` for the options
-//! and the boot line, on `kayvee-net` for the host's end of a wire, and on `kayvee-disk` and `kayvee-log` for disks; the
-//! store itself is another program, or a guest.
+//! with [`wire`] and [`usernet`]), its life ([`supervise`], [`console`], [`ready`], [`log`], [`instances`]), what its
+//! disk holds ([`check`]), and its data's way from and to Redis ([`dump`], on a store in this process, [`embedded`], and a
+//! disk, [`withheld`]). System calls that need `unsafe` are in [`sys`]. It depends on `kayvee-server` for the options, the
+//! boot line and that store, on `kayvee-net` for the host's end of a wire, and on `kayvee-disk` and `kayvee-log` for disks;
+//! a store that serves is another program, or a guest.
 
 mod args;
 mod carry;
 mod check;
 mod console;
+mod dump;
+mod embedded;
 mod image;
 mod instances;
 mod listen;
@@ -28,6 +31,7 @@ mod sys;
 mod tap;
 mod usernet;
 mod wire;
+mod withheld;
 
 use args::{Cli, Command, LogArgs, LogCommand, SiteCommand};
 use clap::Parser;
@@ -59,6 +63,8 @@ fn main() -> ExitCode {
         Command::Stop(args) => instances::stop(&args.names),
         Command::Image(args) => image::write(&args.output),
         Command::Log(LogArgs { command: LogCommand::Check(args) }) => check::check(&args.file),
+        Command::Import(args) => dump::import(&args),
+        Command::Export(args) => dump::export(&args),
         Command::Site(SiteCommand::Pack(args)) => site::pack(&args),
     };
     match result {

@@ -92,6 +92,18 @@ struct Replay<'a> {
 }
 
 impl Replay<'_> {
+    fn new(store: &mut Store) -> Replay<'_> {
+        Replay {
+            store,
+            names: ByName::default(),
+            places: Places::default(),
+            reply: Vec::new(),
+            records: 0,
+            is_behind_gap: false,
+            failures: 0,
+        }
+    }
+
     fn record(&mut self, kind: Kind, bytes: &[u8]) -> Result<(), Refusal> {
         self.records += 1;
         if kind == GAP {
@@ -234,15 +246,7 @@ impl Store {
         let began_ns = clock.monotonic_ns();
         let own_now = self.now;
         let was_empty = self.is_empty();
-        let mut replay = Replay {
-            store: self,
-            names: ByName::default(),
-            places: Places::default(),
-            reply: Vec::new(),
-            records: 0,
-            is_behind_gap: false,
-            failures: 0,
-        };
+        let mut replay = Replay::new(self);
         let mut told_ns = began_ns;
         let opened = Log::open(device, &mut |kind, bytes| replay.record(kind, bytes), &mut |progress| {
             if clock.monotonic_ns() >= told_ns + SECOND_NS {
@@ -283,6 +287,19 @@ impl Store {
             self.write_all(device)?;
         }
         Ok(())
+    }
+
+    /// Takes over what a log holds, on a device that stays as it is. The log is not open afterwards.
+    pub fn read_log(&mut self, device: &mut dyn BlockDevice) -> Result<(), LogError> {
+        let own_now = self.now;
+        let mut replay = Replay::new(self);
+        let read = kayvee_log::check(device, &mut |kind, bytes| replay.record(kind, bytes), &mut |_| {});
+        if replay.is_behind_gap {
+            log::warn!("the log has a gap; what was appended behind it is left out");
+        }
+        self.end_replay();
+        self.now = own_now;
+        read.map(drop).map_err(LogError::Open)
     }
 
     fn is_empty(&self) -> bool {

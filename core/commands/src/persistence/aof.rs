@@ -9,10 +9,10 @@ use super::{
     input::Input,
     load::{Expired, Loaded, Progress, text_of},
 };
-use crate::{Context, Error, Origin, Session, Store, args, table::ByName, transactions::for_each_request};
-use alloc::{boxed::Box, format, string::String, vec::Vec};
+use crate::{Error, Store, args, durable::Replayed, table::ByName, transactions::for_each_request};
+use alloc::{format, string::String, vec::Vec};
 use kayvee_rdb::file::is_dump;
-use kayvee_resp::{Limits, Parser, Progress as Parsed, Protocol, Request, Writer, split_words};
+use kayvee_resp::{Limits, Parser, Progress as Parsed, Request, split_words};
 
 /// A longer manifest names more files than anybody has.
 const MANIFEST_LIMIT_BYTES: u64 = 1 << 20;
@@ -200,31 +200,6 @@ impl Store {
             }
         }
     }
-
-    /// Runs a request that had its effect before.
-    fn run_again(
-        &mut self,
-        names: &ByName,
-        db: usize,
-        request: Request<'_>,
-        reply: &mut Vec<u8>,
-    ) -> Result<Result<(), Error>, String> {
-        let unknown = || format!("unknown command '{}'", request[0].escape_ascii());
-        let command = names.find(&request[0]).ok_or_else(unknown)?;
-        let command = match (command.subcommands, request.get(1)) {
-            ([], _) => command,
-            (subcommands, Some(name)) => subcommands.iter().find(|sub| args::is(name, sub.name)).ok_or_else(unknown)?,
-            (_, None) => command,
-        };
-        let handler = command.handler.filter(|_| command.accepts(request.len())).ok_or_else(unknown)?;
-        if self.sessions.is_empty() {
-            self.sessions.push(Some(Box::new(Session::new(0, String::new(), String::new(), true, 0))));
-        }
-        reply.clear();
-        let mut context = Context::new(self, Writer::new(reply, Protocol::Resp2), 0, Origin::Transaction);
-        context.session().db = db;
-        Ok(handler(&mut context, request))
-    }
 }
 
 impl Replay<'_> {
@@ -264,9 +239,10 @@ impl Replay<'_> {
             return Ok(());
         }
         self.loaded.requests += 1;
-        match self.store.run_again(&self.names, self.db, request, &mut self.reply)? {
-            Err(error) if error == Error::OUT_OF_MEMORY => Err(text_of(error)),
-            Err(error) => {
+        match self.store.replay_request(&self.names, self.db, request, &mut self.reply) {
+            Err(Replayed::Unknown) => Err(format!("unknown command '{}'", request[0].escape_ascii())),
+            Err(Replayed::Failed(error)) if error == Error::OUT_OF_MEMORY => Err(text_of(error)),
+            Err(Replayed::Failed(error)) => {
                 self.loaded.failed_requests += 1;
                 if self.loaded.failed_requests <= FAILURES_TOLD {
                     log::warn!("a {} of the file fails: {}", request[0].escape_ascii(), error.0.escape_ascii());
@@ -285,18 +261,8 @@ impl Replay<'_> {
         if cut_bytes > 0 && cut_off == CutOff::Refuse {
             return Err(format!("at byte {end}: the file ends within a request or transaction"));
         }
-        self.store.sessions.clear();
-        self.store.forget_replay();
+        self.store.end_replay();
         Ok(Loaded { cut_bytes, ..self.loaded })
-    }
-}
-
-impl Store {
-    /// Makes the store one in which nobody has ever run anything, but for the data.
-    fn forget_replay(&mut self) {
-        self.stats = crate::Stats::default();
-        self.changes = 0;
-        self.changed_keys.clear();
     }
 }
 

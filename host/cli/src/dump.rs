@@ -1,0 +1,227 @@
+//! `kayvee import` and `kayvee export`: data from Redis, and back.
+
+use crate::{
+    args::{ExportArgs, ImportArgs, RedisVersion},
+    embedded,
+    withheld::Withheld,
+};
+use anyhow::{Context, Result, anyhow, bail};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kayvee_disk::FileDisk;
+use kayvee_log::OpenError;
+use kayvee_server::{CutOff, Dialect, Engine, Error, Loaded, Progress};
+use std::{
+    fs::{self, File},
+    io::{self, IsTerminal, Write},
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+/// Where data comes from.
+enum Source {
+    /// A dump file or an append-only file.
+    File(String),
+    /// A folder and the manifest in it.
+    Folder(String, String),
+}
+
+impl Source {
+    fn find(path: &Path) -> Result<Source> {
+        let text = path.to_str().with_context(|| format!("{}: the name is no UTF-8", path.display()))?;
+        let kind = fs::metadata(path).with_context(|| text.to_string())?;
+        if !kind.is_dir() {
+            return Ok(Source::File(text.into()));
+        }
+        let mut manifests = Vec::new();
+        for entry in fs::read_dir(path).with_context(|| text.to_string())? {
+            let name = entry?.file_name().into_string().unwrap_or_default();
+            if name.ends_with(".manifest") && !name.starts_with("temp-") {
+                manifests.push(name);
+            }
+        }
+        match manifests.as_slice() {
+            [manifest] => Ok(Source::Folder(text.into(), manifest.clone())),
+            [] => bail!("{text} has no *.manifest, so it is no folder of append-only files; name the dump file itself"),
+            _ => bail!("{text} has several manifests: {}", manifests.join(", ")),
+        }
+    }
+
+    fn load(&self, engine: &mut Engine, shown: &Shown) -> Result<Loaded> {
+        let mut progress = |path: &str, progress: Progress| shown.step(path, progress);
+        let loaded = match self {
+            Source::File(path) => engine.load_file(path, CutOff::LeaveOut, &mut progress),
+            Source::Folder(dir, manifest) => engine.load_folder(dir, manifest, CutOff::LeaveOut, &mut progress),
+        };
+        shown.end();
+        loaded.map_err(|why| anyhow!(why))
+    }
+}
+
+/// Where progress is shown: a bar on a terminal, lines elsewhere.
+struct Shown {
+    bar: ProgressBar,
+}
+
+impl Shown {
+    fn new() -> Shown {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{msg} [{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+        bar.set_style(style.expect("the template is right").progress_chars("=> "));
+        Shown { bar }
+    }
+
+    fn step(&self, path: &str, progress: Progress) {
+        if self.bar.length() != Some(progress.of_bytes) || self.bar.message() != path {
+            self.bar.reset();
+            self.bar.set_length(progress.of_bytes);
+            self.bar.set_message(path.to_string());
+            self.line(&format!("reading {path} ({} bytes)", progress.of_bytes));
+        }
+        self.bar.set_position(progress.bytes);
+    }
+
+    /// A line where there is no bar.
+    fn line(&self, text: &str) {
+        if !io::stderr().is_terminal() {
+            eprintln!("kayvee: {text}");
+        }
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// What the store warns of goes to the standard error.
+struct Warnings;
+
+impl log::Log for Warnings {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() <= log::Level::Warn
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            eprintln!("kayvee: {}", record.args());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+fn show_warnings() {
+    // It is set once a process, so this cannot fail.
+    if log::set_logger(&Warnings).is_ok() {
+        log::set_max_level(log::LevelFilter::Warn);
+    }
+}
+
+/// Writes a Redis' data to a disk.
+pub fn import(args: &ImportArgs) -> Result<()> {
+    show_warnings();
+    let start = Instant::now();
+    let source = Source::find(&args.source)?;
+    let path = &args.disk.path;
+    let is_new = !path.exists();
+    let mut disk = FileDisk::open(&args.disk, Box::new(|| {}))?;
+    if !args.replace && !is_blank(&mut disk)? {
+        bail!("disk {}: it holds data already; name another one, or add --replace to erase it", path.display());
+    }
+    let mut engine = embedded::engine()?;
+    let shown = Shown::new();
+    // What the disk held is erased only when there is something to take its place.
+    let result = source.load(&mut engine, &shown).and_then(|loaded| {
+        shown.line("writing the disk");
+        fill(disk, &mut engine)?;
+        Ok(loaded)
+    });
+    if result.is_err() && is_new {
+        // Nothing of it is of use to anybody.
+        let _ = fs::remove_file(path);
+    }
+    tell(&result?, &engine);
+    println!("imported {} into {} in {:.1} s", args.source.display(), path.display(), start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn is_blank(disk: &mut FileDisk) -> Result<bool> {
+    match kayvee_log::identify(disk) {
+        Err(OpenError::Blank) => Ok(true),
+        Ok(()) => Ok(false),
+        Err(error) => Err(anyhow!("{error}")),
+    }
+}
+
+/// Writes all data to a disk.
+fn fill(disk: FileDisk, engine: &mut Engine) -> Result<()> {
+    let mut disk = Withheld::new(disk)?;
+    // What a store holds before it opens a log goes into that.
+    engine.open_log(&mut disk).map_err(|error| anyhow!("{error}"))?;
+    disk.release()
+}
+
+fn tell(loaded: &Loaded, engine: &Engine) {
+    let databases = engine.databases();
+    let keys: usize = databases.iter().map(|(_, keys)| keys).sum();
+    println!("{keys} keys in {} databases, {} libraries of functions", databases.len(), engine.libraries());
+    if loaded.requests > 0 {
+        println!("{} requests of append-only files", loaded.requests);
+    }
+    if loaded.failed_requests > 0 {
+        eprintln!("kayvee: {} requests failed, as they may have done when they were made", loaded.failed_requests);
+    }
+    if loaded.cut_bytes > 0 {
+        eprintln!(
+            "kayvee: the last {} bytes are no whole request or transaction; they were left out",
+            loaded.cut_bytes
+        );
+    }
+}
+
+/// Writes a disk's data to a dump file.
+pub fn export(args: &ExportArgs) -> Result<()> {
+    show_warnings();
+    let start = Instant::now();
+    let mut disk = FileDisk::open_read_only(&args.disk)?;
+    let mut engine = embedded::engine()?;
+    engine.read_log(&mut disk).map_err(|error| anyhow!("disk {}: {error}", args.disk.display()))?;
+    let mut name = args.output.file_name().context("--output names no file")?.to_os_string();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = args.output.with_file_name(name);
+    let written = write_dump(&engine, args.redis_version, &temporary, &args.output);
+    if written.is_err() {
+        // It may not even have come into being.
+        let _ = fs::remove_file(&temporary);
+    }
+    let bytes = written.with_context(|| args.output.display().to_string())?;
+    let keys: usize = engine.databases().iter().map(|(_, keys)| keys).sum();
+    let seconds = start.elapsed().as_secs_f64();
+    println!("exported {keys} keys into {} ({bytes} bytes) in {seconds:.1} s", args.output.display());
+    Ok(())
+}
+
+/// Why a dump was not written.
+struct Failure(anyhow::Error);
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure(anyhow!("{}", String::from_utf8_lossy(&error.0)))
+    }
+}
+
+fn write_dump(engine: &Engine, version: RedisVersion, temporary: &PathBuf, path: &Path) -> Result<u64> {
+    let dialect = match version {
+        RedisVersion::V7_0 => Dialect::Redis70,
+        RedisVersion::V7_2 => Dialect::Redis72,
+    };
+    let mut file = File::create(temporary)?;
+    let mut bytes = 0;
+    let written = engine.export(dialect, |piece| {
+        bytes += piece.len() as u64;
+        file.write_all(piece).map_err(|error| Failure(error.into()))
+    });
+    written.map_err(|failure| failure.0)?;
+    file.sync_all()?;
+    fs::rename(temporary, path)?;
+    Ok(bytes)
+}

@@ -1,0 +1,130 @@
+//! A store in this process, without clients, for its data's sake.
+
+use anyhow::{Context, Result};
+use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
+use kayvee_server::{Engine, Environment, Host, OptionError, Options, ReadFile, WriteFile};
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    sync::OnceLock,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// As many databases as a store can have, so that the data of any fits.
+const DATABASES: u16 = 1024;
+
+/// An empty store.
+pub fn engine() -> Result<Engine> {
+    let mut seed = [0; 32];
+    File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut seed)).context("reading /dev/urandom")?;
+    let environment = Environment {
+        target: "host",
+        os: String::new(),
+        multiplexing: "none",
+        process_id: std::process::id(),
+        clock: &HostClock,
+        heap: &Unmetered,
+        system_memory_bytes: 0,
+        processor_time: ProcessorTime::default,
+        host: &Files,
+        seed,
+    };
+    let options = Options { databases: DATABASES, appendonly: true, ..Options::default() };
+    Ok(Engine::new(options, environment, HostClock.now()))
+}
+
+struct HostClock;
+
+impl Clock for HostClock {
+    fn now(&self) -> Now {
+        static START: OnceLock<Instant> = OnceLock::new();
+        Now {
+            monotonic_ns: START.get_or_init(Instant::now).elapsed().as_nanos() as u64,
+            unix_us: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64,
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        "POSIX clock_gettime"
+    }
+}
+
+/// A heap without limits, of which nobody asks how much is in use.
+struct Unmetered;
+
+impl Heap for Unmetered {
+    fn used_bytes(&self) -> u64 {
+        0
+    }
+
+    fn limit_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        0
+    }
+
+    fn allocator(&self) -> &'static str {
+        "libc"
+    }
+}
+
+/// Files to read.
+struct Files;
+
+struct Source {
+    file: File,
+    size_bytes: u64,
+}
+
+fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().into()
+}
+
+impl ReadFile for Source {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, String> {
+        loop {
+            match self.file.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map_err(|error| plain(&error)),
+            }
+        }
+    }
+}
+
+impl Host for Files {
+    fn apply(&self, _: &Options, _: &mut Options) -> Result<(), OptionError> {
+        Ok(())
+    }
+
+    fn config_file(&self) -> Option<&str> {
+        None
+    }
+
+    fn read_file(&self, path: &str) -> Result<Vec<u8>, String> {
+        fs::read(path).map_err(|error| plain(&error))
+    }
+
+    fn has_files(&self) -> bool {
+        true
+    }
+
+    fn open_file(&self, path: &str) -> Result<Option<Box<dyn ReadFile>>, String> {
+        let file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(|error| plain(&error))?,
+        };
+        let size_bytes = file.metadata().map_err(|error| plain(&error))?.len();
+        Ok(Some(Box::new(Source { file, size_bytes })))
+    }
+
+    fn create_file(&self, _: &str) -> Result<Box<dyn WriteFile>, String> {
+        Err("this store saves nothing by itself".into())
+    }
+}
