@@ -226,7 +226,14 @@ impl Suite {
                 job.run(unit, Some(&redis.addr()), &arguments, self.unit_limit)
             }
             Target::Kayvee(target) => {
-                let store = Store::start_with(&["--target", target], ENCODINGS_OF_7_0)?;
+                let store = match target {
+                    "linux" => {
+                        let (dir, disk) = job.fresh_data_dir()?;
+                        let options = [ENCODINGS_OF_7_0, &["--appendonly", "no", "--dir", &dir]].concat();
+                        Store::start_with(&["--target", target, "--disk", &disk], &options)?
+                    }
+                    _ => Store::start_with(&["--target", target], ENCODINGS_OF_7_0)?,
+                };
                 let mut outcome = job.run(unit, Some(&store.addr), &arguments, self.unit_limit)?;
                 // A store that ended before it was asked to has crashed.
                 if let Some(how) = store.end_quietly()? {
@@ -283,7 +290,8 @@ impl Suite {
 
 /// What Redis' harness can test on a server that it did not start, as far as a store without replication is concerned.
 fn is_for_any_server(unit: &str) -> bool {
-    unit.starts_with("unit/") && !unit.starts_with("unit/cluster") && unit != "unit/tls"
+    let is_tool = ["integration/redis-cli", "integration/redis-benchmark"].contains(&unit);
+    is_tool || (unit.starts_with("unit/") && !unit.starts_with("unit/cluster") && unit != "unit/tls")
 }
 
 /// Units that external mode skips in whole or in large part.

@@ -79,6 +79,18 @@ impl Job {
         Ok(Job { dir, ports: Ports::claim()? })
     }
 
+    /// An empty folder for a store's files, and a disk in it that is not there yet.
+    pub fn fresh_data_dir(&self) -> io::Result<(String, String)> {
+        let dir = self.dir.join("data");
+        if dir.exists() {
+            fs::remove_dir_all(&dir)?;
+        }
+        fs::create_dir_all(&dir)?;
+        let text = |path: PathBuf| path.to_str().map(String::from).ok_or_else(|| io::Error::other("a path is no text"));
+        let disk = text(dir.join("disk"))?;
+        Ok((text(dir)?, format!("{disk}:1G")))
+    }
+
     /// Runs one unit, on the server at `addr` or on servers that the harness starts.
     pub fn run(&self, unit: &str, addr: Option<&str>, arguments: &[&str], limit: Duration) -> io::Result<Outcome> {
         let output = source::dir().join("output").join(format!("{}.txt", unit.replace('/', "-")));
