@@ -18,6 +18,7 @@ const HELP: &[(&str, &str)] = &[
     ("DIGEST", "Returns a number that is the same for the same data."),
     ("DIGEST-VALUE <key> [<key> ...]", "Returns such a number for each value."),
     ("ERROR <message>", "Replies with this error."),
+    ("LOADAOF", "Takes all data back from the log on the disk, as a start does."),
     ("LOG <message>", "Writes a line to the log."),
     ("OBJECT <key>", "Shows how a value is stored."),
     ("PANIC", "Ends the server as a bug would."),
@@ -52,6 +53,7 @@ pub fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         (sub, 2) if is(sub, "digest") => return digest::of_everything(context),
         (sub, 3..) if is(sub, "digest-value") => return digest::of_values(context, request),
         (sub, 3) if is(sub, "error") => return Err(Error::showing("", &request[2], "")),
+        (sub, 2) if is(sub, "loadaof") => return context.load_from_log(request),
         (sub, 3) if is(sub, "log") => {
             log::warn!("DEBUG LOG: {}", request[2].escape_ascii());
             context.reply.ok();

@@ -70,6 +70,9 @@ pub struct Durable {
     pub(crate) status: status::Status,
     /// Whether the end waits for a compaction.
     pub(crate) saves_at_end: bool,
+    /// Whether all data is to be taken back from the log, and whether the last try has failed.
+    reload_is_wanted: bool,
+    reload_failed: bool,
     /// Clients that wait for the log.
     waiters: Vec<waits::Waiter>,
 }
@@ -81,6 +84,8 @@ impl Default for Durable {
             unit: append::Gathered::default(),
             unit_db: 0,
             unit_swaps: false,
+            reload_is_wanted: false,
+            reload_failed: false,
             last_ms: 0,
             last_effects: 0,
             is_whole: false,

@@ -91,6 +91,11 @@ impl Scripting {
         [bytes(&self.evaluator), bytes(&self.libraries.machine)]
     }
 
+    /// Takes another store's libraries for one's own.
+    pub(crate) fn swap_libraries(&mut self, other: &mut Scripting) {
+        core::mem::swap(&mut self.libraries, &mut other.libraries);
+    }
+
     /// Libraries, and functions in them.
     pub(crate) fn library_counts(&self) -> (usize, usize) {
         self.libraries.counts()

@@ -26,6 +26,7 @@ use kayvee_keyspace::{Db, HashKey};
 use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
 
 /// What the platform provides for a store.
+#[derive(Clone)]
 pub struct Environment {
     /// How the store runs, for `INFO server`: `linux`, `kvm`, `tcg` …
     pub target: &'static str,

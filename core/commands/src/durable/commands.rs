@@ -70,6 +70,23 @@ impl Context<'_> {
     }
 }
 
+impl Context<'_> {
+    /// `DEBUG LOADAOF`: the client waits until all data has been taken back from the log.
+    pub(crate) fn load_from_log(&mut self, request: Request<'_>) -> Outcome {
+        if !self.store.has_log() || !self.store.options.appendonly {
+            return Err(Error::text("ERR there is no log to load: it needs --disk and appendonly yes"));
+        }
+        if !self.may_block() {
+            return Err(Error::text("ERR DEBUG LOADAOF cannot run in a transaction or script"));
+        }
+        let patience = Patience { kind: None, timeout_ns: None, on_timeout: OnTimeout::NullArray };
+        self.block(request.from(0), core::iter::empty(), patience)?;
+        self.wait_for_log(Until::Reloaded)?;
+        self.store.durable.reload_is_wanted = true;
+        Ok(())
+    }
+}
+
 pub(crate) fn waitaof(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let local = args::integer(&request[1])?;
     if !(0..=1).contains(&local) {

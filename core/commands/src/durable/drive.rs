@@ -97,6 +97,12 @@ impl Store {
         if durable.finishing.is_some() {
             self.note_compacted();
         }
+        if self.durable.reload_is_wanted && self.durable.compaction().is_none() {
+            self.durable.reload_is_wanted = false;
+            let reloaded = self.reload_from_log(device);
+            self.durable.reload_failed = reloaded.is_err();
+            reloaded.unwrap_or_else(|error| log::error!("{error}"));
+        }
         self.end_log_waits();
     }
 

@@ -302,6 +302,27 @@ impl Store {
         read.map(drop).map_err(LogError::Open)
     }
 
+    /// Takes all data back from the log, as a start does, in place of what is there.
+    pub(super) fn reload_from_log(&mut self, device: &mut dyn BlockDevice) -> Result<(), LogError> {
+        if let Some(log) = self.durable.log.take() {
+            let closed = log.close(device, self.environment.clock.monotonic_ns());
+            closed.map_err(|error| LogError::Write(alloc::format!("{error}")))?;
+        }
+        // Replaying happens to nobody: no client sees a key change that has not.
+        let mut loaded = Store::new(self.options.clone(), self.environment.clone(), self.now);
+        loaded.open_log(device)?;
+        for db in 0..self.dbs.len() {
+            self.db_changed(db, None);
+            self.take_down(db);
+        }
+        self.dbs = loaded.dbs;
+        self.scripting.swap_libraries(&mut loaded.scripting);
+        self.effects.are_logged = loaded.effects.are_logged;
+        let (waiters, status) = (core::mem::take(&mut self.durable.waiters), self.durable.status);
+        self.durable = Durable { waiters, status, ..loaded.durable };
+        Ok(())
+    }
+
     fn is_empty(&self) -> bool {
         self.dbs.iter().all(kayvee_keyspace::Db::is_empty) && self.scripting.library_counts().0 == 0
     }

@@ -8,6 +8,8 @@ use kayvee_log::Sequence;
 pub(crate) enum Until {
     /// The end of a compaction that began after this many had.
     Saved(u64),
+    /// That all data has been taken back from the log.
+    Reloaded,
     /// That this record is on stable storage.
     Stable(Sequence),
 }
@@ -52,6 +54,11 @@ impl Store {
                     context.reply.integer(1);
                     context.reply.integer(0);
                 }),
+                Until::Reloaded if self.durable.reload_is_wanted => None,
+                Until::Reloaded if self.durable.reload_failed => {
+                    Some(|context| context.reply.error(b"ERR Error trying to load the log, check server logs."))
+                }
+                Until::Reloaded => Some(|context| context.reply.ok()),
                 Until::Saved(before) if ended <= before || self.durable.is_compacting() => None,
                 Until::Saved(_) if self.durable.status.last_succeeded => Some(|context| context.reply.ok()),
                 Until::Saved(_) => Some(|context| context.reply.error(b"ERR")),

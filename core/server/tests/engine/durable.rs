@@ -164,3 +164,26 @@ fn a_disk_that_fails_refuses_writes_and_lies_to_nobody() {
     let digest = one.digest();
     assert_eq!(one.reopened(ALWAYS).digest(), digest);
 }
+
+/// `DEBUG LOADAOF` puts what the log says in the place of what is there: the same, for clients that go on as before.
+#[test]
+fn all_data_comes_back_from_the_log_while_clients_are_there() {
+    let mut durable = Durable::new(ALWAYS, Disk::new(64 << 20));
+    durable.ask("SET k v PX 100000");
+    durable.ask("RPUSH l a b c");
+    durable.ask("XADD s 1-1 f v");
+    durable.ask("LPOP l");
+    durable.ask("FUNCTION LOAD \"#!lua name=lib\\nredis.register_function('f', function() return 7 end)\"");
+    let digest = durable.ask("DEBUG DIGEST");
+    durable.ask("WATCH k");
+    assert_eq!(durable.ask("DEBUG LOADAOF"), "+OK");
+    assert_eq!(durable.ask("DEBUG DIGEST"), digest);
+    assert_eq!(durable.ask("FCALL f 0"), ":7");
+    assert_eq!(durable.ask("LRANGE l 0 -1"), "*2 $1 b $1 c");
+    durable.ask("SET later 1");
+    let digest = durable.ask("DEBUG DIGEST");
+    assert_eq!(durable.reopened(ALWAYS).ask("DEBUG DIGEST"), digest, "and the log goes on");
+    let mut without = Bench::new(&["--enable-debug-command", "yes"]);
+    let client = without.connect();
+    assert!(without.ask(client, "DEBUG LOADAOF\r\n").starts_with("-ERR there is no log"));
+}
