@@ -284,16 +284,18 @@ impl Log {
         if self.space.batch_bytes() == 0 && !self.space.enter_next() {
             return Err(RecordError::Full);
         }
-        let capacity = self.space.batch_bytes().min(BUFFER_BYTES as u32);
+        // A batch lies in one segment.
+        let buffer_bytes = self.superblock.segment_bytes.min(BUFFER_BYTES as u32);
+        let capacity = self.space.batch_bytes().min(buffer_bytes);
         if capacity == 0 {
             return Err(RecordError::Full);
         }
         self.batches.try_reserve(1).map_err(|_| RecordError::OutOfMemory)?;
         let mut buffer = match self.spare.pop() {
             Some(buffer) => buffer,
-            None => BlockBuffer::zeroed(BUFFER_BYTES).map_err(|_| RecordError::OutOfMemory)?,
+            None => BlockBuffer::zeroed(buffer_bytes as usize).map_err(|_| RecordError::OutOfMemory)?,
         };
-        buffer.set_len(BUFFER_BYTES);
+        buffer.set_len(buffer_bytes as usize);
         let segment = self.space.last();
         self.open = OpenBatch {
             buffer,

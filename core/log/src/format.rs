@@ -341,3 +341,82 @@ impl RecordHeader {
         whole[..4].copy_from_slice(&checksum.to_le_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn superblocks_come_back_as_they_were_and_no_bit_of_them_may_change() {
+        let superblock = Superblock {
+            generation: 7,
+            id: *b"sixteen letters.",
+            segment_bytes: 1 << 20,
+            segment_count: 1000,
+            epoch: 3,
+            first_place: 999,
+            first_segment: 12,
+            first_batch: 345,
+            first_sequence: 6789,
+            stable_batch: 400,
+        };
+        let mut block = [1; BLOCK_BYTES];
+        superblock.emit(&mut block);
+        assert_eq!(Superblock::parse(&block), Ok(superblock));
+        for bit in 0..8 * SUPERBLOCK_BYTES {
+            block[bit / 8] ^= 1 << (bit % 8);
+            let wanted = if bit < 64 { NoSuperblock::Foreign } else { NoSuperblock::Damaged };
+            assert_eq!(Superblock::parse(&block), Err(wanted), "bit {bit}");
+            block[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn batch_headers_belong_to_one_log() {
+        let keys = Keys::new(b"sixteen letters.");
+        for next_place in [None, Some(0), Some(77)] {
+            let (number, segment, epoch, first_sequence, stable_batch) = (1, 2, 3, 4, 5);
+            let header = BatchHeader { len: 70, next_place, number, segment, epoch, first_sequence, stable_batch };
+            let mut bytes = [9; BATCH_HEADER_BYTES];
+            header.emit(&mut bytes, &keys);
+            assert_eq!(BatchHeader::parse(&bytes, &keys), Some(header));
+            assert_eq!(BatchHeader::parse(&bytes, &Keys::new(b"another sixteen.")), None);
+            for bit in 0..8 * BATCH_HEADER_BYTES {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(BatchHeader::parse(&bytes, &keys), None, "bit {bit}");
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+    }
+
+    #[test]
+    fn records_belong_to_one_epoch_and_are_whole() {
+        let keys = Keys::new(b"sixteen letters.");
+        for (is_continuation, is_continued) in [(false, false), (false, true), (true, false), (true, true)] {
+            let part = Part { is_continuation, is_continued };
+            let header = RecordHeader { len: 5, kind: Kind::new(63), part, sequence: 1 << 40 };
+            let mut bytes = *b"................12345";
+            header.emit(&mut bytes, keys.record(1));
+            assert_eq!(&bytes[RECORD_HEADER_BYTES..], b"12345");
+            assert_eq!(RecordHeader::parse(&bytes, keys.record(1)), Some(header));
+            assert_eq!(RecordHeader::parse(&bytes, keys.record(2)), None);
+            for len in 0..bytes.len() {
+                assert_eq!(RecordHeader::parse(&bytes[..len], keys.record(1)), None, "{len} bytes");
+            }
+            for bit in 0..8 * bytes.len() {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(RecordHeader::parse(&bytes, keys.record(1)), None, "bit {bit}");
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+    }
+
+    #[test]
+    fn segments_suit_the_disk() {
+        assert_eq!(segment_bytes_for(1 << 20), MIN_SEGMENT_BYTES);
+        assert_eq!(segment_bytes_for(1 << 30), 1 << 20);
+        assert_eq!(segment_bytes_for(1 << 40), MAX_SEGMENT_BYTES);
+        assert_eq!(segments_of(SEGMENTS_AT - 1, MIN_SEGMENT_BYTES), 0);
+        assert_eq!(segments_of(SEGMENTS_AT + 8 * (64 << 10) + 4096, MIN_SEGMENT_BYTES), 8);
+    }
+}

@@ -8,6 +8,10 @@ pub struct MemoryDisk {
     /// All of it.
     pub bytes: Vec<u8>,
     finished: VecDeque<Finished>,
+    /// Whether it keeps what has ended to itself for now.
+    pub is_held: bool,
+    /// What it was told to do, reads apart.
+    pub started: Vec<Operation>,
 }
 
 impl MemoryDisk {
@@ -18,7 +22,7 @@ impl MemoryDisk {
 
     /// A disk that holds `bytes`.
     pub fn with(bytes: Vec<u8>) -> MemoryDisk {
-        MemoryDisk { bytes, finished: VecDeque::new() }
+        MemoryDisk { bytes, finished: VecDeque::new(), is_held: false, started: Vec::new() }
     }
 }
 
@@ -28,6 +32,9 @@ impl BlockDevice for MemoryDisk {
     }
 
     fn start(&mut self, mut transfer: Transfer) -> Result<(), Transfer> {
+        if transfer.operation != Operation::Read {
+            self.started.push(transfer.operation);
+        }
         let at = transfer.at_bytes as usize;
         let place = self.bytes.get_mut(at..at + transfer.buffer.len());
         let result = match (transfer.operation, place) {
@@ -47,10 +54,10 @@ impl BlockDevice for MemoryDisk {
     }
 
     fn finished(&mut self) -> Option<Finished> {
-        self.finished.pop_front()
+        if self.is_held { None } else { self.finished.pop_front() }
     }
 
     fn wait(&mut self) {
-        assert!(!self.finished.is_empty(), "waiting for nothing");
+        assert!(!self.finished.is_empty() && !self.is_held, "waiting for nothing");
     }
 }
