@@ -161,6 +161,7 @@ impl Model {
     /// From one opening to the next.
     fn live(&mut self, mut log: Log, life: usize) -> Result<Log, String> {
         log.set_live_bytes(self.plan.live_bytes);
+        log.set_buffers_bytes(self.random.below(8 << 20));
         for _ in 0..self.plan.steps {
             self.step(&mut log)?;
             if self.random.one_in(2) {

@@ -17,9 +17,12 @@ pub type Sequence = u64;
 
 /// Bytes of a buffer, and so of a batch at the most.
 pub(crate) const BUFFER_BYTES: usize = 128 << 10;
-/// So many batches may be on their way to stable storage before the log asks for patience
-/// ([`Log::is_congested`]) and, when its device fails, takes no more.
-pub(crate) const MAX_UNSTABLE_BATCHES: usize = 32;
+/// Bytes of buffers that a log has unless it is told otherwise.
+const DEFAULT_BUFFERS_BYTES: usize = 4 << 20;
+/// With fewer there would be none to fill while the device works.
+const MIN_BUFFERS: usize = 4;
+/// Buffers at a log's beginning.
+pub(crate) const DEFAULT_BUFFERS: usize = DEFAULT_BUFFERS_BYTES / BUFFER_BYTES;
 
 const _: () = assert!(BUFFER_BYTES <= crate::format::MAX_BATCH_BYTES);
 
@@ -41,6 +44,9 @@ pub struct Log {
     /// What is complete and not yet stable, in order.
     pub(crate) batches: VecDeque<Batch>,
     pub(crate) spare: Vec<BlockBuffer>,
+    /// So many batches may be on their way to stable storage before the log asks for patience
+    /// ([`is_congested`](Self::is_congested)) and, when its device fails, takes no more.
+    pub(crate) max_batches: usize,
     pub(crate) appended: Sequence,
     pub(crate) durable: Sequence,
     /// Every batch through this one is stable.
@@ -263,6 +269,13 @@ impl Log {
         }
     }
 
+    /// Bounds the memory for buffers, which is 4 MiB otherwise: what a device may lag behind before
+    /// [`is_congested`](Self::is_congested). Only a record that is longer takes more, while it is on its way.
+    pub fn set_buffers_bytes(&mut self, bytes: usize) {
+        self.max_batches = (bytes / BUFFER_BYTES).max(MIN_BUFFERS);
+        self.spare.truncate(self.max_batches);
+    }
+
     /// Completes the open batch and opens the one after it.
     #[cold]
     fn next_batch(&mut self, kind: Kind) -> Result<(), RecordError> {
@@ -278,7 +291,7 @@ impl Log {
 
     /// Opens a batch.
     pub(crate) fn open_batch(&mut self) -> Result<(), RecordError> {
-        if self.drive.failure.is_some() && self.batches.len() >= MAX_UNSTABLE_BATCHES {
+        if self.drive.failure.is_some() && self.batches.len() >= self.max_batches {
             return Err(RecordError::Failing);
         }
         if self.space.batch_bytes() == 0 && !self.space.enter_next() {
@@ -360,7 +373,7 @@ impl Log {
 
     /// Keeps a buffer for later, unless there are enough.
     pub(crate) fn recycle(&mut self, buffer: BlockBuffer) {
-        if !buffer.is_empty() && self.spare.len() < MAX_UNSTABLE_BATCHES && self.spare.try_reserve(1).is_ok() {
+        if !buffer.is_empty() && self.spare.len() < self.max_batches && self.spare.try_reserve(1).is_ok() {
             self.spare.push(buffer);
         }
     }

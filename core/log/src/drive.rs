@@ -1,7 +1,7 @@
 //! What the device has to do, and what it has done.
 
 use crate::{
-    append::{Batch, BatchState, Log, MAX_UNSTABLE_BATCHES},
+    append::{Batch, BatchState, Log},
     compaction::CompactionStage,
     error::{LogError, Work},
     format::{BATCH_HEADER_BYTES, SUPERBLOCKS_AT, Superblock, padded},
@@ -33,9 +33,11 @@ impl FlushPolicy {
 const GATHER_NS: u64 = 100_000_000;
 /// A device that failed is tried again after so long.
 const RETRY_NS: u64 = 1_000_000_000;
-/// With so many batches that are not stable a flush is due, whatever the policy: their buffers are kept until then, since
-/// what a failed flush has lost must be written again.
-const FLUSH_AT_BATCHES: usize = MAX_UNSTABLE_BATCHES / 2;
+/// When this part of the buffers holds what is not stable a flush is due, whatever the policy: they are kept until then,
+/// since what a failed flush has lost must be written again.
+const FLUSH_AT_PART: usize = 2;
+/// So many batches are flushed though others are still being written.
+const FLUSH_GROUP: usize = 4;
 
 /// Tokens of transfers that are no batch; batches have their number.
 const FLUSH_TOKEN: u64 = u64::MAX;
@@ -141,7 +143,7 @@ impl Log {
 
     /// Whether so much is on its way to stable storage that whoever makes records should wait.
     pub fn is_congested(&self) -> bool {
-        self.batches.len() >= MAX_UNSTABLE_BATCHES
+        self.batches.len() >= self.max_batches
     }
 
     /// What the device was made to do.
@@ -235,13 +237,13 @@ impl Log {
         }
         let Some(last) = self.written_through() else { return false };
         let number = last.header.number;
-        if self.batches.len() >= FLUSH_AT_BATCHES {
+        if self.batches.len() >= self.max_batches / FLUSH_AT_PART {
             return true;
         }
         if policy == FlushPolicy::Always || self.is_flush_wanted() {
             let mut written = self.batches.iter().take_while(|batch| batch.header.number <= number);
             // One flush for all that is being written, unless there is no end to it.
-            let is_last = !self.is_writing() || written.clone().count() >= FLUSH_AT_BATCHES / 4;
+            let is_last = !self.is_writing() || written.clone().count() >= FLUSH_GROUP;
             return is_last && (self.is_flush_wanted() || written.any(|batch| batch.is_urgent));
         }
         now_ns >= self.drive.last_flush_ns.saturating_add(policy.interval_ns())

@@ -1,7 +1,7 @@
 //! Making a log, and opening and closing one: the only times when it waits for the device.
 
 use crate::{
-    append::{Log, OpenBatch},
+    append::{DEFAULT_BUFFERS, Log, OpenBatch},
     compaction::Compaction,
     drive::Drive,
     error::{FormatError, LogError, OpenError},
@@ -115,6 +115,7 @@ impl Log {
             record: None,
             batches: VecDeque::new(),
             spare: Vec::new(),
+            max_batches: DEFAULT_BUFFERS,
             appended,
             durable: appended,
             stable_batch: next_number - 1,

@@ -99,7 +99,14 @@ fn state_alone_waits_for_a_full_batch_or_for_company() {
 
 #[test]
 fn buffers_are_bounded_and_patience_is_asked_for() {
+    for (bytes, records) in [(4 << 20, 21), (8 << 20, 42), (0, 3)] {
+        fill_buffers(bytes, records);
+    }
+}
+
+fn fill_buffers(bytes: usize, records: usize) {
     let (mut disk, mut log) = fresh();
+    log.set_buffers_bytes(bytes);
     disk.is_held = true;
     let mut turns = 0;
     while !log.is_congested() {
@@ -107,8 +114,8 @@ fn buffers_are_bounded_and_patience_is_asked_for() {
         log.drive(&mut disk, FlushPolicy::No, 0);
         turns += 1;
     }
-    // 32 batches, each as long as a segment of this disk.
-    assert_eq!(turns, 21, "so many records of 100 kB fill the buffers");
+    // A batch is as long as a segment of this disk, which is half a buffer.
+    assert_eq!(turns, records, "so many records of 100 kB fill the buffers");
     disk.is_held = false;
     for _ in 0..4 {
         log.drive(&mut disk, FlushPolicy::No, 0);
