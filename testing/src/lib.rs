@@ -16,4 +16,5 @@ pub mod in_process;
 pub mod log_model;
 pub mod network;
 pub mod random;
+pub mod store_model;
 pub mod stress;

@@ -69,6 +69,7 @@ fn reload_db(context: &mut Context<'_>) -> Outcome {
     let db = context.db_index();
     for key in keys(context)? {
         let Some(found) = context.find(&key) else { continue };
+        context.store.write_down_key(db, found);
         let mut writer = Writer::new(Compression::On);
         write_value(context.store, db, found, &mut writer, Dialect::Redis72)?;
         let value = writer.into_bytes().map_err(|_| Error::OUT_OF_MEMORY)?;

@@ -410,6 +410,22 @@ fn reply(context: &mut Context<'_>, items: &Items, range: Range<usize>, sorting:
     Ok(())
 }
 
+/// Tells that a list has become what it is now.
+fn tell_stored(context: &mut Context<'_>, target: &[u8]) {
+    /// Elements that are named in one command.
+    const BATCH: usize = 1024;
+    if !context.effects_are_wanted() {
+        return;
+    }
+    let Some(found) = context.find(target) else { return };
+    let elements: Vec<Vec<u8>> = context.db().list(found).iter().map(<[u8]>::to_vec).collect();
+    context.effect(&[b"DEL", target]);
+    for batch in elements.chunks(BATCH) {
+        let words: Vec<&[u8]> = [&b"RPUSH"[..], target].into_iter().chain(batch.iter().map(Vec::as_slice)).collect();
+        context.effect(&words);
+    }
+}
+
 fn store(
     context: &mut Context<'_>,
     target: &[u8],
@@ -442,6 +458,11 @@ fn store(
     }
     if len > 0 {
         context.db().put(target, list, Expiry::Never, now_ms)?;
+        // Whoever runs it again may not have what patterns name.
+        let uses_patterns = !sorting.get.is_empty() || sorting.by.is_some_and(|pattern| pattern.contains(&b'*'));
+        if uses_patterns {
+            tell_stored(context, target);
+        }
         context.changed(EventClass::LIST, "sortstore", target);
     } else if let Some(found) = context.find(target) {
         context.remove(target, found);

@@ -50,6 +50,17 @@ pub struct Environment {
     pub seed: [u8; 32],
 }
 
+impl Environment {
+    fn seed_word(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.seed[at..at + 8].try_into().expect("eight bytes"))
+    }
+
+    /// For the name of a new log, which must tell nothing of what else is drawn.
+    pub(crate) fn log_id_rng(&self) -> fastrand::Rng {
+        fastrand::Rng::with_seed(self.seed_word(24))
+    }
+}
+
 /// What surrounds the store where there is an operating system: files, and sockets that can be opened anew.
 pub trait Host {
     /// Puts new options into force as far as the platform has to, such as another port. It may complete them.
@@ -280,9 +291,8 @@ pub struct Calls {
 impl Store {
     /// An empty store.
     pub fn new(options: Options, environment: Environment, now: Now) -> Store {
-        let word = |at: usize| u64::from_le_bytes(environment.seed[at..at + 8].try_into().expect("eight bytes"));
-        let hash_key = HashKey(word(0), word(8));
-        let mut rng = fastrand::Rng::with_seed(word(16));
+        let hash_key = HashKey(environment.seed_word(0), environment.seed_word(8));
+        let mut rng = fastrand::Rng::with_seed(environment.seed_word(16));
         let run_id = new_run_id(&mut rng);
         let dbs = (0..options.databases).map(|_| Db::new(hash_key)).collect();
         let mut commands = ByName::default();

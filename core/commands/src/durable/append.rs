@@ -196,6 +196,17 @@ impl Store {
         Ok(())
     }
 
+    /// Writes a key down that is about to be used, unless the walk has been at it.
+    pub(crate) fn write_down_key(&mut self, db: usize, found: Found) {
+        if self.durable.walks()
+            && !self.dbs[db].is_marked(found)
+            && let Err(error) = self.write_down(db, found)
+        {
+            // What is changed now would be missing from what the compaction writes.
+            self.abandon_compaction(error);
+        }
+    }
+
     /// Puts a value that is no string into the form in which it is written down.
     fn prepare_value(&mut self, db: usize, found: Found) -> Result<(), RecordError> {
         if self.dbs[db].kind(found) == ValueKind::String {
@@ -255,14 +266,8 @@ impl Context<'_> {
         let Some(keys) = command.keys_in(request) else { return };
         let db = self.db_index();
         for (at, _) in keys {
-            let Some(found) = self.store.dbs[db].find_any(&request[at]) else { continue };
-            if self.store.dbs[db].is_marked(found) {
-                continue;
-            }
-            if let Err(error) = self.store.write_down(db, found) {
-                // What is changed now would be missing from what the compaction writes.
-                self.store.abandon_compaction(error);
-                return;
+            if let Some(found) = self.store.dbs[db].find_any(&request[at]) {
+                self.store.write_down_key(db, found);
             }
         }
     }

@@ -7,6 +7,8 @@ use kayvee_log::{CompactionStage, Kind, RecordError};
 
 /// How long a turn may walk, in nanoseconds.
 const SLICE_NS: u64 = 100_000;
+/// How many places of the index a turn looks at, at the most.
+const SLICE_PLACES: usize = 256;
 /// Below this share of the disk that is left, the log is compacted if that would gain enough, in percent.
 const SHORT_PERCENT: u64 = 12;
 /// A compaction for want of room is worth it if the log is this much longer than what would be written, in percent.
@@ -189,7 +191,7 @@ impl Store {
     fn walk_on(&mut self) -> Result<(), RecordError> {
         let clock = self.environment.clock;
         let until_ns = clock.monotonic_ns() + SLICE_NS;
-        loop {
+        for _ in 0..SLICE_PLACES {
             if self.durable.log.as_ref().is_none_or(|log| log.is_congested()) {
                 return Ok(());
             }
@@ -208,9 +210,10 @@ impl Store {
             self.durable.keys = keys;
             self.dbs[db].continue_walk_at(next?);
             if clock.monotonic_ns() >= until_ns {
-                return Ok(());
+                break;
             }
         }
+        Ok(())
     }
 
     fn end_walk(&mut self) {

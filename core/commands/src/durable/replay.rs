@@ -266,7 +266,7 @@ impl Store {
             }
             Err(OpenError::Blank) => {
                 let mut id = [0; 16];
-                self.rng.fill(&mut id);
+                self.environment.log_id_rng().fill(&mut id);
                 let log = Log::format(device, id).map_err(LogError::Format)?;
                 log::info!("the disk was blank: made a log of {} MB", log.size_bytes() / 1_000_000);
                 (log, was_empty)

@@ -187,3 +187,70 @@ fn all_data_comes_back_from_the_log_while_clients_are_there() {
     let client = without.connect();
     assert!(without.ask(client, "DEBUG LOADAOF\r\n").starts_with("-ERR there is no log"));
 }
+
+/// Without the log from its beginning on, what is appended means nothing: it has to begin anew before that counts.
+#[test]
+fn the_log_is_switched_on_and_off() {
+    const NEVER: &[&str] = &["--appendfsync", "always", "--enable-debug-command", "yes"];
+    let mut one = Durable::new(NEVER, Disk::new(8 << 20));
+    one.expect(&[
+        ("SET a 1", "+OK"),
+        ("WAITAOF 1 0 0", "-ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."),
+    ]);
+    assert_eq!(one.reopened(NEVER).ask("DBSIZE"), ":0", "nobody has asked for it to be kept");
+    one.expect(&[("SAVE", "+OK"), ("SET b 2", "+OK")]);
+    assert_eq!(one.reopened(NEVER).ask("DBSIZE"), ":1", "what was saved");
+    one.expect(&[("CONFIG SET appendonly yes", "+OK"), ("SET c 3", "+OK")]);
+    // The disk works, so a few turns are enough for the new beginning.
+    (0..50).for_each(|_| one.turn());
+    one.expect(&[("INCR c", ":4"), ("WAITAOF 1 0 0", "*2 :1 :0")]);
+    let digest = one.digest();
+    assert_eq!(one.reopened(ALWAYS).digest(), digest);
+    // A beginning that never comes to its end, with changes before it that are in no log.
+    one.expect(&[("CONFIG SET appendonly no", "+OK"), ("DEL a", ":1"), ("DEBUG POPULATE 5000", "+OK")]);
+    one.disk.budget = 0;
+    one.send(one.client, "CONFIG SET appendonly yes");
+    for _ in 0..5 {
+        one.turn();
+    }
+    one.send(one.client, "INCR c");
+    one.turn();
+    assert_eq!(one.reopened(ALWAYS).digest(), digest, "the old log up to where it was switched off");
+    let mut bench = Bench::new(&[]);
+    let client = bench.connect();
+    let refused = bench.ask(client, "CONFIG SET appendonly yes\r\n");
+    assert!(refused.contains("start Kayvee with --disk"), "{refused}");
+}
+
+/// When nothing more fits, writes are refused, reads go on, and what was acknowledged is there. Compaction makes room by
+/// itself where there is something to gain.
+#[test]
+fn a_full_disk_refuses_writes_until_there_is_room() {
+    let mut one = Durable::new(ALWAYS, Disk::new(2 << 20));
+    let value = "x".repeat(1000);
+    // The same keys again and again: the log is compacted by itself and never full.
+    for round in 0..5000 {
+        assert_eq!(one.ask(&format!("SET key:{} {value}", round % 100)), "+OK", "round {round}");
+        one.bench.advance_ms(10);
+    }
+    let mut keys = 100;
+    let refused = loop {
+        let reply = one.ask(&format!("SET key:{keys} {value}"));
+        if reply != "+OK" {
+            break reply;
+        }
+        keys += 1;
+        one.bench.advance_ms(10);
+        assert!(keys < 10_000, "the disk is never full");
+    };
+    assert_eq!(refused, "-MISCONF Errors writing to the AOF file: No space left on device");
+    assert_eq!((one.ask("GET key:7"), one.ask("DBSIZE")), (format!("$1000 {value}"), format!(":{keys}")));
+    let digest = one.digest();
+    let mut two = one.reopened(ALWAYS);
+    assert_eq!(two.digest(), digest);
+    // A larger disk is used wholly.
+    one.disk.bytes.resize(4 << 20, 0);
+    let mut three = one.reopened(ALWAYS);
+    assert_eq!(three.digest(), digest);
+    assert_eq!(three.ask(&format!("SET key:{keys} {value}")), "+OK");
+}

@@ -1,0 +1,17 @@
+//! The store on a disk that keeps no promise but those it has made.
+
+use kayvee_testing::store_model::{self, Tally};
+
+/// Seeds of a run in CI.
+const SEEDS: u64 = 30;
+
+#[test]
+fn what_was_acknowledged_comes_back() {
+    let seeds = std::env::var("KAYVEE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS);
+    let first = std::env::var("KAYVEE_FIRST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let mut total = Tally::default();
+    for seed in first..first + seeds {
+        total += store_model::run(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+    println!("{total:?}");
+}
