@@ -9,7 +9,7 @@ use crate::{
     random::Random,
 };
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fs, io,
     io::{BufRead, BufReader},
     net::TcpListener,
@@ -214,18 +214,15 @@ impl Memory {
     }
 
     fn difference(&self, acknowledged: &Keys, found: &Keys) -> String {
-        let shown = |value: Option<&Value>| {
-            let text: String = format!("{value:?}").chars().take(120).collect();
-            text
-        };
-        let keys = acknowledged.keys().chain(found.keys());
-        let wrong = keys.filter(|key| acknowledged.get(*key) != found.get(*key)).map(|key| {
-            let name = String::from_utf8_lossy(key);
-            format!("  {name}: acknowledged {}, found {}", shown(acknowledged.get(key)), shown(found.get(key)))
+        const SHOWN_KEYS: usize = 5;
+        let keys: BTreeSet<_> = acknowledged.keys().chain(found.keys()).collect();
+        let wrong = keys.into_iter().filter(|key| acknowledged.get(*key) != found.get(*key)).map(|key| {
+            let (acknowledged, found) = (shown(acknowledged.get(key)), shown(found.get(key)));
+            format!("\n  {}: acknowledged {acknowledged}, found {found}", String::from_utf8_lossy(key))
         });
         let counts = format!("{} units answered of {}", self.answered, self.units.len());
-        let wrong: Vec<String> = wrong.collect();
-        format!("client {}: no number of units leaves what is there ({counts})\n{}", self.number, wrong.join("\n"))
+        let wrong: String = wrong.take(SHOWN_KEYS).collect();
+        format!("client {}: no number of units leaves what is there ({counts}){wrong}", self.number)
     }
 
     /// All keys of this client in the store.
@@ -250,6 +247,22 @@ impl Memory {
             }
         }
         Ok(keys)
+    }
+}
+
+/// A value in few words. Each text begins with the number of its unit.
+fn shown(value: Option<&Value>) -> String {
+    let number = |text: &Vec<u8>| {
+        let digits = text.iter().take_while(|byte| **byte != b'-').take(12);
+        format!("{}- ({} bytes)", digits.map(|byte| char::from(*byte)).collect::<String>(), text.len())
+    };
+    match value {
+        None => "nothing".into(),
+        Some(Value::Text(text)) => number(text),
+        Some(Value::List(list)) => {
+            format!("{} elements up to {}", list.len(), list.back().map(number).unwrap_or_default())
+        }
+        Some(Value::Hash(hash)) => hash.values().map(number).collect::<Vec<_>>().join(", "),
     }
 }
 
