@@ -316,6 +316,31 @@ fn tells_the_time_sleeps_when_idle_and_ends_cleanly() {
     }
 }
 
+/// The medium fails in the first block of the log's first segment, behind the superblocks.
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_disk_that_fails_is_told_to_writers_alone() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("failing.disk");
+    fs::write(&file, vec![0; 4 << 20]).unwrap();
+    let fault = r#"{"event": "none", "iotype": "write", "errno": 5, "sector": 256, "once": false}"#;
+    let image = format!(r#"{{"driver": "file", "filename": "{}"}}"#, file.display());
+    let node = format!(r#"{{"driver": "blkdebug", "node-name": "d0", "image": {image}, "inject-error": [{fault}]}}"#);
+    let disk = ["-blockdev", &node, "-device", "virtio-blk-device,drive=d0,werror=report,rerror=report"];
+    let port = free_port();
+    let forward = format!(",hostfwd=tcp:127.0.0.1:{port}-:6379");
+    let boot_line = format!("{STATIC} -- --appendonly yes --appendfsync always");
+    let mut guest = Guest::start_with_card(Accelerator::Tcg, Machine::Microvm, 64, &boot_line, &forward, &disk);
+    guest.wait_for("ready: ");
+    // Its write was carried out before the disk failed, and cannot become durable: it gets no answer.
+    assert_eq!(ask(port, "SET a 1\r\n", u64::MAX), "");
+    let refusal = "-MISCONF Errors writing to the AOF file: Input/output error\r\n";
+    assert_eq!(ask(port, "SET a 2\r\n", refusal.len() as u64), refusal);
+    assert_eq!(ask(port, "GET a\r\n", 7), "$1\r\n1\r\n");
+    assert_eq!(ask(port, "SHUTDOWN NOSAVE\r\n", u64::MAX), "");
+    assert_eq!(guest.end(), Some(0));
+    fs::remove_file(&file).unwrap();
+}
+
 /// SeaBIOS leaves the PC's timer ticking at 18 Hz. A tick between its end and the image's own setup waited for the first
 /// sleep, and one boot of fifteen crashed there.
 #[test]
