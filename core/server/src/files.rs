@@ -12,6 +12,12 @@ impl Engine {
         self.store.load_at_start()
     }
 
+    /// Loads what redis-server has left in the working folder, before there is a log: append-only files, or else the dump
+    /// file. Returns whether there was anything.
+    pub fn load_before_log(&mut self) -> Result<bool, String> {
+        self.store.load_before_log()
+    }
+
     /// Loads a dump file or an append-only file. `progress` is told of it with the file's name.
     pub fn load_file(
         &mut self,

@@ -3,12 +3,10 @@
 use crate::{
     args::{ExportArgs, ImportArgs, RedisVersion},
     embedded,
-    withheld::Withheld,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use kayvee_disk::FileDisk;
-use kayvee_log::OpenError;
+use kayvee_disk::{FileDisk, Withheld};
 use kayvee_server::{CutOff, Dialect, Engine, Error, Loaded, Progress};
 use std::{
     fs::{self, File},
@@ -124,7 +122,7 @@ pub fn import(args: &ImportArgs) -> Result<()> {
     let path = &args.disk.path;
     let is_new = !path.exists();
     let mut disk = FileDisk::open(&args.disk, Box::new(|| {}))?;
-    if !args.replace && !is_blank(&mut disk)? {
+    if !args.replace && !disk.is_blank() {
         bail!("disk {}: it holds data already; name another one, or add --replace to erase it", path.display());
     }
     let mut engine = embedded::engine()?;
@@ -132,7 +130,7 @@ pub fn import(args: &ImportArgs) -> Result<()> {
     // What the disk held is erased only when there is something to take its place.
     let result = source.load(&mut engine, &shown).and_then(|loaded| {
         shown.line("writing the disk");
-        fill(disk, &mut engine)?;
+        fill(&mut disk, &mut engine)?;
         Ok(loaded)
     });
     if result.is_err() && is_new {
@@ -144,20 +142,12 @@ pub fn import(args: &ImportArgs) -> Result<()> {
     Ok(())
 }
 
-fn is_blank(disk: &mut FileDisk) -> Result<bool> {
-    match kayvee_log::identify(disk) {
-        Err(OpenError::Blank) => Ok(true),
-        Ok(()) => Ok(false),
-        Err(error) => Err(anyhow!("{error}")),
-    }
-}
-
 /// Writes all data to a disk.
-fn fill(disk: FileDisk, engine: &mut Engine) -> Result<()> {
+fn fill(disk: &mut FileDisk, engine: &mut Engine) -> Result<()> {
     let mut disk = Withheld::new(disk)?;
     // What a store holds before it opens a log goes into that.
     engine.open_log(&mut disk).map_err(|error| anyhow!("{error}"))?;
-    disk.release()
+    Ok(disk.release()?)
 }
 
 fn tell(loaded: &Loaded, engine: &Engine) {

@@ -328,6 +328,26 @@ fn append_only_files_of_redis_are_taken_over() {
     }
 }
 
+/// A redis.conf with `appendonly yes` is all that somebody has who changes from redis-server.
+#[test]
+#[ignore = "starts redis-server and the release build"]
+fn append_only_files_are_taken_over_at_the_first_start() {
+    let folder = Folder::new("first");
+    let mut redis = Server::redis(&folder, &["--appendonly", "yes"]);
+    fill(&mut redis, 20);
+    let state = redis.state();
+    assert_eq!(redis.end("-TERM"), Some(0));
+    let mut here = Server::kayvee(&folder, &["--appendonly", "yes"]);
+    expect_same(&here.state(), &state, "at the first start");
+    here.expect(&["SET", "more", "1"], "+OK");
+    let state = here.state();
+    assert_eq!(here.end("-TERM"), Some(0));
+    // From now on the log counts.
+    fs::remove_dir_all(folder.path("appendonlydir")).unwrap();
+    let mut here = Server::kayvee(&folder, &["--appendonly", "yes"]);
+    expect_same(&here.state(), &state, "at the second start");
+}
+
 #[test]
 #[ignore = "starts the release build"]
 fn an_import_that_fails_leaves_what_was_there() {

@@ -1,6 +1,7 @@
 //! A file as a block device.
 
 use crate::worker::{self, Files, Fresh};
+use kayvee_log::OpenError;
 use kayvee_platform::{BlockDevice, BlockError, Finished, Geometry, Operation, Transfer};
 use std::{
     collections::VecDeque,
@@ -47,6 +48,11 @@ impl FileDisk {
             under_way: 0,
             worker: Some(worker),
         })
+    }
+
+    /// Whether the disk is blank: no log has been made on it yet.
+    pub fn is_blank(&mut self) -> bool {
+        matches!(kayvee_log::identify(self), Err(OpenError::Blank))
     }
 
     fn is_possible(&self, transfer: &Transfer) -> bool {

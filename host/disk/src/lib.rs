@@ -8,8 +8,10 @@
 mod file;
 mod open;
 mod spec;
+mod withheld;
 mod worker;
 
 pub use file::FileDisk;
 pub use open::{DiskError, Prepared, prepare};
 pub use spec::{Spec, USUAL_NAME};
+pub use withheld::Withheld;

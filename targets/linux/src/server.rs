@@ -8,7 +8,7 @@ use crate::{
     listeners::{self, Place},
     sockets::{Listening, Origin, Stream},
 };
-use kayvee_disk::{FileDisk, Spec};
+use kayvee_disk::{FileDisk, Spec, Withheld};
 use kayvee_platform::Clock;
 use kayvee_server::{ClientId, Engine, Fate, Peer};
 use mio::{Events, Interest, Poll, Token, Waker, net::UnixStream};
@@ -149,7 +149,15 @@ impl Server {
         });
         let mut disk = FileDisk::open(spec, wake).map_err(io::Error::other)?;
         let named = |error| io::Error::other(format!("disk {}: {error}", spec.path.display()));
-        self.engine.open_log(&mut disk).map_err(named)?;
+        // A redis.conf that has a log and names no disk for it is redis-server's, whose data are then taken over once.
+        let takes_over = self.engine.options().disk.is_empty() && disk.is_blank();
+        if takes_over && self.engine.load_before_log().map_err(io::Error::other)? {
+            let mut withheld = Withheld::new(&mut disk)?;
+            self.engine.open_log(&mut withheld).map_err(named)?;
+            withheld.release()?;
+        } else {
+            self.engine.open_log(&mut disk).map_err(named)?;
+        }
         self.disk = Some(disk);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Dump files to data.
 
-use super::input::Input;
-use crate::{Error, Store, dump};
+use super::{CutOff, input::Input};
+use crate::{Error, Store, dump, options::OptionSpec};
 use alloc::{format, string::String};
 use kayvee_keyspace::Expiry;
 use kayvee_rdb::{
@@ -149,6 +149,36 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Loads what redis-server has left in the working folder, before there is a log: append-only files, or else the dump
+    /// file. Returns whether there was anything.
+    pub fn load_before_log(&mut self) -> Result<bool, String> {
+        let host = self.environment.host;
+        let option = |name: &[u8]| {
+            let value = OptionSpec::find(name).map(|spec| spec.get(&self.options)).unwrap_or_default();
+            String::from_utf8_lossy(&value).into_owned()
+        };
+        let (dir, file) = (option(b"appenddirname"), option(b"appendfilename"));
+        let cut_off = if option(b"aof-load-truncated") == "yes" { CutOff::LeaveOut } else { CutOff::Refuse };
+        let manifest = format!("{file}.manifest");
+        let failed = |why: String| format!("Fatal error loading the append-only files: {why}. Exiting.");
+        let loaded = if host.open_file(&format!("{dir}/{manifest}")).map_err(failed)?.is_some() {
+            self.load_aof_dir(&dir, &manifest, cut_off, &mut |_, _| {}).map_err(failed)?
+        } else if host.open_file(&file).map_err(failed)?.is_some() {
+            self.load_aof(&file, cut_off, &mut |_, _| {}).map_err(failed)?
+        } else {
+            self.load_at_start()?;
+            return Ok(self.saves.loaded_keys > 0);
+        };
+        log::info!("DB loaded from append-only files: {} requests, {} keys of a dump", loaded.requests, loaded.keys);
+        if loaded.cut_bytes > 0 {
+            log::warn!(
+                "{} bytes at their end are no whole request or transaction; they were left out",
+                loaded.cut_bytes
+            );
+        }
+        Ok(true)
     }
 
     /// Loads the dump file of these options, if there is one. What comes back is for an operator who has to choose what to
