@@ -272,7 +272,7 @@ impl Server {
             connection.keep(bytes);
             progress = progress.max(self.resume(&mut connection, pages));
         }
-        self.settle(id, connection, progress);
+        self.settle(id, connection, progress, Told::Yes);
     }
 
     /// Answers what is kept of a connection's input.
@@ -289,7 +289,7 @@ impl Server {
     }
 
     /// Puts a connection back in its place after something has happened to it.
-    fn settle(&mut self, id: ConnectionId, mut connection: Box<Connection>, progress: Progress) {
+    fn settle(&mut self, id: ConnectionId, mut connection: Box<Connection>, progress: Progress, told: Told) {
         let was_streaming = connection.phase == Phase::Streaming;
         if connection.state == State::Dead {
             connection.output.clear();
@@ -299,7 +299,7 @@ impl Server {
         let is_streaming = connection.phase == Phase::Streaming;
         self.listeners = self.listeners + usize::from(is_streaming) - usize::from(was_streaming);
         let wants_target = !connection.output.is_empty() || connection.state != State::Open;
-        if (wants_target || progress == Progress::Resumed) && !connection.is_ready {
+        if told == Told::Yes && (wants_target || progress == Progress::Resumed) && !connection.is_ready {
             connection.is_ready = true;
             self.ready.push_back(id);
         }
@@ -348,7 +348,7 @@ impl Server {
             if let Some(mut connection) = late {
                 self.shared.stats.timeouts += 1;
                 connection.time_out(&mut self.shared);
-                self.settle(id, connection, Progress::Answered);
+                self.settle(id, connection, Progress::Answered, Told::Yes);
             }
             if let Some(connection) = &self.connections[slot] {
                 self.next_sweep_ns = self.next_sweep_ns.min(connection.deadline_ns);
@@ -392,7 +392,9 @@ impl Server {
             self.resume(&mut connection, pages);
             progress = Progress::Resumed;
         }
-        self.settle(id, connection, progress);
+        // The target has the connection in its hands, and goes on with what it finds there.
+        let told = if progress == Progress::Resumed { Told::Yes } else { Told::No };
+        self.settle(id, connection, progress, told);
     }
 
     /// What a target does with a connection.
@@ -425,7 +427,7 @@ impl Server {
                 connection.output.put(event);
             }
             let progress = if was_empty { Progress::Answered } else { Progress::None };
-            self.settle(ConnectionId(slot as u32), connection, progress);
+            self.settle(ConnectionId(slot as u32), connection, progress, Told::Yes);
         }
     }
 
@@ -433,6 +435,13 @@ impl Server {
     pub fn take_access_log(&mut self) -> Vec<u8> {
         core::mem::take(&mut self.shared.log)
     }
+}
+
+/// Whether a connection is to be named to the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Yes,
+    No,
 }
 
 /// What a client's bytes, or its taking ours, have brought about.

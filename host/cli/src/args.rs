@@ -106,6 +106,22 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE[:SIZE]", value_parser = disk)]
     pub disk: Option<String>,
 
+    /// Serve this web site: a directory, which is packed, or a site image
+    #[arg(long, value_name = "DIR|FILE")]
+    pub site: Option<PathBuf>,
+
+    /// TCP port of the web server, which only the Linux process has [default: 8080 with --site, --http-keys or --status]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub http_port: Option<u16>,
+
+    /// Serve the strings at keys with this prefix as pages
+    #[arg(long, value_name = "PREFIX")]
+    pub http_keys: Option<String>,
+
+    /// Show the store's state in a browser, at /_/status of the web server
+    #[arg(long)]
+    pub status: bool,
+
     /// Leave it running in the background
     #[arg(long)]
     pub detach: bool,
@@ -307,6 +323,10 @@ impl RunArgs {
         args.extend(self.port.map(|port| format!("--port={port}")));
         args.extend(self.memory.map(|mib| format!("--memory={mib}")));
         args.extend(self.disk.as_ref().map(|disk| format!("--disk={disk}")));
+        args.extend(self.site.as_ref().map(|site| format!("--site={}", site.display())));
+        args.extend(self.http_port.map(|port| format!("--http-port={port}")));
+        args.extend(self.http_keys.as_ref().map(|prefix| format!("--http-keys={prefix}")));
+        args.extend(self.status.then(|| "--status".to_string()));
         args.push("--".into());
         args.extend(self.redis_options.iter().cloned());
         args

@@ -78,7 +78,7 @@ struct Session {
 
 impl Session {
     fn run(&self, args: &RunArgs, store: Store, signals: Signals) -> Result<()> {
-        match self.choose(args)? {
+        match self.choose(args, store.options().http_port > 0)? {
             Some(accelerator) => self.run_guest(args, accelerator, &store, signals),
             None => self.run_process(&store.with_default_maxmemory(args.memory), signals),
         }
@@ -89,9 +89,17 @@ impl Session {
     }
 
     /// What to boot a guest with, or `None` for the Linux process.
-    fn choose(&self, args: &RunArgs) -> Result<Option<Accelerator>> {
+    fn choose(&self, args: &RunArgs, serves_web: bool) -> Result<Option<Accelerator>> {
         match args.target {
             Target::Linux => Ok(None),
+            Target::Auto if serves_web => {
+                self.note("running as a Linux process, because guests have no web server yet");
+                Ok(None)
+            }
+            Target::Tcg | Target::Kvm if serves_web => {
+                Err(UsageError("guests have no web server yet; leave --target out, or use --target linux".into())
+                    .into())
+            }
             Target::Tcg => Ok(Some(Accelerator::Tcg)),
             Target::Kvm => Ok(Some(Accelerator::Kvm)),
             Target::Auto => match Image::pack().and_then(|image| probe::kvm(&image)) {
@@ -105,11 +113,12 @@ impl Session {
     }
 
     fn run_process(&self, store: &Store, signals: Signals) -> Result<()> {
-        let addresses = store.listen_addresses()?;
+        let addresses = store.listen_addresses(store.options().port)?;
         // Only to know before the start that the port is free; the process listens by itself.
         let listeners = listen::listen(&addresses, store.options().tcp_backlog)?;
         let address = store::reachable(listeners[0].local_addr()?);
         drop(listeners);
+        let web = self.web_address(store)?;
         let mut command = Command::new(image::built("kayvee-linux")?);
         // As on a guest, what is to be kept has a disk of its own; redis-server's dump file is for `kayvee server`.
         command.args(["--save", ""]).args(store.words());
@@ -122,7 +131,7 @@ impl Session {
                 }
             }
         };
-        let announce = self.announcement(store, "linux", address, "a Linux process");
+        let announce = self.announcement(store, "linux", address, web, "a Linux process");
         let run =
             Run { command, inherited: Vec::new(), carry: None, ask: Ask::AtOnce, prove: Box::new(prove), announce };
         let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;
@@ -137,7 +146,7 @@ impl Session {
         let qemu = qemu::find()?;
         let disk = store.disk().map(|disk| kayvee_disk::prepare(&disk).map(|prepared| (disk, prepared))).transpose()?;
         let image = Image::pack()?;
-        let listeners = listen::listen(&store.listen_addresses()?, store.options().tcp_backlog)?;
+        let listeners = listen::listen(&store.listen_addresses(store.options().port)?, store.options().tcp_backlog)?;
         let front = store::reachable(listeners[0].local_addr()?);
         let network = Network::open(args.net)?;
         let place = network.place();
@@ -165,7 +174,7 @@ impl Session {
             guest.add_disk(&mut command, &disk.path, prepared);
         }
 
-        let announce = self.announcement(store, &accelerator.name().to_ascii_lowercase(), front, &what);
+        let announce = self.announcement(store, &accelerator.name().to_ascii_lowercase(), front, None, &what);
         let run = Run {
             command,
             inherited: vec![image.descriptor(), end.descriptor()],
@@ -181,12 +190,24 @@ impl Session {
         }
     }
 
+    /// Where the web server will answer, if there is to be one: its port is free.
+    fn web_address(&self, store: &Store) -> Result<Option<SocketAddr>> {
+        match store.options().http_port {
+            0 => Ok(None),
+            port => {
+                let listeners = listen::listen(&store.listen_addresses(port)?, store.options().tcp_backlog)?;
+                Ok(Some(listeners[0].local_addr()?))
+            }
+        }
+    }
+
     /// The words that say where the store answers, once it does.
     fn announcement(
         &self,
         store: &Store,
         target: &str,
         address: SocketAddr,
+        web: Option<SocketAddr>,
         place: &str,
     ) -> Box<dyn FnOnce() -> Result<()>> {
         let host = if address.ip().is_loopback() && address.is_ipv4() {
@@ -195,7 +216,13 @@ impl Session {
             format!(" -h {}", address.ip())
         };
         let password = if store.options().requirepass.is_empty() { "" } else { " --askpass" };
-        let words = format!("ready: {address} ({place})\n       redis-cli{host} -p {}{password}", address.port());
+        let mut words = format!("ready: {address} ({place})\n       redis-cli{host} -p {}{password}", address.port());
+        if let Some(web) = web.map(store::reachable) {
+            words.push_str(&format!("\n       http://{web}/"));
+            if store.options().status {
+                words.push_str(&format!(" and http://{web}/_/status"));
+            }
+        }
         let (claim, target) = (self.claim.clone(), target.to_string());
         Box::new(move || match claim {
             Some(claim) => claim.announce(&target, &address.to_string(), &words),

@@ -6,11 +6,14 @@ use kayvee_disk::Spec;
 use kayvee_server::{Options, boot::quote_word};
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// Where a store listens that was not told where.
 const LOOPBACK: [&str; 3] = ["--bind", "127.0.0.1", "-::1"];
+
+/// The web server's port, unless another one is asked for.
+const USUAL_HTTP_PORT: u16 = 8080;
 
 /// Checked options of one run.
 pub struct Store {
@@ -18,6 +21,8 @@ pub struct Store {
     options: Options,
     /// The disk as it was named.
     disk: Option<String>,
+    /// The web site.
+    site: Option<PathBuf>,
 }
 
 /// An address to listen on.
@@ -52,6 +57,10 @@ impl Store {
         if args.disk.is_some() && !names(&words, "--appendonly") {
             words.extend(["--appendonly".into(), "yes".into()]);
         }
+        if names(&words, "--site") {
+            return Err(UsageError("option '--site' belongs before '--'".into()).into());
+        }
+        words.extend(web_words(args, &words));
         let mut options = parse(&words)?;
         if let Some(port) = args.port {
             if !names(&words, "--port") {
@@ -65,7 +74,7 @@ impl Store {
         if options.port == 0 {
             return Err(UsageError("option '--port': a store that is run like this needs one".into()).into());
         }
-        Ok(Store { words, options, disk: args.disk.clone() })
+        Ok(Store { words, options, disk: args.disk.clone(), site: args.site.clone() })
     }
 
     /// These options with `maxmemory` set to `mib`, unless the user has set it already.
@@ -79,12 +88,11 @@ impl Store {
 
     /// The options as arguments of a process.
     pub fn words(&self) -> Vec<String> {
-        let disk = self.disk.iter().flat_map(|disk| {
-            // The process reads it from `dir` on, this command from where it was started.
-            let absolute = std::path::absolute(disk).map_or_else(|_| disk.into(), |path| path.display().to_string());
-            ["--disk".to_string(), absolute]
-        });
-        self.words.iter().cloned().chain(disk).collect()
+        // The process reads them from `dir` on, this command from where it was started.
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.into()).display().to_string();
+        let disk = self.disk.iter().flat_map(|disk| ["--disk".to_string(), absolute(Path::new(disk))]);
+        let site = self.site.iter().flat_map(|site| ["--site".to_string(), absolute(site)]);
+        self.words.iter().cloned().chain(disk).chain(site).collect()
     }
 
     /// The disk of a guest: the one that was named, or the one with the usual name where there is to be a log.
@@ -104,9 +112,8 @@ impl Store {
         &self.options
     }
 
-    /// The addresses of `bind` on this host.
-    pub fn listen_addresses(&self) -> Result<Vec<Listen>> {
-        let port = self.options.port;
+    /// The addresses of `bind` on this host, with this port.
+    pub fn listen_addresses(&self, port: u16) -> Result<Vec<Listen>> {
         let addresses = self.options.bind.iter().map(|word| {
             let (name, absent) = match word.strip_prefix('-') {
                 Some(name) => (name, Absent::Skip),
@@ -131,6 +138,23 @@ pub fn reachable(address: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, address.port())
+}
+
+/// The web server's options, which this command knows as arguments of its own.
+fn web_words(args: &RunArgs, words: &[String]) -> Vec<String> {
+    let mut web = Vec::new();
+    let is_wanted = args.site.is_some() || args.http_keys.is_some() || args.status;
+    let usual_port = (is_wanted && !names(words, "--http-port")).then_some(USUAL_HTTP_PORT);
+    if let Some(port) = args.http_port.or(usual_port) {
+        web.extend(["--http-port".into(), port.to_string()]);
+    }
+    if let Some(prefix) = &args.http_keys {
+        web.extend(["--http-keys".into(), prefix.clone()]);
+    }
+    if args.status {
+        web.extend(["--status".into(), "yes".into()]);
+    }
+    web
 }
 
 fn parse(words: &[String]) -> Result<Options, UsageError> {
@@ -196,7 +220,7 @@ mod tests {
 
     #[test]
     fn bind_names_the_addresses() {
-        let addresses = |bind: &str| store(&["--", "--bind", bind]).unwrap().listen_addresses();
+        let addresses = |bind: &str| store(&["--", "--bind", bind]).unwrap().listen_addresses(6379);
         let listen = addresses("* -::1").unwrap();
         assert_eq!(listen[0], Listen { address: "0.0.0.0:6379".parse().unwrap(), absent: Absent::Refuse });
         assert_eq!(listen[1], Listen { address: "[::1]:6379".parse().unwrap(), absent: Absent::Skip });

@@ -154,6 +154,17 @@ fn pipelined_requests_take_little_memory() {
 }
 
 #[test]
+fn a_client_that_takes_nothing_is_named_once() {
+    let mut server = server(Limits::new(10));
+    let id = server.connect("").expect("room");
+    server.receive(id, GET, &mut NoPages);
+    assert_eq!(server.next_ready(), Some(id));
+    server.sent(id, 0, &mut NoPages);
+    server.sent(id, 10, &mut NoPages);
+    assert_eq!(server.next_ready(), None, "it would be asked again and again");
+}
+
+#[test]
 fn a_reply_on_its_way_is_finished_from_its_own_site() {
     let mut server = server(Limits::new(10));
     let id = server.connect("").expect("room");
