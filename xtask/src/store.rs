@@ -51,7 +51,8 @@ impl Store {
     /// Starts one with options of the store besides those of `kayvee run`.
     pub fn start_with(arguments: &[&str], options: &[&str]) -> io::Result<Store> {
         let port = free_port()?.to_string();
-        let log = logs_dir()?.join(format!("store-{}-{port}.log", arguments.join("").trim_start_matches('-')));
+        let log = logs_dir()?
+            .join(format!("store-{}-{port}.log", arguments.join("").trim_start_matches('-').replace('/', "-")));
         let mut command = with_open_files(&target_dir().join("release/kayvee"));
         command.arg("run").args(arguments).args(["--port", &port, "--", "--enable-debug-command", "yes"]);
         command.args(options);

@@ -1,7 +1,7 @@
 //! `DEBUG`, as far as it is harmless: what is needed to test clients, and the server's own last moments.
 
 use crate::{
-    Context, Error, Outcome,
+    Context, Error, Origin, Outcome,
     args::{copied, integer, is, lower_case},
     digest, dump,
     error::c_text,
@@ -221,8 +221,10 @@ fn sleep(context: &mut Context<'_>, seconds: &[u8]) -> Outcome {
     while clock.monotonic_ns() < until_ns {
         core::hint::spin_loop();
     }
-    // Who is served behind it is served later.
-    context.store.now = clock.now();
+    // Who is served behind it is served later. In a script no time passes.
+    if context.origin != Origin::Script {
+        context.store.now = clock.now();
+    }
     context.reply.ok();
     Ok(())
 }

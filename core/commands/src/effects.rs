@@ -206,7 +206,8 @@ impl Store {
         if self.effects.are_wanted() {
             self.effect(db, words);
             self.effects.is_told = true;
-            self.effects.has_command = true;
+            // Of a unit of nothing nobody would take it back.
+            self.effects.has_command |= self.effects.unit_len > 0;
         }
     }
 

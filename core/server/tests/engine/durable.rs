@@ -254,3 +254,23 @@ fn a_full_disk_refuses_writes_until_there_is_room() {
     assert_eq!(three.digest(), digest);
     assert_eq!(three.ask(&format!("SET key:{keys} {value}")), "+OK");
 }
+
+/// What a command has told the log alone says nothing of what a replica that comes later is told.
+#[test]
+fn expired_keys_are_told_one_by_one_after_the_log_was_on() {
+    let mut durable = Durable::new(ALWAYS, Disk::new(64 << 20));
+    durable.ask("DEBUG SET-ACTIVE-EXPIRE 0");
+    durable.ask("SET a 1 EX 100");
+    durable.ask("CONFIG SET appendonly no");
+    durable.ask("SET b 1 PX 1");
+    durable.ask("SET c 1 PX 1");
+    let replica = durable.bench.connect();
+    durable.send(replica, "SYNC");
+    durable.turn();
+    let dump_len = durable.bench.engine.output(replica).len();
+    durable.bench.engine.sent(replica, dump_len);
+    durable.bench.advance_ms(10);
+    durable.ask("SCAN 0");
+    let told = durable.output(replica);
+    assert!(told.matches("DEL").count() == 2 && !told.contains("MULTI"), "{told}");
+}
