@@ -122,6 +122,10 @@ pub struct RunArgs {
     #[arg(long)]
     pub status: bool,
 
+    /// Record the guest's frames in this file, for tcpdump and Wireshark
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+
     /// Leave it running in the background
     #[arg(long)]
     pub detach: bool,
@@ -327,6 +331,7 @@ impl RunArgs {
         args.extend(self.http_port.map(|port| format!("--http-port={port}")));
         args.extend(self.http_keys.as_ref().map(|prefix| format!("--http-keys={prefix}")));
         args.extend(self.status.then(|| "--status".to_string()));
+        args.extend(self.pcap.as_ref().map(|file| format!("--pcap={}", file.display())));
         args.push("--".into());
         args.extend(self.redis_options.iter().cloned());
         args
@@ -357,14 +362,27 @@ mod tests {
     #[test]
     fn supervised_arguments_parse_back_to_the_same_run() {
         let line = ["kayvee", "run", "--target", "tcg", "--port", "7000", "--memory", "64", "--net", "user"];
-        let line =
-            line.iter().chain(&["--machine", "q35", "--disk", "a:1G", "--detach", "--name", "a-b", "--", "--save", ""]);
+        let line = line.iter().chain(&[
+            "--machine",
+            "q35",
+            "--disk",
+            "a:1G",
+            "--pcap",
+            "f.pcap",
+            "--detach",
+            "--name",
+            "a-b",
+            "--",
+            "--save",
+            "",
+        ]);
         let Command::Run(first) = Cli::try_parse_from(line).unwrap().command else { panic!("not run") };
         let again = std::iter::once("kayvee".to_string()).chain(first.to_supervised_args());
         let Command::Run(second) = Cli::try_parse_from(again).unwrap().command else { panic!("not run") };
         assert_eq!((second.supervised.as_deref(), second.detach), (Some("a-b"), false));
         assert_eq!(first.to_supervised_args(), second.to_supervised_args());
         assert_eq!((second.port, second.memory, second.disk.as_deref()), (Some(7000), Some(64), Some("a:1G")));
+        assert_eq!(second.pcap, Some(PathBuf::from("f.pcap")));
         assert_eq!(second.redis_options, ["--save", ""]);
     }
 

@@ -9,8 +9,8 @@ use anyhow::{Result, anyhow};
 use kayvee_disk::Prepared;
 use std::{
     env,
-    ffi::{OsStr, OsString},
-    os::unix::ffi::OsStrExt,
+    ffi::OsString,
+    os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
     process::{Command, ExitStatus},
 };
@@ -90,14 +90,7 @@ impl Guest<'_> {
     /// as the others. An error is the guest's to handle: by default QEMU would stop it when there is no space left.
     pub fn add_disk(&self, command: &mut Command, path: &Path, disk: Prepared) {
         let mut node = OsString::from("driver=raw,node-name=d0,file.filename=");
-        // QEMU reads a doubled comma as one that belongs to the value.
-        let doubled: Vec<u8> = path
-            .as_os_str()
-            .as_bytes()
-            .iter()
-            .flat_map(|b| [*b; 2].into_iter().take(1 + usize::from(*b == b',')))
-            .collect();
-        node.push(OsStr::from_bytes(&doubled));
+        node.push(value(path));
         let driver = if disk.is_device { "host_device" } else { "file" };
         let direct = if disk.is_direct { "on" } else { "off" };
         node.push(format!(",file.driver={driver},file.aio=threads,cache.direct={direct},cache.no-flush=off"));
@@ -118,6 +111,19 @@ impl Guest<'_> {
         };
         command.args(["-netdev", &end.netdev(), "-device", &device]);
     }
+
+    /// Has every frame to and from the guest recorded.
+    pub fn add_record(&self, command: &mut Command, file: &Path) {
+        let mut filter = OsString::from("filter-dump,id=f0,netdev=n0,file=");
+        filter.push(value(file));
+        command.arg("-object").arg(filter);
+    }
+}
+
+/// A path within an argument: QEMU reads a doubled comma as one that belongs to the value.
+fn value(path: &Path) -> OsString {
+    let doubled = |b: &u8| [*b; 2].into_iter().take(1 + usize::from(*b == b','));
+    OsString::from_vec(path.as_os_str().as_bytes().iter().flat_map(doubled).collect())
 }
 
 /// How a guest ended.

@@ -42,10 +42,12 @@ const CONNECT_INTERVAL: Duration = Duration::from_millis(5);
 /// Boots the store, and stays with it until its end unless it is to run in the background.
 pub fn run(args: &RunArgs) -> Result<()> {
     let store = Store::from_args(args)?;
-    if args.target == Target::Linux && (args.net != Net::Auto || args.machine != Machine::Microvm) {
-        return Err(
-            UsageError("--net and --machine are about guests; leave them out with --target linux".into()).into()
-        );
+    let is_for_guest = args.net != Net::Auto || args.machine != Machine::Microvm || args.pcap.is_some();
+    if args.target == Target::Linux && is_for_guest {
+        return Err(UsageError(
+            "--net, --machine and --pcap are about guests; leave them out with --target linux".into(),
+        )
+        .into());
     }
     if args.detach {
         return instances::detach(args);
@@ -170,6 +172,9 @@ impl Session {
         };
         let (carrier, end) = network.carrier(listeners, settings)?;
         guest.add_network(&mut command, &place, &end);
+        if let Some(file) = &args.pcap {
+            guest.add_record(&mut command, file);
+        }
         if let Some((disk, prepared)) = disk {
             guest.add_disk(&mut command, &disk.path, prepared);
         }
