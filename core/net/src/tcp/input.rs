@@ -433,6 +433,11 @@ impl Connection {
             self.on_fin(resources, now_ns);
         }
         if self.owner == Owner::Nobody {
+            // RFC 1122 §4.2.2.13: one that goes on talking to a connection that is closed learns that nobody listens, once
+            // it has all that it was told.
+            if self.state == State::FinWait2 && self.rcv_nxt != before {
+                return self.abort(&mut resources.pool);
+            }
             self.discard_received(&mut resources.pool);
         }
     }

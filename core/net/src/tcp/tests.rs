@@ -573,6 +573,24 @@ fn an_orderly_end_waits_for_old_segments() {
     assert!(script.connection.is_over());
 }
 
+/// RFC 1122 §4.2.2.13.
+#[test]
+fn data_for_a_closed_connection_is_answered_by_a_reset_once_all_replies_have_arrived() {
+    let mut script = Script::established(syn());
+    script.send(3);
+    script.connection.close(script.now_ns + 60 * SECOND, &mut script.resources.pool);
+    script.sent();
+    script.say(Flags::ACK, b"more");
+    assert_eq!(script.connection.state, State::FinWait1, "the reply may still be lost");
+    script.sent();
+    script.acknowledge(4);
+    assert_eq!(script.connection.state, State::FinWait2);
+    script.say(Flags::ACK, b"and more");
+    assert!(script.answer().flags.has(Flags::RST));
+    assert_eq!(script.connection.state, State::Closed);
+    assert_eq!(script.resources.pool.used_bytes(), 0);
+}
+
 /// RFC 9293 §3.6, figure 12, on the other side, whose FIN is lost once.
 #[test]
 fn the_last_acknowledgment_ends_it() {
