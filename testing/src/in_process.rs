@@ -65,13 +65,14 @@ impl Drop for Server {
     }
 }
 
-/// The system's clock, for durations: no reply but those of INFO depends on it.
+/// The system's clock.
 pub struct RealClock;
 
 impl Clock for RealClock {
     fn now(&self) -> Now {
         static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-        now(*START)
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Now { monotonic_ns: START.elapsed().as_nanos() as u64, unix_us: unix.as_micros() as u64 }
     }
 
     fn name(&self) -> &'static str {
@@ -118,7 +119,6 @@ pub fn environment() -> Environment {
 
 struct Turns {
     engine: Engine,
-    start: Instant,
     streams: HashMap<ClientId, (u64, TcpStream)>,
     clients: HashMap<u64, ClientId>,
     next_serial: u64,
@@ -127,20 +127,19 @@ struct Turns {
 
 impl Turns {
     fn new(options: Options, for_readers: Sender<Event>) -> Turns {
-        let start = Instant::now();
-        let engine = Engine::new(options, environment(), now(start));
-        Turns { engine, start, streams: HashMap::new(), clients: HashMap::new(), next_serial: 0, for_readers }
+        let engine = Engine::new(options, environment(), RealClock.now());
+        Turns { engine, streams: HashMap::new(), clients: HashMap::new(), next_serial: 0, for_readers }
     }
 
     fn run(mut self, events: &Receiver<Event>) {
         loop {
-            let now_ns = now(self.start).monotonic_ns;
+            let now_ns = RealClock.now().monotonic_ns;
             let patience = match self.engine.next_deadline_ns() {
                 Some(deadline_ns) => Duration::from_nanos(deadline_ns.saturating_sub(now_ns)),
                 None => Duration::MAX,
             };
             let first = events.recv_timeout(patience);
-            self.engine.begin_turn(now(self.start));
+            self.engine.begin_turn(RealClock.now());
             match first {
                 Ok(event) => {
                     for event in std::iter::once(event).chain(std::iter::from_fn(|| events.try_recv().ok())) {
@@ -236,9 +235,4 @@ impl Drop for Turns {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
-}
-
-fn now(start: Instant) -> Now {
-    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Now { monotonic_ns: start.elapsed().as_nanos() as u64, unix_us: unix.as_micros() as u64 }
 }

@@ -133,6 +133,7 @@ impl Setup {
         }
         let (hypervisor, ring0) = (Hypervisor::detect(), Ring0::new(layout));
         interrupts::init();
+        interrupts::enable_line(serial::LINE);
         if let Err(error) = CLOCK.init(hypervisor, ring0) {
             refuse(&error);
         }
@@ -207,6 +208,14 @@ impl Machine {
     pub fn sleep_until(&self, deadline_ns: Option<u64>) {
         CLOCK.arm_timer(deadline_ns);
         CLOCK.count_sleep(|| self.ring0.sleep());
+    }
+
+    /// Whether somebody has typed Ctrl-D on the console since the last call. It costs a port access, which may be dear;
+    /// typing ends a sleep.
+    pub fn is_asked_to_end(&self) -> bool {
+        const END_OF_TRANSMISSION: u8 = 0x04;
+        // A device that never ends to have something must not keep the caller.
+        (0..64).map_while(|_| serial::receive()).any(|byte| byte == END_OF_TRANSMISSION)
     }
 
     /// Keeps the wall clock true.

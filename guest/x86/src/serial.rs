@@ -1,4 +1,4 @@
-//! The console: a 16550 serial port (PC16550D data sheet), written by polling.
+//! The console: a 16550 serial port (PC16550D data sheet), written by polling. What is typed there ends a sleep.
 //!
 //! A port access can cost 26 µs under nested KVM, so the line status is read once for as many bytes as the transmitter
 //! holds, and what is to be printed is collected first.
@@ -10,8 +10,13 @@ use core::{
 };
 
 const COM1: u16 = 0x3f8;
+const INTERRUPT_ENABLE: u16 = COM1 + 1;
 const FIFO_CONTROL: u16 = COM1 + 2;
+const MODEM_CONTROL: u16 = COM1 + 4;
 const LINE_STATUS: u16 = COM1 + 5;
+const DATA_RECEIVED: u8 = 0x01;
+/// Ready to talk, and the interrupt let through to its line, which hangs on this output in a PC.
+const READY_WITH_INTERRUPT: u8 = 0x0b;
 const FIFO_ENABLE_AND_CLEAR: u8 = 0x07;
 const TRANSMITTER_EMPTY: u8 = 0x20;
 /// Bytes that the transmitter takes once it is empty.
@@ -23,10 +28,30 @@ static STUCK: AtomicBool = AtomicBool::new(false);
 /// Text is collected up to this length before it is sent.
 const BUFFER_BYTES: usize = 512;
 
-/// Turns the transmitter's FIFO on.
+/// The port's interrupt line in every PC.
+pub(crate) const LINE: u32 = 4;
+
+/// Turns the FIFOs on, and the interrupt for what is received.
 pub fn init() {
-    // SAFETY: the port belongs to the serial device, if there is one, which knows no memory.
-    unsafe { port::write_u8(FIFO_CONTROL, FIFO_ENABLE_AND_CLEAR) };
+    let settings = [
+        (FIFO_CONTROL, FIFO_ENABLE_AND_CLEAR),
+        (MODEM_CONTROL, READY_WITH_INTERRUPT),
+        (INTERRUPT_ENABLE, DATA_RECEIVED),
+    ];
+    for (register, value) in settings {
+        // SAFETY: the ports belong to the serial device, if there is one, which knows no memory.
+        unsafe { port::write_u8(register, value) };
+    }
+}
+
+/// The next byte that was typed.
+pub(crate) fn receive() -> Option<u8> {
+    // SAFETY: the ports belong to the serial device, which knows no memory.
+    let status = unsafe { port::read_u8(LINE_STATUS) };
+    // All ones: there is no device.
+    let has_byte = status != u8::MAX && status & DATA_RECEIVED != 0;
+    // SAFETY: as above.
+    has_byte.then(|| unsafe { port::read_u8(COM1) })
 }
 
 fn send(bytes: &[u8]) {

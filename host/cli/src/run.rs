@@ -11,7 +11,7 @@ use crate::{
     qemu::{self, Accelerator, Ending, Guest},
     ready, store,
     store::Store,
-    supervise::{self, Ask, Outcome, Run},
+    supervise::{self, Ask, End, Outcome, Run},
 };
 use anyhow::{Context, Result, anyhow, bail};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -134,8 +134,15 @@ impl Session {
             }
         };
         let announce = self.announcement(store, "linux", address, web, "a Linux process");
-        let run =
-            Run { command, inherited: Vec::new(), carry: None, ask: Ask::AtOnce, prove: Box::new(prove), announce };
+        let run = Run {
+            command,
+            inherited: Vec::new(),
+            carry: None,
+            ask: Ask::AtOnce,
+            prove: Box::new(prove),
+            announce,
+            end: End::Signal,
+        };
         let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;
         match failure {
             Some(failure) => Err(failure),
@@ -187,6 +194,7 @@ impl Session {
             ask: Ask::WhenListening,
             prove: Box::new(move || ready::ping(front)),
             announce,
+            end: End::Console,
         };
         let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;
         match failure.or_else(|| Ending::of(status).failure().map(|text| anyhow!(text))) {

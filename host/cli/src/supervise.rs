@@ -5,9 +5,9 @@ use anyhow::{Context, Result, anyhow};
 use nix::sys::signal::Signal;
 use signal_hook::{consts, iterator::Signals};
 use std::{
-    io,
+    io::{self, Write},
     os::fd::RawFd,
-    process::{Command, ExitStatus, Stdio},
+    process::{ChildStdin, Command, ExitStatus, Stdio},
     sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
@@ -46,6 +46,17 @@ pub struct Run {
     pub prove: Box<dyn FnOnce() -> Result<()> + Send>,
     /// Tells the user that it does.
     pub announce: Box<dyn FnOnce() -> Result<()>>,
+    /// How to ask it to end.
+    pub end: End,
+}
+
+/// How a store that serves is asked to end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// By a signal to its process.
+    Signal,
+    /// By Ctrl-D on its console: what a signal ends is the machine, and the store in it would not know.
+    Console,
 }
 
 /// When a store is asked whether it answers.
@@ -72,16 +83,18 @@ pub fn catch_signals() -> Result<Signals> {
 
 /// Starts a store and stays with it until it has ended.
 pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcome> {
-    let Run { mut command, inherited, carry, ask, prove, announce } = run;
+    let Run { mut command, inherited, carry, ask, prove, announce, end } = run;
     let (sender, events) = mpsc::channel();
     let (reader, writer) = io::pipe()?;
-    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let input = if end == End::Console { Stdio::piped() } else { Stdio::null() };
+    command.stdin(input).stdout(writer.try_clone()?).stderr(writer);
     sys::tie_to_this_process(&mut command, &inherited);
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command.spawn().with_context(|| format!("starting {program}"))?;
     // It holds the writing end of the console's pipe.
     drop(command);
     let process = sys::Process::open(child.id())?;
+    let keyboard = child.stdin.take();
     let console = console::follow(reader, log, sender.clone());
     let ended = sender.clone();
     thread::spawn(move || ended.send(Event::Ended(child.wait())));
@@ -90,6 +103,7 @@ pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcom
 
     let mut supervision = Supervision {
         process,
+        keyboard,
         sender,
         carry,
         prove: Some(prove),
@@ -126,6 +140,8 @@ pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcom
 
 struct Supervision {
     process: sys::Process,
+    /// Where Ctrl-D asks it to end.
+    keyboard: Option<ChildStdin>,
     sender: mpsc::Sender<Event>,
     carry: Option<Box<dyn FnOnce() -> io::Result<()> + Send>>,
     prove: Option<Box<dyn FnOnce() -> Result<()> + Send>>,
@@ -173,6 +189,7 @@ impl Supervision {
             }
             Event::Answered(Err(error)) if self.phase == Phase::Boot => self.fail(error),
             Event::Signal if self.phase == Phase::Stop => self.end(Signal::SIGKILL),
+            Event::Signal if self.phase == Phase::Serve => self.ask_to_end(),
             Event::Signal => self.end(Signal::SIGTERM),
             Event::CarrierFailed(error) => self.fail(anyhow!(error).context("carrying the guest's connections")),
             Event::Answered(_) | Event::Ended(_) => Ok(()),
@@ -190,6 +207,17 @@ impl Supervision {
     fn fail(&mut self, error: anyhow::Error) -> Result<()> {
         self.failure = Some(error);
         self.end(Signal::SIGTERM)
+    }
+
+    /// Has the store end in good order, with all that it has to write.
+    fn ask_to_end(&mut self) -> Result<()> {
+        const CTRL_D: &[u8] = b"\x04";
+        let is_asked = self.keyboard.as_mut().is_some_and(|keyboard| keyboard.write_all(CTRL_D).is_ok());
+        if !is_asked {
+            return self.end(Signal::SIGTERM);
+        }
+        self.phase = Phase::Stop;
+        Ok(())
     }
 
     fn end(&mut self, signal: Signal) -> Result<()> {

@@ -19,6 +19,10 @@ const LINGER_QUIET_NS: u64 = 20_000_000;
 /// A sleep while the card still holds frames to send: it does not interrupt when it has sent them.
 const SENDING_NS: u64 = 1_000_000;
 
+/// So long after something has happened the console is looked at: it may have been what happened. To look costs an exit to
+/// the hypervisor.
+const CONSOLE_NS: u64 = 100_000_000;
+
 /// A client's connection.
 #[derive(Clone, Copy)]
 struct Client {
@@ -44,6 +48,8 @@ pub struct Server<'a> {
     writable: Vec<ClientId>,
     /// Clients to read from in the next turn although nothing arrives.
     unread: Vec<ClientId>,
+    /// When to look at the console.
+    console_due_ns: Option<u64>,
 }
 
 impl<'a> Server<'a> {
@@ -60,7 +66,7 @@ impl<'a> Server<'a> {
         // writable and end.
         let (clients, ids) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
         let (writable, unread) = (Vec::with_capacity(2 * connections), Vec::with_capacity(connections));
-        Server { machine, card, disk, stack, engine, clients, ids, writable, unread }
+        Server { machine, card, disk, stack, engine, clients, ids, writable, unread, console_due_ns: None }
     }
 
     /// Serves until a client asks for the end, and returns how it came.
@@ -87,6 +93,7 @@ impl<'a> Server<'a> {
         if now.monotonic_ns >= self.machine.clock().wall_clock_due_ns() {
             self.machine.follow_wall_clock();
         }
+        self.look_at_console(now.monotonic_ns);
         self.stack.poll(&mut self.card, now.monotonic_ns);
         self.engine.begin_turn(now);
         for index in 0..self.unread.len() {
@@ -108,6 +115,21 @@ impl<'a> Server<'a> {
         }
         self.stack.set_keepalive(self.engine.options().tcp_keepalive);
         self.stack.flush(&mut self.card, now.monotonic_ns);
+    }
+
+    /// Ctrl-D on the console asks for the end, as a signal asks a process.
+    fn look_at_console(&mut self, now_ns: u64) {
+        match self.console_due_ns {
+            None => self.console_due_ns = Some(now_ns + CONSOLE_NS),
+            Some(due_ns) if now_ns >= due_ns => {
+                self.console_due_ns = None;
+                if self.machine.is_asked_to_end() {
+                    let on = self.engine.options().shutdown_on_sigterm;
+                    self.engine.request_shutdown(on);
+                }
+            }
+            Some(_) => {}
+        }
     }
 
     fn take_event(&mut self, event: Event, now_ns: u64) {
@@ -237,7 +259,7 @@ impl<'a> Server<'a> {
             return;
         }
         let clock = self.machine.clock();
-        let deadlines = [self.stack.next_deadline_ns(), self.engine.next_deadline_ns()];
+        let deadlines = [self.stack.next_deadline_ns(), self.engine.next_deadline_ns(), self.console_due_ns];
         let deadline_ns = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX).min(clock.wall_clock_due_ns());
         let start_ns = clock.now().monotonic_ns;
         while !self.is_ready() {
