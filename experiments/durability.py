@@ -156,10 +156,15 @@ def fill_and_compact(server, keys):
     compact(connection)
 
 
-def compact(connection):
-    connection.ask("BGREWRITEAOF")
+def wait_for_compaction(connection):
     while connection.info("persistence", "aof_rewrite_in_progress") != "0":
-        time.sleep(0.05)
+        time.sleep(0.02)
+
+
+def compact(connection):
+    wait_for_compaction(connection)  # One may have begun by itself.
+    connection.ask("BGREWRITEAOF")
+    wait_for_compaction(connection)
 
 
 def measure_restart(sides, options):
@@ -209,6 +214,7 @@ def measure_compaction(sides, options):
             stdout=subprocess.DEVNULL)
         try:
             time.sleep(2)
+            wait_for_compaction(connection)
             steady = memory_mib(server.pid)
             peak = steady
             connection.ask("BGREWRITEAOF")

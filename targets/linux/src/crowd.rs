@@ -4,16 +4,16 @@
 //! than the request. While many clients are busy, a short nap between turns lets their requests gather, and nobody
 //! waits for a wake-up. Few clients are never kept waiting.
 //!
-//! The nap is best when half of the clients have sent something meanwhile: they are served while the other half sends. A
-//! shorter one costs more than it saves, for a sleep is as dear as a wake-up; after a longer one all clients have waited.
+//! The nap's length was chosen by measuring (docs/benchmarks.md): after a longer one the clients have run out of things to
+//! do, and for fewer clients that is sooner.
 
 use kayvee_platform::Now;
 use std::time::Duration;
 
-/// The nap grows with the clients by about half of what one of them takes to read a reply and to send the next request.
-const NAP_US_PER_CLIENT: u64 = 4;
-/// The longest nap: what a request may have to wait.
-const MAX_NAP_US: u64 = 200;
+/// The nap grows with the clients ...
+const NAP_US_PER_CLIENT: u64 = 2;
+/// ... up to this, which is what a request may have to wait.
+const MAX_NAP_US: u64 = 90;
 /// What the system adds to every sleep, unless told otherwise (prctl(2), PR_SET_TIMERSLACK).
 const TIMER_SLACK_US: u64 = 50;
 /// Clients that have to be busy within one period.
@@ -55,7 +55,7 @@ impl Crowd {
     pub fn nap(&self) -> Option<Duration> {
         let gathers = self.served_in_turn > 0 && self.served_in_turn * 2 < self.was_busy;
         let nap_us = (self.was_busy as u64 * NAP_US_PER_CLIENT).min(MAX_NAP_US);
-        let nap = Duration::from_micros(nap_us.saturating_sub(TIMER_SLACK_US));
+        let nap = Duration::from_micros(nap_us.saturating_sub(TIMER_SLACK_US).max(1));
         (self.was_busy >= MIN_BUSY_CLIENTS && gathers).then_some(nap)
     }
 }
@@ -85,9 +85,9 @@ mod tests {
     fn only_a_crowd_is_kept_waiting() {
         assert_eq!(nap_after(1, 1), None);
         assert_eq!(nap_after(MIN_BUSY_CLIENTS - 1, 1), None);
-        assert_eq!(nap_after(MIN_BUSY_CLIENTS, 1), Some(Duration::from_micros(14)));
-        assert_eq!(nap_after(50, 20), Some(Duration::from_micros(150)));
-        assert_eq!(nap_after(5000, 20), Some(Duration::from_micros(150)));
+        assert_eq!(nap_after(MIN_BUSY_CLIENTS, 1), Some(Duration::from_micros(1)));
+        assert_eq!(nap_after(50, 20), Some(Duration::from_micros(40)));
+        assert_eq!(nap_after(5000, 20), Some(Duration::from_micros(40)));
         assert_eq!(nap_after(50, 25), None, "half of them have their replies at once");
     }
 
