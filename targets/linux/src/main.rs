@@ -37,13 +37,20 @@ use std::{
 
 fn main() -> ExitCode {
     match arguments::parse(std::env::args_os().skip(1)) {
-        Ok(Invocation::Run(options, config_file)) => match run(*options, config_file) {
-            Ok(status) => ExitCode::from(status),
-            Err(error) => {
-                log::error!("{error}");
-                ExitCode::FAILURE
+        Ok(Invocation::Run(mut options, config_file)) => {
+            // The log file's name counts from there, so this error has no log to go to.
+            if let Err(error) = enter_folder(&mut options) {
+                eprintln!("{error}");
+                return ExitCode::FAILURE;
             }
-        },
+            run(*options, config_file).map_or_else(
+                |error| {
+                    log::error!("{error}");
+                    ExitCode::FAILURE
+                },
+                ExitCode::from,
+            )
+        }
         Ok(Invocation::Print(text)) => {
             print!("{text}");
             ExitCode::SUCCESS
@@ -55,13 +62,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// Serves until a signal or a client ends it, and returns the exit status.
-fn run(mut options: Options, config_file: Option<String>) -> io::Result<u8> {
+/// Goes to the folder that option `dir` names.
+fn enter_folder(options: &mut Options) -> Result<(), String> {
     if !options.dir.is_empty() {
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("dir {}: {error}", options.dir));
+        let named = |error: io::Error| format!("option 'dir \"{}\"': {}", options.dir, host::plain(&error));
         std::env::set_current_dir(&options.dir).map_err(named)?;
     }
     options.dir = host::current_dir();
+    Ok(())
+}
+
+/// Serves until a signal or a client ends it, and returns the exit status.
+fn run(mut options: Options, config_file: Option<String>) -> io::Result<u8> {
     if options.daemonize {
         if options.pidfile.is_empty() {
             options.pidfile = DAEMON_PID_FILE.into();

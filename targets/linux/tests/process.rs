@@ -139,6 +139,7 @@ fn wrong_options_are_refused() {
         (&["--bogus", "1"][..], ">>> 'bogus \"1\"'\nBad directive"),
         (&["--port", "x"], ">>> 'port \"x\"'\nargument couldn't be parsed into an integer"),
         (&["--maxmemory"], "wrong number of arguments"),
+        (&["--dir", "/nonexistent"], "dir \"/nonexistent\"': No such file"),
         (&["/nonexistent/redis.conf"], "can't open config file '/nonexistent/redis.conf': No such file"),
     ] {
         let output = run(arguments);
