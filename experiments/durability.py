@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 
-from versus_redis import ROOT, Server, child_of, free_port
+from versus_redis import Server, free_port, start_kayvee
 
 DISK_GIB = 4
 START_LIMIT_S = 120
@@ -82,21 +82,8 @@ class Kayvee:
         self.disk = os.path.join(directory, f"{target}.disk")
 
     def start(self):
-        port = free_port()
-        command = [os.path.join(ROOT, "kayvee"), "run", "--target", self.target, "--port", str(port),
-                   "--disk", f"{self.disk}:{DISK_GIB}G"]
-        if self.target != "linux":
-            command += ["--memory", str(self.memory_mib), "--net", "tap"]
-        command += ["--", "--enable-debug-command", "yes"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        seen = []
-        for line in process.stdout:
-            seen.append(line)
-            if "ready:" in line:
-                addresses = re.findall(r"(\d+\.\d+\.\d+\.\d+):(\d+)", line)
-                own = [address for address in addresses if not address[0].startswith("127.")] or addresses
-                return Server(self.name, process, child_of(process.pid), own[0][0], int(own[0][1]))
-        sys.exit("kayvee did not start:\n" + "".join(seen))
+        disk = f"{self.disk}:{DISK_GIB}G"
+        return start_kayvee(self.target, self.memory_mib, ["--disk", disk, "--", "--enable-debug-command", "yes"])
 
 
 def wait_until_loaded(server):

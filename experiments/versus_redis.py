@@ -104,11 +104,12 @@ def child_of(pid):
         pid = int(pids[0])
 
 
-def start_kayvee(target, memory_mib):
+def start_kayvee(target, memory_mib, arguments=()):
     port = free_port()
     command = [os.path.join(ROOT, "kayvee"), "run", "--target", target, "--port", str(port)]
     if target != "linux":
         command += ["--memory", str(memory_mib), "--net", "tap"]
+    command += arguments
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     seen = []
     for line in process.stdout:
