@@ -3,8 +3,7 @@
 use super::{
     copied, estimate, no_registers,
     registers::{self, Encoding, REGISTERS},
-    sparse::{self, Runs},
-    store,
+    sparse, store,
 };
 use crate::{Context, Error, Outcome, args, error::c_text};
 use alloc::{format, vec::Vec};
@@ -56,8 +55,7 @@ fn make_dense(context: &mut Context<'_>, key: &[u8], bytes: &mut Vec<u8>) -> Out
 fn decoded(bytes: &[u8]) -> Result<Vec<u8>, Error> {
     const RUN_TEXT_BYTES: usize = 16;
     let mut text = Vec::new();
-    for run in Runs::of(bytes) {
-        let run = run?;
+    for run in sparse::written(bytes) {
         let separator = if text.is_empty() { "" } else { " " };
         let shown = match run.value {
             0 if run.is_long() => format!("{separator}Z:{}", run.len),

@@ -47,6 +47,17 @@ impl Run {
     }
 }
 
+/// What stands there as runs, whether they cover all registers or not. The second byte of the last one may be missing: it is
+/// then zero, as Redis reads the end of a string.
+pub fn written(bytes: &[u8]) -> impl Iterator<Item = Run> {
+    let mut rest = &bytes[HEADER..];
+    core::iter::from_fn(move || {
+        let run = Run::read(rest).or_else(|| Run::read(&[*rest.first()?, 0]))?;
+        rest = rest.get(run.bytes..).unwrap_or_default();
+        Some(run)
+    })
+}
+
 /// The runs of a HyperLogLog, which cover all registers or end with an error.
 pub struct Runs<'a> {
     rest: &'a [u8],
