@@ -39,7 +39,7 @@ pub use kayvee_log::Sequence;
 pub use output::Output;
 pub use persistence::{CutOff, Expired, Input, Loaded, Progress, Saves};
 pub use session::{ClientRef, Close, Pending, ReplyMode, Session};
-pub use store::{Environment, Host, NoHost, Pause, ReadFile, Stats, Store, WriteFile};
+pub use store::{Environment, Host, NoHost, Pause, Stats, Store};
 pub use web::{Metrics, Published};
 
 mod bitmaps;

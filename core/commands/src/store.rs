@@ -23,7 +23,7 @@ use alloc::{
     vec::Vec,
 };
 use kayvee_keyspace::{Db, HashKey};
-use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
+use kayvee_platform::{Clock, Heap, Now, ProcessorTime, ReadFile, WriteFile};
 
 /// What the platform provides for a store.
 #[derive(Clone)]
@@ -87,24 +87,6 @@ pub trait Host {
 
     /// Begins a file that takes the place of what is at the path, in one step, once it is finished.
     fn create_file(&self, path: &str) -> Result<Box<dyn WriteFile>, String>;
-}
-
-/// A file that is being read.
-pub trait ReadFile {
-    /// Bytes that it has.
-    fn size_bytes(&self) -> u64;
-
-    /// Reads the next bytes; 0 at its end.
-    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, String>;
-}
-
-/// A file that is being written. Without [`finish`](Self::finish) nothing comes of it.
-pub trait WriteFile {
-    /// Adds bytes.
-    fn write(&mut self, bytes: &[u8]) -> Result<(), String>;
-
-    /// Brings it to stable storage and puts it in its place.
-    fn finish(self: Box<Self>) -> Result<(), String>;
 }
 
 /// A machine with nothing but the store.

@@ -31,5 +31,5 @@ mod web;
 pub use engine::{ClientId, Engine, Fate, Peer, Refusal, Shutdown};
 pub use files::Dialect;
 pub use kayvee_commands::options::{OptionError, Options, REDIS_SAVE_POINTS, ShutdownOn};
-pub use kayvee_commands::{CutOff, Environment, Error, Host, Loaded, LogError, NoHost, Progress, ReadFile, WriteFile};
+pub use kayvee_commands::{CutOff, Environment, Error, Host, Loaded, LogError, NoHost, Progress};
 pub use web::Web;

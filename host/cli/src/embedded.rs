@@ -1,11 +1,12 @@
 //! A store in this process, without clients, for its data's sake.
 
 use anyhow::{Context, Result};
-use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
-use kayvee_server::{Engine, Environment, Host, OptionError, Options, ReadFile, WriteFile};
+use kayvee_files::plain;
+use kayvee_platform::{Clock, Heap, Now, ProcessorTime, ReadFile, WriteFile};
+use kayvee_server::{Engine, Environment, Host, OptionError, Options};
 use std::{
     fs::{self, File},
-    io::{self, Read},
+    io::Read,
     sync::OnceLock,
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
@@ -73,31 +74,6 @@ impl Heap for Unmetered {
 /// Files to read.
 struct Files;
 
-struct Source {
-    file: File,
-    size_bytes: u64,
-}
-
-fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().into()
-}
-
-impl ReadFile for Source {
-    fn size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, String> {
-        loop {
-            match self.file.read(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return result.map_err(|error| plain(&error)),
-            }
-        }
-    }
-}
-
 impl Host for Files {
     fn apply(&self, _: &Options, _: &mut Options) -> Result<(), OptionError> {
         Ok(())
@@ -116,12 +92,7 @@ impl Host for Files {
     }
 
     fn open_file(&self, path: &str) -> Result<Option<Box<dyn ReadFile>>, String> {
-        let file = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file.map_err(|error| plain(&error))?,
-        };
-        let size_bytes = file.metadata().map_err(|error| plain(&error))?.len();
-        Ok(Some(Box::new(Source { file, size_bytes })))
+        kayvee_files::open(path)
     }
 
     fn create_file(&self, _: &str) -> Result<Box<dyn WriteFile>, String> {

@@ -5,6 +5,7 @@ use crate::{
     file::{BLOCK_BYTES, Wake},
     worker::{Files, Fresh},
 };
+use kayvee_files::{plain, sync_name};
 use kayvee_log::OpenError;
 use nix::{
     errno::Errno,
@@ -257,14 +258,7 @@ fn end_of_data(file: &File, size_bytes: u64) -> u64 {
 /// Brings a new file and its name to stable storage.
 fn sync(file: &File, path: &Path) -> io::Result<()> {
     file.sync_all()?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
-}
-
-/// An error without the number that std adds.
-fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().into()
+    sync_name(path)
 }
 
 /// A size for people: `16 GiB`.

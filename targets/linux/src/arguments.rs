@@ -1,7 +1,7 @@
 //! The process' arguments and its configuration file: redis.conf's names, as redis-server takes them.
 
-use crate::host::plain;
 use kayvee_commands::options::{OPTIONS, arguments_text};
+use kayvee_files::plain;
 use kayvee_server::{Options, REDIS_SAVE_POINTS};
 use std::{
     ffi::OsString,

@@ -4,13 +4,15 @@ use crate::{
     listeners::{self, Place},
     open_files,
 };
-use kayvee_server::{Host, OptionError, Options, ReadFile, WriteFile};
+use kayvee_files::plain;
+use kayvee_platform::{ReadFile, WriteFile};
+use kayvee_server::{Host, OptionError, Options};
 use mio::net::TcpListener;
 use std::{
     cell::{Cell, RefCell},
     env,
     fs::{self, File},
-    io::{self, Read, Write},
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -93,11 +95,7 @@ impl Host for LinuxHost {
     }
 
     fn open_file(&self, path: &str) -> Result<Option<Box<dyn ReadFile>>, String> {
-        match File::open(path) {
-            Ok(file) => Ok(Some(Box::new(Source::new(file).map_err(|error| plain(&error))?))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(plain(&error)),
-        }
+        kayvee_files::open(path)
     }
 
     fn create_file(&self, path: &str) -> Result<Box<dyn WriteFile>, String> {
@@ -106,43 +104,6 @@ impl Host for LinuxHost {
             Err(error) => Err(plain(&error)),
         }
     }
-}
-
-/// A file that is read.
-struct Source {
-    file: File,
-    size_bytes: u64,
-}
-
-impl Source {
-    fn new(file: File) -> io::Result<Source> {
-        let metadata = file.metadata()?;
-        if metadata.is_dir() {
-            return Err(io::ErrorKind::IsADirectory.into());
-        }
-        Ok(Source { size_bytes: metadata.len(), file })
-    }
-}
-
-impl ReadFile for Source {
-    fn size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, String> {
-        loop {
-            match self.file.read(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return result.map_err(|error| plain(&error)),
-            }
-        }
-    }
-}
-
-/// An error without the number that std adds: `No such file or directory`.
-pub fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().into()
 }
 
 /// The working folder, or nothing where it is gone.
@@ -176,8 +137,7 @@ impl Replacement {
         fs::rename(&self.temporary, &self.path)?;
         self.is_finished = true;
         // The new name is on stable storage only once the folder is.
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder)?.sync_all()
+        kayvee_files::sync_name(&self.path)
     }
 }
 

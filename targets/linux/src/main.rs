@@ -65,7 +65,7 @@ fn main() -> ExitCode {
 /// Goes to the folder that option `dir` names.
 fn enter_folder(options: &mut Options) -> Result<(), String> {
     if !options.dir.is_empty() {
-        let named = |error: io::Error| format!("option 'dir \"{}\"': {}", options.dir, host::plain(&error));
+        let named = |error: io::Error| format!("option 'dir \"{}\"': {}", options.dir, kayvee_files::plain(&error));
         std::env::set_current_dir(&options.dir).map_err(named)?;
     }
     options.dir = host::current_dir();

@@ -1,8 +1,9 @@
 //! Dump files and append-only files.
 
 use crate::in_process::environment;
-use kayvee_commands::{CutOff, Environment, Error, Host, ReadFile, WriteFile};
+use kayvee_commands::{CutOff, Environment, Error, Host};
 use kayvee_platform::Now;
+use kayvee_platform::{ReadFile, WriteFile};
 use kayvee_server::{Dialect, Engine, OptionError, Options};
 use std::cell::RefCell;
 

@@ -1,5 +1,5 @@
-use crate::ReadFile;
 use alloc::{string::String, vec::Vec};
+use kayvee_platform::ReadFile;
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 256 << 10;

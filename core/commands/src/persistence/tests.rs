@@ -1,11 +1,12 @@
 use super::*;
 use crate::{
-    Host, ReadFile, WriteFile,
+    Host,
     harness::Harness,
     options::{OptionError, Options},
 };
 use alloc::{boxed::Box, collections::BTreeMap, format, rc::Rc, string::ToString, vec::Vec};
 use core::cell::{Cell, RefCell};
+use kayvee_platform::{ReadFile, WriteFile};
 
 type Files = Rc<RefCell<BTreeMap<String, Vec<u8>>>>;
 
