@@ -184,15 +184,16 @@ fn build(options: &[&str]) -> io::Result<Tally> {
 
 /// A build before other tests: it counts only when it fails.
 fn need_build() -> io::Result<()> {
-    match build(&["--quiet"])?.failed {
-        0 => Ok(()),
-        _ => Err(io::Error::other("the build failed")),
-    }
+    needed(build(&["--quiet"])?)
 }
 
 /// The command and the Linux process alone, which are built sooner than the image.
 fn need_linux_build() -> io::Result<()> {
-    match cargo(&["build", "--quiet", "--locked", "--release", "-p", "kayvee-cli", "-p", "kayvee-linux"])?.failed {
+    needed(cargo(&["build", "--quiet", "--locked", "--release", "-p", "kayvee-cli", "-p", "kayvee-linux"])?)
+}
+
+fn needed(build: Tally) -> io::Result<()> {
+    match build.failed {
         0 => Ok(()),
         _ => Err(io::Error::other("the build failed")),
     }

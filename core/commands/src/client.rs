@@ -535,8 +535,7 @@ impl Store {
 
     /// Whether a command may change data, or would be replicated though it changes none.
     pub fn may_replicate(&self, command: &Command, request: Request<'_>) -> bool {
-        let may = command.flags.contains(Flags::WRITE) || command.flags.contains(Flags::MAY_REPLICATE);
-        may && !self.runs_readonly_script(command, request)
+        command.may_change_data() && !self.runs_readonly_script(command, request)
     }
 
     /// Whether a client's request has to wait for the end of a pause.

@@ -65,13 +65,7 @@ impl Store {
 
     /// The command that a request names, if it may be called at all: `None` for one that is unknown.
     pub fn command_of(&self, request: Request<'_>) -> Option<&'static Command> {
-        let command = self.commands.find(request.get(0)?)?;
-        match request.get(1) {
-            Some(name) if !command.subcommands.is_empty() => {
-                command.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
-            }
-            _ => Some(command),
-        }
+        self.commands.command_of(request)
     }
 
     pub(crate) fn count_error(&mut self, error: &Error) {

@@ -440,6 +440,17 @@ impl Default for ByName {
 }
 
 impl ByName {
+    /// The command, or the subcommand, that a request names.
+    pub fn command_of(&self, request: Request<'_>) -> Option<&'static Command> {
+        let command = self.find(request.get(0)?)?;
+        match request.get(1) {
+            Some(name) if !command.subcommands.is_empty() => {
+                command.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
+            }
+            _ => Some(command),
+        }
+    }
+
     /// The command of this name.
     #[inline]
     pub fn find(&self, name: &[u8]) -> Option<&'static Command> {

@@ -1,10 +1,7 @@
 //! What the web server shows of the store: figures for Prometheus and for the status page, and keys as pages.
 
-use crate::{Store, latency::name_in_statistics, memory::Figures, text::Text};
-use alloc::{
-    collections::{BTreeMap, TryReserveError},
-    vec::Vec,
-};
+use crate::{Store, args::copied, latency::name_in_statistics, memory::Figures};
+use alloc::{collections::BTreeMap, vec::Vec};
 use core::fmt::{self, Write};
 use kayvee_keyspace::{Kind, Value};
 use kayvee_platform::Decimal;
@@ -12,13 +9,6 @@ use kayvee_platform::Decimal;
 /// Slow calls that the status page shows, and words of each.
 const SLOW_CALLS: usize = 8;
 const SLOW_CALL_WORDS: usize = 3;
-
-/// What a metric counts (the text format's `# TYPE`).
-#[derive(Clone, Copy)]
-enum Type {
-    Counter,
-    Gauge,
-}
 
 /// Writes metrics in Prometheus' text format (version 0.0.4).
 pub struct Metrics<'a, W>(pub &'a mut W);
@@ -34,11 +24,8 @@ impl<W: Write> Metrics<'_, W> {
         writeln!(self.0, "kayvee_{name}{labels} {value}")
     }
 
-    fn number(&mut self, name: &str, kind: Type, help: &str, value: u64) -> fmt::Result {
-        let kind = match kind {
-            Type::Counter => "counter",
-            Type::Gauge => "gauge",
-        };
+    /// A metric with one value.
+    pub fn number(&mut self, name: &str, kind: &str, help: &str, value: u64) -> fmt::Result {
         self.describe(name, kind, help)?;
         self.value(name, "", value)
     }
@@ -75,8 +62,8 @@ impl Store {
         let value = found.map(|found| {
             db.touch(found, now_ms);
             match db.value(found) {
-                Value::Integer(number) => copy(Decimal::new(number).as_bytes()),
-                Value::Bytes(bytes) => copy(bytes),
+                Value::Integer(number) => copied(Decimal::new(number).as_bytes()),
+                Value::Bytes(bytes) => copied(bytes),
             }
         });
         if db.expired_names.has_any() {
@@ -95,13 +82,11 @@ impl Store {
         }
     }
 
-    /// The store's figures in Prometheus' text format; none without memory for them.
-    pub fn metrics(&self) -> Option<Vec<u8>> {
-        let mut text = Text::default();
-        self.put_numbers(&mut Metrics(&mut text)).ok()?;
-        self.put_keys(&mut Metrics(&mut text)).ok()?;
-        self.put_commands(&mut Metrics(&mut text)).ok()?;
-        copy(text.as_bytes()).ok()
+    /// Writes the store's figures in Prometheus' text format.
+    pub fn metrics(&self, metrics: &mut Metrics<'_, impl Write>) -> fmt::Result {
+        self.put_numbers(metrics)?;
+        self.put_keys(metrics)?;
+        self.put_commands(metrics)
     }
 
     /// What the status page shows, as the fields of a JSON object without its braces.
@@ -172,44 +157,44 @@ impl Store {
         out.write_str("]")
     }
 
-    fn put_numbers(&self, metrics: &mut Metrics<'_, Text>) -> fmt::Result {
+    fn put_numbers(&self, metrics: &mut Metrics<'_, impl Write>) -> fmt::Result {
         let (stats, figures) = (&self.stats, Figures::of(self));
         let uptime_s = self.now.monotonic_ns.saturating_sub(self.started.monotonic_ns) / 1_000_000_000;
         for (name, kind, help, value) in [
-            ("uptime_seconds", Type::Gauge, "Time since the start.", uptime_s),
-            ("memory_used_bytes", Type::Gauge, "Bytes that the allocator has given out.", figures.used),
-            ("memory_peak_bytes", Type::Gauge, "Most bytes ever given out.", figures.peak),
-            ("memory_resident_bytes", Type::Gauge, "Physical memory of the whole program.", figures.resident),
-            ("memory_clients_bytes", Type::Gauge, "Buffers of all clients.", figures.clients),
-            ("memory_dataset_bytes", Type::Gauge, "Keys and values.", figures.dataset),
-            ("memory_max_bytes", Type::Gauge, "Option maxmemory; 0 for no limit.", self.options.maxmemory),
-            ("connected_clients", Type::Gauge, "Clients of the store.", self.clients as u64),
-            ("connections_received_total", Type::Counter, "Clients accepted.", stats.connections_received),
-            ("connections_rejected_total", Type::Counter, "Clients refused.", stats.connections_rejected),
-            ("commands_processed_total", Type::Counter, "Commands executed.", stats.commands_processed),
-            ("error_replies_total", Type::Counter, "Replies that were errors.", stats.error_replies),
-            ("keyspace_hits_total", Type::Counter, "Lookups that found a key.", stats.keyspace_hits),
-            ("keyspace_misses_total", Type::Counter, "Lookups that found none.", stats.keyspace_misses),
-            ("expired_keys_total", Type::Counter, "Keys whose time has come.", stats.expired_keys),
-            ("evicted_keys_total", Type::Counter, "Keys that made way for others.", stats.evicted_keys),
-            ("net_input_bytes_total", Type::Counter, "Bytes from the store's clients.", stats.net_input_bytes),
-            ("net_output_bytes_total", Type::Counter, "Bytes to the store's clients.", stats.net_output_bytes),
+            ("uptime_seconds", "gauge", "Time since the start.", uptime_s),
+            ("memory_used_bytes", "gauge", "Bytes that the allocator has given out.", figures.used),
+            ("memory_peak_bytes", "gauge", "Most bytes ever given out.", figures.peak),
+            ("memory_resident_bytes", "gauge", "Physical memory of the whole program.", figures.resident),
+            ("memory_clients_bytes", "gauge", "Buffers of all clients.", figures.clients),
+            ("memory_dataset_bytes", "gauge", "Keys and values.", figures.dataset),
+            ("memory_max_bytes", "gauge", "Option maxmemory; 0 for no limit.", self.options.maxmemory),
+            ("connected_clients", "gauge", "Clients of the store.", self.clients as u64),
+            ("connections_received_total", "counter", "Clients accepted.", stats.connections_received),
+            ("connections_rejected_total", "counter", "Clients refused.", stats.connections_rejected),
+            ("commands_processed_total", "counter", "Commands executed.", stats.commands_processed),
+            ("error_replies_total", "counter", "Replies that were errors.", stats.error_replies),
+            ("keyspace_hits_total", "counter", "Lookups that found a key.", stats.keyspace_hits),
+            ("keyspace_misses_total", "counter", "Lookups that found none.", stats.keyspace_misses),
+            ("expired_keys_total", "counter", "Keys whose time has come.", stats.expired_keys),
+            ("evicted_keys_total", "counter", "Keys that made way for others.", stats.evicted_keys),
+            ("net_input_bytes_total", "counter", "Bytes from the store's clients.", stats.net_input_bytes),
+            ("net_output_bytes_total", "counter", "Bytes to the store's clients.", stats.net_output_bytes),
         ] {
             metrics.number(name, kind, help, value)?;
         }
         let Some(log) = self.durable.figures() else { return Ok(()) };
         for (name, kind, help, value) in [
-            ("log_size_bytes", Type::Gauge, "The persistent log's room on its disk.", log.size_bytes),
-            ("log_used_bytes", Type::Gauge, "What of it is in use.", log.used_bytes),
-            ("log_written_bytes_total", Type::Counter, "Bytes written to it.", log.written_bytes),
-            ("log_flushes_total", Type::Counter, "Times that it was brought to stable storage.", log.flushes),
+            ("log_size_bytes", "gauge", "The persistent log's room on its disk.", log.size_bytes),
+            ("log_used_bytes", "gauge", "What of it is in use.", log.used_bytes),
+            ("log_written_bytes_total", "counter", "Bytes written to it.", log.written_bytes),
+            ("log_flushes_total", "counter", "Times that it was brought to stable storage.", log.flushes),
         ] {
             metrics.number(name, kind, help, value)?;
         }
         Ok(())
     }
 
-    fn put_keys(&self, metrics: &mut Metrics<'_, Text>) -> fmt::Result {
+    fn put_keys(&self, metrics: &mut Metrics<'_, impl Write>) -> fmt::Result {
         for (name, help) in [("keys", "Keys of a database."), ("keys_volatile", "Those that expire.")] {
             metrics.describe(name, "gauge", help)?;
             for (index, db) in self.dbs.iter().enumerate().filter(|(index, db)| *index == 0 || !db.is_empty()) {
@@ -220,7 +205,7 @@ impl Store {
         Ok(())
     }
 
-    fn put_commands(&self, metrics: &mut Metrics<'_, Text>) -> fmt::Result {
+    fn put_commands(&self, metrics: &mut Metrics<'_, impl Write>) -> fmt::Result {
         let name = "command_failures_total";
         metrics.describe(name, "counter", "Calls that ended in an error, or were refused.")?;
         for (command, calls) in &self.calls {
@@ -245,11 +230,4 @@ impl Store {
         }
         Ok(())
     }
-}
-
-fn copy(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
-    let mut copied = Vec::new();
-    copied.try_reserve_exact(bytes.len())?;
-    copied.extend_from_slice(bytes);
-    Ok(copied)
 }

@@ -357,16 +357,11 @@ impl Writer<'_> {
         Sent { delivery: page.delivery, ..self.sent(page.status, len) }
     }
 
-    fn content_range(&mut self, part: &Range<u64>, len: u64) {
-        let range = content_range(part, len);
-        self.put(&range);
-    }
-
     fn one_part(&mut self, page: &Representation<'_>, etag: &[u8], part: Range<u64>) -> Sent {
         self.head(Status::PARTIAL_CONTENT);
         self.fields(page, etag);
         self.field("Content-Type", page.content_type.as_bytes());
-        self.content_range(&part, page.range.len() as u64);
+        self.put(&content_range(&part, page.range.len() as u64));
         let len = part.end - part.start;
         self.length(len);
         self.put(b"\r\n");

@@ -247,12 +247,6 @@ impl Log {
         };
     }
 
-    /// Bytes of the record that is being written.
-    pub fn record_len(&self) -> u64 {
-        let Some(record) = &self.record else { return 0 };
-        record.len_before + (self.open.used - record.start - RECORD_HEADER_BYTES) as u64
-    }
-
     /// Writes the header before what was pushed into the open batch.
     #[inline]
     fn finish_part(&mut self, is_continued: bool) {

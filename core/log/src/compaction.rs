@@ -108,11 +108,6 @@ impl Log {
         }
     }
 
-    /// Bytes of state that the compaction that runs, or the last one, has written.
-    pub fn compaction_bytes(&self) -> u64 {
-        self.compaction.written_bytes
-    }
-
     /// Tells how many bytes of records a compaction would write now, at the most, with
     /// [`RECORD_HEADER_BYTES`](crate::RECORD_HEADER_BYTES) for each. So much stays free for it.
     pub fn set_live_bytes(&mut self, live_bytes: u64) {

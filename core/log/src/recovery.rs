@@ -143,7 +143,6 @@ struct Walk<'a, E> {
     next_place: Option<u32>,
     number: u64,
     epoch: u64,
-    record_key: u64,
     appended: Sequence,
     /// Parts of a record that goes on in the next batch.
     pending: Option<(Kind, Vec<u8>)>,
@@ -170,7 +169,6 @@ pub(crate) fn recover<'a, E>(
         next_place: None,
         number: superblock.first_batch,
         epoch: 0,
-        record_key: 0,
         appended: superblock.first_sequence - 1,
         pending: None,
         contents: Contents {
@@ -221,7 +219,6 @@ impl<E> Walk<'_, E> {
                 self.space.follow(segment.place).map_err(|_| OpenError::OutOfMemory)?;
                 self.segment = segment;
             }
-            self.record_key = record_key;
             self.take(&header, at_bytes, batch)?;
             reader.expect(self.segment.place, self.next_place);
             self.offset = offset + padded(header.len as usize) as u32;

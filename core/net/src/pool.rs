@@ -55,7 +55,7 @@ impl Pool {
     /// A block, its bytes of no meaning.
     #[inline]
     pub fn take(&mut self) -> Option<Block> {
-        if self.used >= self.limit {
+        if !self.has_free() {
             return None;
         }
         let block = match self.cached.pop() {

@@ -20,6 +20,10 @@ impl<T> Slab<T> {
         Slab { chunks: Vec::new(), free: Vec::new(), len: 0, limit }
     }
 
+    pub fn is_full(&self) -> bool {
+        self.len == self.limit
+    }
+
     pub fn len(&self) -> usize {
         self.len
     }
@@ -41,7 +45,7 @@ impl<T> Slab<T> {
 
     /// The number of a new entry, or `None` if there are too many or there is no memory.
     pub fn insert(&mut self, entry: T) -> Option<u32> {
-        if self.len == self.limit || self.free.is_empty() && !self.grow() {
+        if self.is_full() || self.free.is_empty() && !self.grow() {
             return None;
         }
         let number = self.free.pop()?;

@@ -141,7 +141,6 @@ struct Slot {
 /// A TCP/IP stack; see the crate's documentation for how to drive it.
 pub struct Stack {
     mac: EthernetAddress,
-    config: Config,
     keepalive_ns: u64,
     lease: Option<Lease>,
     /// The link has yet to be told of the address.
@@ -192,7 +191,6 @@ impl Stack {
         let connections = config.limits.connections;
         let mut stack = Stack {
             mac,
-            config,
             keepalive_ns: 0,
             lease: None,
             unannounced: false,
@@ -562,7 +560,7 @@ impl Stack {
 
     /// Makes a connection, if need be in the place of one that is expendable.
     fn insert(&mut self, flow: FlowKey, origin: Origin<'_>, now_ns: u64) -> Option<u32> {
-        while self.slots.len() >= self.config.limits.connections {
+        while self.slots.is_full() {
             // A flood of SYNs displaces itself, and never a connection that was established.
             match self.expendable.first() {
                 Some(&(Expendable::TimeWait { slot } | Expendable::HalfOpen { slot, .. })) => self.release(slot),

@@ -68,6 +68,21 @@ pub struct Geometry {
     pub is_read_only: bool,
 }
 
+impl Geometry {
+    /// Whether a device that is like this can carry out a transfer. What it cannot ends with [`BlockError::Invalid`].
+    pub fn allows(&self, transfer: &Transfer) -> bool {
+        if transfer.operation == Operation::Flush {
+            return true;
+        }
+        let Geometry { block_bytes, size_bytes, is_read_only } = *self;
+        let len = transfer.buffer.len() as u64;
+        let blocks = len > 0 && len.is_multiple_of(block_bytes.into());
+        let inside = transfer.at_bytes.checked_add(len).is_some_and(|end| end <= size_bytes);
+        let allowed = transfer.operation == Operation::Read || !is_read_only;
+        blocks && inside && allowed && transfer.at_bytes.is_multiple_of(block_bytes.into())
+    }
+}
+
 /// What a device is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {

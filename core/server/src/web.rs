@@ -104,8 +104,10 @@ impl Web<'_> {
     }
 
     fn metrics(&self, http: &Stats) -> Option<Vec<u8>> {
-        let mut text = TryText(self.store.metrics()?);
-        put_http(&mut Metrics(&mut text), http).ok()?;
+        let mut text = TryText(Vec::new());
+        let mut metrics = Metrics(&mut text);
+        self.store.metrics(&mut metrics).ok()?;
+        put_http(&mut metrics, http).ok()?;
         Some(text.0)
     }
 }
@@ -130,8 +132,7 @@ fn put_http(metrics: &mut Metrics<'_, TryText>, http: &Stats) -> core::fmt::Resu
         ("http_input_bytes_total", "counter", "Bytes from the web server's clients.", http.input_bytes),
         ("http_output_bytes_total", "counter", "Bytes to the web server's clients.", http.output_bytes),
     ] {
-        metrics.describe(name, kind, help)?;
-        metrics.value(name, "", value)?;
+        metrics.number(name, kind, help, value)?;
     }
     metrics.describe("http_responses_total", "counter", "Responses by the class of their status.")?;
     for (class, labels) in ["1xx", "2xx", "3xx", "4xx", "5xx"].iter().enumerate() {

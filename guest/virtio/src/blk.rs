@@ -247,7 +247,7 @@ impl<T: Transport> BlkDevice<T> {
         let Some(slot) = slot.filter(|_| unfinished < TRANSFERS_MAX) else { return Err(transfer) };
         let refused = match self.error {
             Some(_) => Some(BlockError::Io),
-            None => (!self.is_possible(&transfer)).then_some(BlockError::Invalid),
+            None => (!self.geometry.allows(&transfer)).then_some(BlockError::Invalid),
         };
         let Transfer { token, operation, .. } = transfer;
         if let Some(error) = refused {
@@ -295,18 +295,6 @@ impl<T: Transport> BlkDevice<T> {
             // The field was read at the start, so it is there.
             let _ = self.transport.set_config_u8(CONFIG_WRITEBACK, (wanted == Cache::WriteBack).into());
         }
-    }
-
-    fn is_possible(&self, transfer: &Transfer) -> bool {
-        if transfer.operation == Operation::Flush {
-            return true;
-        }
-        let Geometry { block_bytes, size_bytes, is_read_only } = self.geometry;
-        let len = transfer.buffer.len() as u64;
-        let blocks = len > 0 && len.is_multiple_of(block_bytes.into());
-        let inside = transfer.at_bytes.checked_add(len).is_some_and(|end| end <= size_bytes);
-        let allowed = transfer.operation == Operation::Read || !is_read_only;
-        blocks && inside && allowed && transfer.at_bytes.is_multiple_of(block_bytes.into())
     }
 
     /// The next transfer that has ended.

@@ -2,7 +2,7 @@
 
 use crate::worker::{self, Files, Fresh};
 use kayvee_log::OpenError;
-use kayvee_platform::{BlockDevice, BlockError, Finished, Geometry, Operation, Transfer};
+use kayvee_platform::{BlockDevice, BlockError, Finished, Geometry, Transfer};
 use std::{
     collections::VecDeque,
     io,
@@ -54,16 +54,6 @@ impl FileDisk {
     pub fn is_blank(&mut self) -> bool {
         matches!(kayvee_log::identify(self), Err(OpenError::Blank))
     }
-
-    fn is_possible(&self, transfer: &Transfer) -> bool {
-        let Geometry { block_bytes, size_bytes, is_read_only } = self.geometry;
-        let len = transfer.buffer.len() as u64;
-        let blocks = len > 0 && len.is_multiple_of(block_bytes.into());
-        let inside = transfer.at_bytes.checked_add(len).is_some_and(|end| end <= size_bytes);
-        let allowed = transfer.operation == Operation::Read || !is_read_only;
-        let whole = blocks && inside && transfer.at_bytes.is_multiple_of(block_bytes.into());
-        allowed && whole || transfer.operation == Operation::Flush
-    }
 }
 
 impl BlockDevice for FileDisk {
@@ -75,7 +65,7 @@ impl BlockDevice for FileDisk {
         if self.under_way + self.ended.len() >= TRANSFERS_MAX {
             return Err(transfer);
         }
-        let possible = self.is_possible(&transfer);
+        let possible = self.geometry.allows(&transfer);
         let sent = match &self.transfers {
             Some(transfers) if possible => transfers.send(transfer).map_err(|error| (error.0, BlockError::Io)),
             _ => Err((transfer, BlockError::Invalid)),

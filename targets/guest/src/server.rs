@@ -261,13 +261,13 @@ impl<'a> Server<'a> {
         let clock = self.machine.clock();
         let deadlines = [self.stack.next_deadline_ns(), self.engine.next_deadline_ns(), self.console_due_ns];
         let deadline_ns = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX).min(clock.wall_clock_due_ns());
-        let start_ns = clock.now().monotonic_ns;
+        let poll_until_ns = clock.now().monotonic_ns + self.poll_ns();
         while !self.is_ready() {
             let now_ns = clock.now().monotonic_ns;
             if now_ns >= deadline_ns {
                 return;
             }
-            if now_ns >= start_ns + self.poll_ns() {
+            if now_ns >= poll_until_ns {
                 return self.sleep(deadline_ns, now_ns);
             }
         }

@@ -156,7 +156,8 @@ impl Http {
         }
         self.server.end_turn();
         self.publish_status(engine, now);
-        for id in self.active.drain(..active).collect::<Vec<_>>() {
+        for _ in 0..active {
+            let Some(id) = self.active.pop_front() else { break };
             if let Some(client) = self.clients[id.0 as usize].as_mut() {
                 client.is_active = false;
                 self.write(id, engine);

@@ -4,7 +4,7 @@ use super::{
     Durable, GAP,
     unit::{Item, Malformed, Reader},
 };
-use crate::{Context, Error, Origin, Session, Store, args, dump, table::ByName};
+use crate::{Context, Error, Origin, Session, Store, dump, table::ByName};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
 use kayvee_keyspace::{Expiry, Owned, Value};
@@ -201,12 +201,7 @@ impl Store {
         request: Request<'_>,
         reply: &mut Vec<u8>,
     ) -> Result<(), Replayed> {
-        let container = names.find(request.get(0).unwrap_or_default()).ok_or(Replayed::Unknown)?;
-        let command = match (container.subcommands, request.get(1)) {
-            ([], _) => container,
-            (subs, Some(name)) => subs.iter().find(|sub| args::is(name, sub.name)).ok_or(Replayed::Unknown)?,
-            (_, None) => container,
-        };
+        let command = names.command_of(request).ok_or(Replayed::Unknown)?;
         let handler = command.handler.ok_or(Replayed::Unknown)?;
         if !command.accepts(request.len()) {
             return Err(Replayed::Unknown);

@@ -135,11 +135,6 @@ impl FileReader {
         self.offset
     }
 
-    /// The version of the file's format; 0 before the first part has been read.
-    pub fn version(&self) -> u16 {
-        self.version
-    }
-
     /// Reads the part that `bytes` begin with. A fault is in the part at [`offset`](Self::offset).
     pub fn next<'a>(&mut self, bytes: &'a [u8]) -> Result<Step<'a>, Fault> {
         let mut reader = Reader::new(bytes);
