@@ -1,73 +1,13 @@
 //! Dates (RFC 9110 §5.6.7).
 
+use kayvee_platform::{Civil, DAY_SECONDS, LAST_SECOND, civil};
+
 /// Length of a date in the form that is sent: `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub const DATE_BYTES: usize = 29;
 
 pub const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
 /// The first of January 1970 was a Thursday.
 const DAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed";
-const DAY_SECONDS: u64 = 86_400;
-/// The last second of the year 9999: what comes later has no four digits.
-const LAST_SECOND: u64 = 253_402_300_799;
-
-/// A date of the Gregorian calendar and a time of day, in UTC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Civil {
-    pub year: u32,
-    /// From 1.
-    pub month: u32,
-    /// From 1.
-    pub day: u32,
-    pub hour: u32,
-    pub minute: u32,
-    pub second: u32,
-}
-
-/// The date of so many seconds since 1970.
-pub fn civil(unix_s: u64) -> Civil {
-    let unix_s = unix_s.min(LAST_SECOND);
-    let (days, seconds) = (unix_s / DAY_SECONDS, (unix_s % DAY_SECONDS) as u32);
-    // Years that begin in March, so that the leap day is their last, in eras of 400.
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, (days % 146_097) as u32);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    Civil {
-        year: era as u32 * 400 + year_of_era + u32::from(month <= 2),
-        month,
-        day: day_of_year - (153 * shifted + 2) / 5 + 1,
-        hour: seconds / 3600,
-        minute: seconds / 60 % 60,
-        second: seconds % 60,
-    }
-}
-
-impl Civil {
-    /// Seconds since 1970, unless it is no date or an earlier one.
-    fn unix_s(self) -> Option<u64> {
-        let valid = (1970..=9999).contains(&self.year)
-            && (1..=12).contains(&self.month)
-            && (1..=31).contains(&self.day)
-            && self.hour < 24
-            && self.minute < 60
-            // A leap second is written as 60.
-            && self.second <= 60;
-        if !valid {
-            return None;
-        }
-        let year = u64::from(self.year - u32::from(self.month <= 2));
-        let shifted = u64::from(if self.month > 2 { self.month - 3 } else { self.month + 9 });
-        let year_of_era = year % 400;
-        let day_of_era =
-            year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + (153 * shifted + 2) / 5 + u64::from(self.day - 1);
-        let days = (year / 400 * 146_097 + day_of_era).checked_sub(719_468)?;
-        let unix_s = days * DAY_SECONDS + u64::from(self.hour * 3600 + self.minute * 60 + self.second);
-        // What a month does not have, such as the 31st of April, is another date.
-        (civil(days * DAY_SECONDS).day == self.day).then_some(unix_s)
-    }
-}
 
 /// Writes a number's last digits.
 pub fn put_digits(number: u32, text: &mut [u8]) {

@@ -5,7 +5,7 @@ use crate::{
     status::Status,
 };
 use alloc::vec::Vec;
-use kayvee_platform::Decimal;
+use kayvee_platform::{Decimal, civil};
 
 /// Bytes of a request line that are logged.
 const MAX_LINE_BYTES: usize = 1 << 10;
@@ -14,7 +14,7 @@ const MAX_LINE_BYTES: usize = 1 << 10;
 pub fn put(log: &mut Vec<u8>, remote: &str, unix_s: u64, line: &[u8], status: Status, body_bytes: u64) {
     log.extend_from_slice(remote.as_bytes());
     log.extend_from_slice(b" - - [");
-    let now = date::civil(unix_s);
+    let now = civil(unix_s);
     let mut text = *b"01/Jan/1970:00:00:00 +0000";
     date::put_digits(now.day, &mut text[..2]);
     text[3..6].copy_from_slice(&MONTHS[(now.month as usize - 1) * 3..][..3]);

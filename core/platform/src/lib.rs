@@ -2,7 +2,7 @@
 //!
 //! The core never reads a clock, draws a random number or touches a device by itself: each of them is an argument, so
 //! that a whole server runs in a test under a simulated clock, wire and disk. This crate holds those arguments' types,
-//! and the decimal form of integers, which every layer writes; it depends on no other crate.
+//! and the decimal form of integers and the calendar, which every layer needs; it depends on no other crate.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ extern crate alloc;
 
 mod address;
 mod block;
+mod calendar;
 mod decimal;
 mod file;
 mod frame;
@@ -18,6 +19,7 @@ mod time;
 
 pub use address::Addressing;
 pub use block::{BlockBuffer, BlockDevice, BlockError, Finished, Geometry, Operation, Transfer};
+pub use calendar::{Civil, DAY_SECONDS, LAST_SECOND, civil};
 pub use decimal::{DECIMAL_BYTES, Decimal, put_decimal};
 pub use file::{ReadFile, WriteFile};
 pub use frame::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};

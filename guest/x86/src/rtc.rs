@@ -1,6 +1,7 @@
 //! The CMOS clock (MC146818), which knows whole seconds, and how to follow it more closely than that.
 
 use crate::port;
+use kayvee_platform::Civil;
 
 const INDEX: u16 = 0x70;
 const DATA: u16 = 0x71;
@@ -77,39 +78,23 @@ pub(crate) fn read_cmos() -> Option<u64> {
 
 impl Registers {
     fn unix_seconds(self) -> Option<u64> {
-        let value = |register: u8| -> u64 {
+        let value = |register: u8| -> u32 {
             if self.status_b & BINARY != 0 {
-                u64::from(register)
+                u32::from(register)
             } else {
-                u64::from(register >> 4) * 10 + u64::from(register & 0xf)
+                u32::from(register >> 4) * 10 + u32::from(register & 0xf)
             }
         };
-        let hours = if self.status_b & HOURS_24 != 0 {
+        let hour = if self.status_b & HOURS_24 != 0 {
             value(self.hours)
         } else {
             value(self.hours & !AFTERNOON) % 12 + if self.hours & AFTERNOON != 0 { 12 } else { 0 }
         };
         let century = Some(value(self.century)).filter(|century| (20..100).contains(century)).unwrap_or(20);
-        let year = century * 100 + value(self.year);
-        let (month, day) = (value(self.month), value(self.day));
-        let (minutes, seconds) = (value(self.minutes), value(self.seconds));
-        let plausible = value(self.year) < 100
-            && (1..=12).contains(&month)
-            && (1..=31).contains(&day)
-            && hours < 24
-            && minutes < 60
-            && seconds < 60;
-        plausible.then(|| (days_since_1970(year, month, day) * 24 + hours) * 3600 + minutes * 60 + seconds)
+        let year = Some(value(self.year)).filter(|year| *year < 100)?;
+        let [month, day, minute, second] = [self.month, self.day, self.minutes, self.seconds].map(value);
+        Civil { year: century * 100 + year, month, day, hour, minute, second }.unix_s()
     }
-}
-
-/// Days from 1970-01-01 to a date of the Gregorian calendar, from 1970 on. Years are counted from March, so that the
-/// leap day is the last of its year.
-fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
-    /// Days from 0000-03-01 to 1970-01-01.
-    const EPOCH: u64 = 719_468;
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1 - EPOCH
 }
 
 /// Follows a clock of whole seconds: every look at it narrows down when its seconds begin, and so what it would say if
@@ -182,20 +167,6 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn counts_days_as_the_calendar_does() {
-        for (date, days) in [
-            ((1970, 1, 1), 0),
-            ((1972, 2, 29), 789),
-            ((2000, 2, 29), 11_016),
-            ((2000, 3, 1), 11_017),
-            ((2026, 11, 20), 20_777),
-            ((2100, 3, 1), 47_541),
-        ] {
-            assert_eq!(days_since_1970(date.0, date.1, date.2), days, "{date:?}");
-        }
-    }
 
     #[test]
     fn reads_bcd_and_binary_12_and_24_hours() {

@@ -42,7 +42,16 @@ struct Source {
     file: PathBuf,
     /// From the top of the site, with a slash before it.
     path: Vec<u8>,
-    modified_s: u64,
+    /// Since 1970.
+    modified: Duration,
+    size_bytes: u64,
+}
+
+impl Source {
+    fn new(file: PathBuf, path: Vec<u8>, metadata: &fs::Metadata) -> Result<Self> {
+        let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Self { file, path, modified, size_bytes: metadata.len() })
+    }
 }
 
 /// Packs a directory.
@@ -93,23 +102,21 @@ pub struct Fingerprint(Vec<(Vec<u8>, Duration, u64)>);
 
 /// The state of a directory or of an image, for whoever wants to know when to pack it again.
 pub fn fingerprint(site: &Path) -> Result<Fingerprint> {
-    if site.is_file() {
-        return Ok(Fingerprint(vec![print_of(site, Vec::new())?]));
-    }
     let mut sources = Vec::new();
-    walk(site, b"", 0, &mut sources, &mut Vec::new())?;
-    let rules = site.join(RULES_FILE);
-    if rules.exists() {
-        sources.push(Source { file: rules, path: RULES_FILE.into(), modified_s: 0 });
+    if site.is_file() {
+        sources.push(Source::new(site.to_path_buf(), Vec::new(), &metadata(site)?)?);
+    } else {
+        walk(site, b"", 0, &mut sources, &mut Vec::new())?;
+        let rules = site.join(RULES_FILE);
+        if rules.exists() {
+            sources.push(Source::new(rules.clone(), RULES_FILE.into(), &metadata(&rules)?)?);
+        }
     }
-    let prints: Result<_> = sources.into_iter().map(|source| print_of(&source.file, source.path)).collect();
-    Ok(Fingerprint(prints?))
+    Ok(Fingerprint(sources.into_iter().map(|source| (source.path, source.modified, source.size_bytes)).collect()))
 }
 
-fn print_of(file: &Path, name: Vec<u8>) -> Result<(Vec<u8>, Duration, u64)> {
-    let metadata = fs::metadata(file).with_context(|| format!("{}", file.display()))?;
-    let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Ok((name, modified, metadata.len()))
+fn metadata(file: &Path) -> Result<fs::Metadata> {
+    fs::metadata(file).with_context(|| format!("{}", file.display()))
 }
 
 fn walk(dir: &Path, path: &[u8], depth: usize, sources: &mut Vec<Source>, folders: &mut Vec<Vec<u8>>) -> Result<()> {
@@ -126,14 +133,13 @@ fn walk(dir: &Path, path: &[u8], depth: usize, sources: &mut Vec<Source>, folder
             continue;
         }
         let file = entry.path();
-        let metadata = fs::metadata(&file).with_context(|| format!("{}", file.display()))?;
+        let metadata = metadata(&file)?;
         let path = [path, b"/", name].concat();
         if metadata.is_dir() {
             walk(&file, &path, depth + 1, sources, folders)?;
             folders.push(path);
         } else if metadata.is_file() {
-            let modified_s = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-            sources.push(Source { file, path, modified_s });
+            sources.push(Source::new(file, path, &metadata)?);
         }
     }
     Ok(())
@@ -148,10 +154,11 @@ fn page(source: &Source, rules: &Rules, effort: Effort) -> Result<File> {
         gzip_body = Some(gzip(&identity, effort)?).filter(is_shorter);
         brotli_body = Some(brotli(&identity, effort)?).filter(is_shorter);
     }
+    let modified_s = source.modified.as_secs();
     Ok(File {
         content_type,
         cache_control: rules.cache_control(&source.path).unwrap_or_default().to_string(),
-        modified_s: source_date_epoch()?.map_or(source.modified_s, |latest_s| source.modified_s.min(latest_s)),
+        modified_s: source_date_epoch()?.map_or(modified_s, |latest_s| modified_s.min(latest_s)),
         identity,
         gzip: gzip_body,
         brotli: brotli_body,

@@ -1,5 +1,6 @@
 //! Log lines in Redis' form, `PID:M DATE TIME MARK TEXT`, on the standard output or in a file. Times are UTC.
 
+use kayvee_platform::{Civil, civil};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::{
     fs::OpenOptions,
@@ -61,25 +62,9 @@ impl Log for Logger {
 fn timestamp(time: SystemTime) -> String {
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = since_epoch.as_secs();
-    let (year, month, day) = civil_date(seconds / 86_400);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    let Civil { year, month, day, hour, minute, second } = civil(since_epoch.as_secs());
     let (month, millis) = (MONTHS[month as usize - 1], since_epoch.subsec_millis());
     format!("{day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02}.{millis:03}")
-}
-
-/// Year, month and day of a number of days since 1970-01-01, in the Gregorian calendar.
-fn civil_date(days: u64) -> (u64, u64, u64) {
-    // Years that begin in March have their leap day at the end; 400 of them have 146,097 days.
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    (year, month, day)
 }
 
 #[cfg(test)]
