@@ -21,6 +21,7 @@ const DEFAULT: &[Section] = &[
     ("Memory", memory),
     ("Persistence", persistence),
     ("Stats", stats),
+    ("Network", network),
     ("Replication", replication),
     ("CPU", cpu),
     ("Modules", |_, _| {}),
@@ -287,6 +288,13 @@ fn stats(store: &Store, out: &mut Text) {
         "io_threaded_writes_processed",
     ] {
         line(out, field, 0);
+    }
+}
+
+/// What Redis leaves to its kernel.
+fn network(store: &Store, out: &mut Text) {
+    for (name, _, _, value) in store.network.iter().flat_map(|network| network.each()) {
+        let _ = write!(out, "kayvee_net_{name}:{value}\r\n");
     }
 }
 

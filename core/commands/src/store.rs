@@ -23,7 +23,7 @@ use alloc::{
     vec::Vec,
 };
 use kayvee_keyspace::{Db, HashKey};
-use kayvee_platform::{Clock, Heap, Now, ProcessorTime, ReadFile, WriteFile};
+use kayvee_platform::{Clock, Heap, NetworkFigures, Now, ProcessorTime, ReadFile, WriteFile};
 
 /// What the platform provides for a store.
 #[derive(Clone)]
@@ -194,6 +194,8 @@ pub struct Store {
     pub rng: fastrand::Rng,
     /// What the platform provides.
     pub environment: Environment,
+    /// What its network does, where it is one of our own.
+    pub network: Option<NetworkFigures>,
     /// The commands by name.
     pub commands: ByName,
     /// 40 hexadecimal digits that name this run, for `INFO server`.
@@ -295,6 +297,7 @@ impl Store {
             started: now,
             rng,
             environment,
+            network: None,
             commands,
             run_id,
             pause: None,

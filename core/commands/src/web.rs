@@ -4,7 +4,7 @@ use crate::{Store, args::copied, latency::name_in_statistics, memory::Figures};
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::fmt::{self, Write};
 use kayvee_keyspace::{Kind, Value};
-use kayvee_platform::Decimal;
+use kayvee_platform::{Decimal, FigureKind};
 
 /// Slow calls that the status page shows, and words of each.
 const SLOW_CALLS: usize = 8;
@@ -181,6 +181,13 @@ impl Store {
             ("net_output_bytes_total", "counter", "Bytes to the store's clients.", stats.net_output_bytes),
         ] {
             metrics.number(name, kind, help, value)?;
+        }
+        for (name, kind, help, value) in self.network.iter().flat_map(|network| network.each()) {
+            let (suffix, kind) = match kind {
+                FigureKind::Counter => ("_total", "counter"),
+                FigureKind::Gauge => ("", "gauge"),
+            };
+            metrics.number(&alloc::format!("network_{name}{suffix}"), kind, help.trim(), value)?;
         }
         let Some(log) = self.durable.figures() else { return Ok(()) };
         for (name, kind, help, value) in [

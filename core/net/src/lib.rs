@@ -56,7 +56,6 @@ extern crate alloc;
 
 mod checksum;
 mod control;
-mod counters;
 mod flows;
 mod frame;
 mod limits;
@@ -69,7 +68,6 @@ mod stack;
 mod tcp;
 mod wheel;
 
-pub use counters::Counters;
-pub use kayvee_platform::Addressing;
+pub use kayvee_platform::{Addressing, NetworkFigures};
 pub use limits::Limits;
 pub use stack::{Config, ConfigError, ConnectionId, Event, Lease, Stack};

@@ -38,6 +38,11 @@ impl Pool {
         self.used * BLOCK_BYTES
     }
 
+    /// Bytes of the blocks that may be in use.
+    pub fn limit_bytes(&self) -> usize {
+        self.limit * BLOCK_BYTES
+    }
+
     pub fn has_free(&self) -> bool {
         self.used < self.limit
     }

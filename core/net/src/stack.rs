@@ -2,7 +2,6 @@
 
 use crate::{
     control::Control,
-    counters::Counters,
     flows::Flows,
     frame::{self, Class, FlowKey, Packet, Route, announce, classify, is_host},
     limits::Limits,
@@ -23,7 +22,7 @@ use alloc::{
     vec::Vec,
 };
 use core::net::{Ipv4Addr, SocketAddrV4};
-use kayvee_platform::{Addressing, FrameDevice, FrameRx, FrameTx};
+use kayvee_platform::{Addressing, FrameDevice, FrameRx, FrameTx, NetworkFigures};
 use smoltcp::wire::EthernetAddress;
 
 /// Names a connection from [`Event::Accepted`] or [`Stack::connect`] until the application closes it or
@@ -156,6 +155,8 @@ pub struct Stack {
     timers: Wheel,
     /// Connections that can be given up for new ones, the least dear first.
     expendable: BTreeSet<Expendable>,
+    /// How many of these are half-open.
+    half_open: usize,
     /// Connections that the application may have to hear of.
     events: VecDeque<u32>,
     /// Connections that may have segments to send or timers to set.
@@ -200,10 +201,11 @@ impl Stack {
             neighbors: Neighbors::default(),
             flows: Flows::new(secrets.flows()),
             secrets,
-            resources: Resources { pool: Pool::new(config.limits.buffer_bytes), counters: Counters::default() },
+            resources: Resources { pool: Pool::new(config.limits.buffer_bytes), counters: NetworkFigures::default() },
             slots: Slab::new(connections),
             timers: Wheel::new(now_ns),
             expendable: BTreeSet::new(),
+            half_open: 0,
             // Where memory is short these cannot grow, so they have their size from the start.
             events: VecDeque::with_capacity(connections),
             egress: VecDeque::with_capacity(connections),
@@ -279,9 +281,15 @@ impl Stack {
         self.resources.pool.used_bytes()
     }
 
-    /// What has happened so far.
-    pub fn counters(&self) -> &Counters {
-        &self.resources.counters
+    /// What has happened so far, and what there is now.
+    pub fn figures(&self) -> NetworkFigures {
+        NetworkFigures {
+            connections: self.slots.len() as u64,
+            half_open: self.half_open as u64,
+            buffer_bytes: self.resources.pool.used_bytes() as u64,
+            buffer_limit_bytes: self.resources.pool.limit_bytes() as u64,
+            ..self.resources.counters
+        }
     }
 
     /// Takes frames from `device`, answers what needs no application, and collects events for
@@ -341,7 +349,7 @@ impl Stack {
                     self.slots.get(number).map_or((0, FlowKey::new(Ipv4Addr::UNSPECIFIED, 0, 0)), |slot| {
                         (slot.connection.opened_ns, slot.connection.flow)
                     });
-                self.expendable.remove(&Expendable::HalfOpen { opened_ns, slot: number });
+                self.forget_half_open(opened_ns, number);
                 let own = self.lease.map_or(Ipv4Addr::UNSPECIFIED, |lease| lease.address);
                 Event::Accepted {
                     connection,
@@ -552,6 +560,7 @@ impl Stack {
         match number {
             Some(slot) => {
                 self.expendable.insert(Expendable::HalfOpen { opened_ns: now_ns, slot });
+                self.half_open += 1;
             }
             None => self.resources.counters.dropped_syns += 1,
         }
@@ -563,7 +572,11 @@ impl Stack {
         while self.slots.is_full() {
             // A flood of SYNs displaces itself, and never a connection that was established.
             match self.expendable.first() {
-                Some(&(Expendable::TimeWait { slot } | Expendable::HalfOpen { slot, .. })) => self.release(slot),
+                Some(&Expendable::TimeWait { slot }) => self.release(slot),
+                Some(&Expendable::HalfOpen { slot, .. }) => {
+                    self.resources.counters.dropped_half_open += 1;
+                    self.release(slot);
+                }
                 None => {
                     log::debug!("a connection was refused: {} are open", self.slots.len());
                     return None;
@@ -594,13 +607,16 @@ impl Stack {
     fn release(&mut self, number: u32) {
         let Some(mut slot) = self.slots.remove(number) else { return };
         if slot.connection.owner == Owner::Handshake {
-            let opened_ns = slot.connection.opened_ns;
-            self.expendable.remove(&Expendable::HalfOpen { opened_ns, slot: number });
+            self.forget_half_open(slot.connection.opened_ns, number);
         }
         self.expendable.remove(&Expendable::TimeWait { slot: number });
         self.timers.cancel(number);
         self.flows.remove(slot.connection.flow);
         slot.connection.release_buffers(&mut self.resources.pool);
+    }
+
+    fn forget_half_open(&mut self, opened_ns: u64, slot: u32) {
+        self.half_open -= usize::from(self.expendable.remove(&Expendable::HalfOpen { opened_ns, slot }));
     }
 
     /// The application's connection of that id. After [`Event::Closed`] or [`close`](Self::close) there is none.

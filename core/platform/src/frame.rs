@@ -1,3 +1,5 @@
+use crate::NetworkFigures;
+
 /// The largest Ethernet frame that a device carries without segmentation offload: header and a 1,500-byte payload.
 pub const MAX_FRAME_BYTES: usize = 14 + 1500;
 
@@ -16,6 +18,8 @@ pub trait FrameDevice {
     fn mac(&self) -> [u8; 6];
     /// Borrows both halves at once.
     fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx);
+    /// Fills in what it knows of itself: nothing, where it counts nothing.
+    fn put_figures(&self, _figures: &mut NetworkFigures) {}
 }
 
 /// The receiving half of a [`FrameDevice`].

@@ -15,6 +15,7 @@ mod decimal;
 mod file;
 mod frame;
 mod heap;
+mod network;
 mod time;
 
 pub use address::Addressing;
@@ -24,6 +25,7 @@ pub use decimal::{DECIMAL_BYTES, Decimal, put_decimal};
 pub use file::{ReadFile, WriteFile};
 pub use frame::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
 pub use heap::Heap;
+pub use network::{FigureKind, NetworkFigures};
 pub use time::{Clock, Now, ProcessorTime};
 
 /// A source of random bytes that an outsider cannot predict.

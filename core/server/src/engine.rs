@@ -9,7 +9,7 @@ use kayvee_commands::{
     ClientType, Close, Environment, LogError, Output, Pause, Pending, Session, Store,
     options::{Options, ShutdownOn},
 };
-use kayvee_platform::{BlockDevice, Now};
+use kayvee_platform::{BlockDevice, NetworkFigures, Now};
 use kayvee_resp::{Limits, Parser, Progress};
 
 /// Clients that take less are never dropped for want of memory: it would not help.
@@ -156,6 +156,11 @@ impl Engine {
     pub fn begin_turn(&mut self, now: Now) {
         self.store.now = now;
         self.store.watch_expiry();
+    }
+
+    /// Tells the store what its network has done, where that is one of our own, for whoever asks in this turn.
+    pub fn set_network(&mut self, figures: NetworkFigures) {
+        self.store.network = Some(figures);
     }
 
     /// Admits a new connection.

@@ -10,7 +10,7 @@ use crate::{
     transport::{self, QueueInterrupt, Transport},
 };
 use alloc::alloc::{Layout, alloc_zeroed};
-use kayvee_platform::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
+use kayvee_platform::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, NetworkFigures};
 
 /// The device has an address of its own.
 const F_MAC: u64 = 1 << 5;
@@ -122,6 +122,8 @@ impl FrameRx for NetRx {
 pub struct NetTx {
     queue: Queue,
     buffers: Buffers,
+    /// Frames sent.
+    frames: u64,
     error: Option<QueueError>,
 }
 
@@ -169,6 +171,7 @@ impl FrameTx for NetTx {
         // SAFETY: the buffer lives for ever.
         let head = unsafe { self.queue.add(&[segment]) };
         assert_eq!(head, Some(index), "a buffer goes with the descriptor of its number");
+        self.frames += 1;
         Some(result)
     }
 
@@ -200,7 +203,7 @@ impl<T: Transport> NetDevice<T> {
         let mut rx = NetRx { queue, buffers, error: None };
         let queue = Queue::new(&mut transport, TX_QUEUE, queue_size_max, QueueInterrupt::None)?;
         let buffers = Buffers::allocate(queue.size())?;
-        let tx = NetTx { queue, buffers, error: None };
+        let tx = NetTx { queue, buffers, frames: 0, error: None };
         // A device must not be notified before it works (§3.1.1).
         transport::start(&mut transport);
         (0..rx.queue.size()).for_each(|index| rx.give(index));
@@ -244,6 +247,11 @@ impl<T: Transport> FrameDevice for NetDevice<T> {
 
     fn split(&mut self) -> (&mut NetRx, &mut NetTx) {
         (&mut self.rx, &mut self.tx)
+    }
+
+    fn put_figures(&self, figures: &mut NetworkFigures) {
+        figures.notifications = self.rx.queue.notifications() + self.tx.queue.notifications();
+        figures.frames_sent = self.tx.frames;
     }
 }
 

@@ -130,6 +130,8 @@ pub struct Queue {
     /// Index of the next used element to look at.
     taken: u16,
     notifier: Option<Notifier>,
+    /// How often the device was notified.
+    notifications: u64,
 }
 
 impl Queue {
@@ -182,6 +184,7 @@ impl Queue {
             published: 0,
             taken: 0,
             notifier: None,
+            notifications: 0,
         })
     }
 
@@ -269,6 +272,11 @@ impl Queue {
         self.available.wrapping_sub(self.published)
     }
 
+    /// How often the device was notified.
+    pub fn notifications(&self) -> u64 {
+        self.notifications
+    }
+
     /// Makes all buffers added so far available, and notifies the device if it wants that.
     #[inline]
     pub fn publish(&mut self) {
@@ -286,6 +294,7 @@ impl Queue {
             && let Some(notifier) = &self.notifier
         {
             notifier.notify();
+            self.notifications += 1;
         }
     }
 

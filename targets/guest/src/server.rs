@@ -3,7 +3,7 @@
 use crate::{devices::Card, disk::Disk};
 use alloc::{string::ToString, vec::Vec};
 use kayvee_net::{ConnectionId, Event, Lease, Stack};
-use kayvee_platform::{Clock, FrameDevice, FrameRx};
+use kayvee_platform::{Clock, FrameDevice, FrameRx, NetworkFigures};
 use kayvee_server::{ClientId, Engine, Fate, Peer};
 use kayvee_x86::{console, machine::Machine, power::Status};
 
@@ -33,6 +33,17 @@ struct Client {
     ended: bool,
 }
 
+/// What turns have cost in which frames arrived: what the network and its requests take of the processor.
+#[derive(Default)]
+struct Busy {
+    turns: u64,
+    turns_ns: u64,
+    /// When the last of these turns began, until it is over.
+    since_ns: Option<u64>,
+    /// Frames that had arrived by then.
+    frames: u64,
+}
+
 /// The store on the network.
 pub struct Server<'a> {
     machine: &'a Machine,
@@ -50,6 +61,7 @@ pub struct Server<'a> {
     unread: Vec<ClientId>,
     /// When to look at the console.
     console_due_ns: Option<u64>,
+    busy: Busy,
 }
 
 impl<'a> Server<'a> {
@@ -66,7 +78,19 @@ impl<'a> Server<'a> {
         // writable and end.
         let (clients, ids) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
         let (writable, unread) = (Vec::with_capacity(2 * connections), Vec::with_capacity(connections));
-        Server { machine, card, disk, stack, engine, clients, ids, writable, unread, console_due_ns: None }
+        Server {
+            machine,
+            card,
+            disk,
+            stack,
+            engine,
+            clients,
+            ids,
+            writable,
+            unread,
+            console_due_ns: None,
+            busy: Busy::default(),
+        }
     }
 
     /// Serves until a client asks for the end, and returns how it came.
@@ -96,6 +120,8 @@ impl<'a> Server<'a> {
         self.look_at_console(now.monotonic_ns);
         self.stack.poll(&mut self.card, now.monotonic_ns);
         self.engine.begin_turn(now);
+        let figures = self.figures(now.monotonic_ns);
+        self.engine.set_network(figures);
         for index in 0..self.unread.len() {
             self.read(self.unread[index]);
         }
@@ -115,6 +141,18 @@ impl<'a> Server<'a> {
         }
         self.stack.set_keepalive(self.engine.options().tcp_keepalive);
         self.stack.flush(&mut self.card, now.monotonic_ns);
+    }
+
+    /// What the network has done, in a turn that began at `now_ns`.
+    fn figures(&mut self, now_ns: u64) -> NetworkFigures {
+        let mut figures = self.stack.figures();
+        if figures.frames_received > self.busy.frames && self.busy.since_ns.is_none() {
+            self.busy.since_ns = Some(now_ns);
+        }
+        self.busy.frames = figures.frames_received;
+        (figures.turns, figures.turns_ns) = (self.busy.turns, self.busy.turns_ns);
+        self.card.put_figures(&mut figures);
+        figures
     }
 
     /// Ctrl-D on the console asks for the end, as a signal asks a process.
@@ -261,7 +299,12 @@ impl<'a> Server<'a> {
         let clock = self.machine.clock();
         let deadlines = [self.stack.next_deadline_ns(), self.engine.next_deadline_ns(), self.console_due_ns];
         let deadline_ns = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX).min(clock.wall_clock_due_ns());
-        let poll_until_ns = clock.now().monotonic_ns + self.poll_ns();
+        let idle_ns = clock.now().monotonic_ns;
+        if let Some(since_ns) = self.busy.since_ns.take() {
+            self.busy.turns += 1;
+            self.busy.turns_ns += idle_ns - since_ns;
+        }
+        let poll_until_ns = idle_ns + self.poll_ns();
         while !self.is_ready() {
             let now_ns = clock.now().monotonic_ns;
             if now_ns >= deadline_ns {

@@ -272,7 +272,7 @@ fn exchange(run: &Run) -> Result<()> {
     println!(
         "{run:?}: {:.1} s, {megabits:.1} Mbit/s in both directions, {:?}",
         start.elapsed().as_secs_f64(),
-        echo.stack.counters()
+        echo.stack.figures()
     );
     outcome?;
     if echo.failed > 0 {

@@ -10,10 +10,10 @@ use super::{
     seq::Seq,
 };
 use crate::{
-    counters::Counters,
     frame::FlowKey,
     pool::{BLOCK_BYTES, Pool, SendQueue},
 };
+use kayvee_platform::NetworkFigures;
 
 /// RFC 9293 §3.3.2, but for LISTEN, which is a port and no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub(crate) struct Setup {
 #[derive(Debug)]
 pub(crate) struct Resources {
     pub pool: Pool,
-    pub counters: Counters,
+    pub counters: NetworkFigures,
 }
 
 /// Whether the peer waits for an acknowledgment.

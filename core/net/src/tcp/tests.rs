@@ -5,7 +5,7 @@ use super::{
     seq::Seq,
     *,
 };
-use crate::{counters::Counters, frame::FlowKey, pool::Pool};
+use crate::{frame::FlowKey, pool::Pool};
 use core::net::Ipv4Addr;
 extern crate std;
 use std::{vec, vec::Vec};
@@ -38,7 +38,7 @@ fn setup() -> Setup {
 }
 
 fn resources() -> Resources {
-    Resources { pool: Pool::new(16 << 20), counters: Counters::default() }
+    Resources { pool: Pool::new(16 << 20), counters: kayvee_platform::NetworkFigures::default() }
 }
 
 /// A SYN of a peer that knows everything.
