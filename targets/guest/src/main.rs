@@ -14,6 +14,7 @@ use disk::Disk;
 use kayvee_net::{Config, Limits, Stack};
 use kayvee_platform::{Clock, ProcessorTime};
 use kayvee_server::{Engine, Environment, boot::BootArgs};
+use kayvee_station::{Peers, Station};
 use kayvee_x86::{clock::CLOCK, console, machine::Setup, power::Status};
 use server::Server;
 
@@ -71,6 +72,8 @@ fn run(mut setup: Setup) -> ! {
         None => {}
     }
     // It lives until the machine ends, so nothing of it is ever taken apart, and there is no code for that.
-    let mut server = Server::new(&machine, card, disk, stack, engine, limits.connections);
+    // Who reaches a machine whose only network this is was meant to.
+    let station = Station::new(stack, engine, Peers::Trusted, limits.connections);
+    let mut server = Server::new(&machine, card, disk, station);
     machine.end(server.run())
 }

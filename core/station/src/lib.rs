@@ -1,0 +1,291 @@
+//! The store as a station of a network: the bytes of `kayvee-net`'s connections go to `kayvee-server`'s engine, and its
+//! replies back.
+//!
+//! What drives it owns the card, the disk and the clock, and sleeps; a guest and a Linux process differ in these only. A
+//! turn is [`Station::receive`], whatever else the target serves with the same engine, and [`Station::reply`].
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+use alloc::{string::ToString, vec::Vec};
+use kayvee_net::{ConnectionId, Event, Lease, Stack};
+use kayvee_platform::{BlockDevice, FrameDevice, FrameRx, NetworkFigures, Now};
+use kayvee_server::{ClientId, Engine, Fate, Peer};
+
+/// At the end, clients' last replies and the ends of their connections get this long to be sent ...
+const LINGER_NS: u64 = 500_000_000;
+/// ... unless nothing has arrived or left for so long.
+const LINGER_QUIET_NS: u64 = 20_000_000;
+
+/// Who can reach the station.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peers {
+    /// Only who was meant to: the network was made for it.
+    Trusted,
+    /// Whoever is on a network that it shares with others: without a password, protected mode turns them away.
+    Strangers,
+}
+
+/// A client's connection.
+#[derive(Clone, Copy)]
+struct Client {
+    connection: ConnectionId,
+    /// There may be bytes to read that the engine did not want so far.
+    unread: bool,
+    /// The peer has sent its last byte.
+    ended: bool,
+}
+
+/// What turns have cost in which frames arrived: what the network and its requests take of the processor.
+#[derive(Default)]
+struct Busy {
+    turns: u64,
+    turns_ns: u64,
+    /// When the last of these turns began, until it is over.
+    since_ns: Option<u64>,
+    /// Frames that had arrived by then.
+    frames: u64,
+}
+
+/// The store on a network.
+pub struct Station {
+    stack: Stack,
+    engine: Engine,
+    peers: Peers,
+    /// By [`ClientId`].
+    clients: Vec<Option<Client>>,
+    /// By [`ConnectionId`].
+    ids: Vec<Option<ClientId>>,
+    /// Clients to write to although the engine does not name them: there is room again, or their end has come.
+    writable: Vec<ClientId>,
+    /// Clients to read from in the next turn although nothing arrives.
+    unread: Vec<ClientId>,
+    busy: Busy,
+}
+
+impl Station {
+    /// Joins an engine and a stack that has at most so many connections.
+    pub fn new(stack: Stack, engine: Engine, peers: Peers, connections: usize) -> Station {
+        // Where memory is short these cannot grow, so they have their size from the start. In a turn a client can become
+        // writable and end.
+        let (clients, ids) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
+        let (writable, unread) = (Vec::with_capacity(2 * connections), Vec::with_capacity(connections));
+        Station { stack, engine, peers, clients, ids, writable, unread, busy: Busy::default() }
+    }
+
+    /// The store.
+    pub fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    /// Whether the next turn has something to do already.
+    #[inline]
+    pub fn is_behind(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    /// When the next turn is due even if nothing arrives.
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        [self.stack.next_deadline_ns(), self.engine.next_deadline_ns()].into_iter().flatten().min()
+    }
+
+    /// The first half of a turn: all that has arrived. Returns an address that the station has had since.
+    pub fn receive(&mut self, card: &mut impl FrameDevice, now: Now) -> Option<Lease> {
+        self.stack.poll(card, now.monotonic_ns);
+        self.engine.begin_turn(now);
+        let figures = self.figures(card, now.monotonic_ns);
+        self.engine.set_network(figures);
+        for index in 0..self.unread.len() {
+            self.read(self.unread[index]);
+        }
+        self.unread.clear();
+        let mut lease = None;
+        while let Some(event) = self.stack.next_event() {
+            match event {
+                Event::AddressAcquired(acquired) => lease = Some(acquired),
+                event => self.take_event(event, now.monotonic_ns),
+            }
+        }
+        lease
+    }
+
+    /// The second half: all that follows from it.
+    pub fn reply(&mut self, card: &mut impl FrameDevice, disk: Option<&mut impl BlockDevice>, now: Now) {
+        self.engine.end_turn();
+        if let Some(disk) = disk {
+            self.engine.drive_log(disk);
+        }
+        while let Some(id) = self.engine.next_ready() {
+            self.write(id, now.monotonic_ns);
+        }
+        while let Some(id) = self.writable.pop() {
+            self.write(id, now.monotonic_ns);
+        }
+        self.stack.set_keepalive(self.engine.options().tcp_keepalive);
+        self.stack.flush(card, now.monotonic_ns);
+    }
+
+    /// The turns are over for now: who drives this begins to wait.
+    pub fn rest(&mut self, now_ns: u64) {
+        if let Some(since_ns) = self.busy.since_ns.take() {
+            self.busy.turns += 1;
+            self.busy.turns_ns += now_ns - since_ns;
+        }
+    }
+
+    /// What the network has done, in a turn that began at `now_ns`.
+    fn figures(&mut self, card: &impl FrameDevice, now_ns: u64) -> NetworkFigures {
+        let mut figures = self.stack.figures();
+        if figures.frames_received > self.busy.frames && self.busy.since_ns.is_none() {
+            self.busy.since_ns = Some(now_ns);
+        }
+        self.busy.frames = figures.frames_received;
+        (figures.turns, figures.turns_ns) = (self.busy.turns, self.busy.turns_ns);
+        card.put_figures(&mut figures);
+        figures
+    }
+
+    fn take_event(&mut self, event: Event, now_ns: u64) {
+        match event {
+            Event::AddressAcquired(_) => {}
+            Event::AddressLost => log::warn!("net: the address is lost"),
+            Event::Accepted { connection, remote, local } => {
+                let is_local = self.peers == Peers::Trusted;
+                let peer = Peer { remote: remote.to_string(), local: local.to_string(), is_local };
+                match self.engine.connect(peer) {
+                    Ok(id) => self.admit(id, connection),
+                    Err(refusal) => {
+                        self.stack.send(connection, refusal.0);
+                        self.stack.close(connection, now_ns);
+                    }
+                }
+            }
+            Event::Readable(connection) => {
+                if let Some(id) = self.id(connection) {
+                    self.read(id);
+                }
+            }
+            Event::Writable(connection) => self.writable.extend(self.id(connection)),
+            Event::EndOfStream(connection) => {
+                if let Some(id) = self.id(connection) {
+                    if let Some(client) = self.client(id) {
+                        client.ended = true;
+                    }
+                    self.writable.push(id);
+                }
+            }
+            Event::Closed(connection) => {
+                if let Some(id) = self.id(connection) {
+                    self.forget(id);
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, id: ClientId, connection: ConnectionId) {
+        let grow_to = |len: usize, index: u32| len.max(index as usize + 1);
+        self.clients.resize(grow_to(self.clients.len(), id.0), None);
+        self.ids.resize(grow_to(self.ids.len(), connection.0), None);
+        self.clients[id.0 as usize] = Some(Client { connection, unread: false, ended: false });
+        self.ids[connection.0 as usize] = Some(id);
+    }
+
+    fn id(&self, connection: ConnectionId) -> Option<ClientId> {
+        self.ids.get(connection.0 as usize).copied().flatten()
+    }
+
+    fn client(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.clients.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    /// Gives the engine all that has arrived from a client, or as much as it wants.
+    fn read(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        client.unread = false;
+        loop {
+            let bytes = self.stack.readable(client.connection);
+            if bytes.is_empty() {
+                return;
+            }
+            if self.engine.fate(id) != Fate::Open {
+                client.unread = true;
+                return;
+            }
+            let len = bytes.len();
+            self.engine.receive(id, bytes);
+            self.stack.consume(client.connection, len);
+        }
+    }
+
+    /// Sends a client what there is for it and room for, and obeys what the engine says of it.
+    fn write(&mut self, id: ClientId, now_ns: u64) {
+        let Some(&mut Client { connection, unread, ended }) = self.client(id) else { return };
+        let fate = self.engine.fate(id);
+        if fate == Fate::CloseNow {
+            // In an orderly way: a client's library takes a reset for a failure.
+            self.stack.close(connection, now_ns);
+            return self.forget(id);
+        }
+        let unsent = self.send(id, connection);
+        if unsent == 0 && (ended || fate == Fate::CloseAfterOutput) {
+            self.stack.close(connection, now_ns);
+            self.forget(id);
+        } else if fate == Fate::Open && unread {
+            if let Some(client) = self.client(id) {
+                client.unread = false;
+            }
+            self.unread.push(id);
+        }
+    }
+
+    /// Sends what there is room for. Returns how much is left at least: nothing only if all is sent.
+    fn send(&mut self, id: ClientId, connection: ConnectionId) -> usize {
+        loop {
+            let output = self.engine.output(id);
+            let unsent = output.len();
+            if unsent == 0 {
+                return 0;
+            }
+            let sent = self.stack.send(connection, output);
+            self.engine.sent(id, sent);
+            if sent < unsent {
+                return unsent - sent;
+            }
+        }
+    }
+
+    fn forget(&mut self, id: ClientId) {
+        self.engine.disconnect(id);
+        if let Some(client) = self.clients[id.0 as usize].take() {
+            self.ids[client.connection.0 as usize] = None;
+        }
+    }
+
+    /// Ends all connections in good order, as far as their peers take part. `is_sending` says whether the card holds
+    /// frames that have not left.
+    pub fn end<C: FrameDevice>(&mut self, card: &mut C, now_ns: impl Fn() -> u64, is_sending: impl Fn(&mut C) -> bool) {
+        let start_ns = now_ns();
+        let mut active_ns = start_ns;
+        for index in 0..self.clients.len() {
+            let id = ClientId(index as u32);
+            if let Some(&mut Client { connection, .. }) = self.client(id) {
+                self.send(id, connection);
+                self.stack.close(connection, start_ns);
+                self.forget(id);
+            }
+        }
+        loop {
+            let now_ns = now_ns();
+            if card.split().0.ready() || is_sending(card) {
+                active_ns = now_ns;
+            }
+            if now_ns >= active_ns + LINGER_QUIET_NS || now_ns >= start_ns + LINGER_NS {
+                return;
+            }
+            self.stack.poll(card, now_ns);
+            while self.stack.next_event().is_some() {}
+            self.stack.flush(card, now_ns);
+        }
+    }
+}
