@@ -22,7 +22,7 @@ use alloc::{
     vec::Vec,
 };
 use core::net::{Ipv4Addr, SocketAddrV4};
-use kayvee_platform::{Addressing, FrameDevice, FrameRx, FrameTx, NetworkFigures};
+use kayvee_platform::{Addressing, Checksums, FrameDevice, FrameRx, FrameTx, NetworkFigures};
 use smoltcp::wire::EthernetAddress;
 
 /// Names a connection from [`Event::Accepted`] or [`Stack::connect`] until the application closes it or
@@ -140,6 +140,7 @@ struct Slot {
 /// A TCP/IP stack; see the crate's documentation for how to drive it.
 pub struct Stack {
     mac: EthernetAddress,
+    checksums: Checksums,
     keepalive_ns: u64,
     lease: Option<Lease>,
     /// The link has yet to be told of the address.
@@ -192,6 +193,7 @@ impl Stack {
         let connections = config.limits.connections;
         let mut stack = Stack {
             mac,
+            checksums: device.checksums(),
             keepalive_ns: 0,
             lease: None,
             unannounced: false,
@@ -486,7 +488,7 @@ impl Stack {
     #[inline]
     fn receive_packet(&mut self, packet: &Packet<'_>, tx: &mut impl FrameTx, now_ns: u64) {
         let Some(own) = self.lease.map(|lease| lease.address) else { return };
-        let (segment, payload) = match frame::parse_segment(packet, own) {
+        let (segment, payload) = match frame::parse_segment(packet, own, self.checksums) {
             Ok(parsed) => parsed,
             Err(frame::Unusable::Damaged) => return self.resources.counters.dropped_checksum += 1,
             Err(frame::Unusable::Malformed) => return self.resources.counters.dropped_malformed += 1,

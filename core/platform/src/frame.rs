@@ -3,6 +3,16 @@ use crate::NetworkFigures;
 /// The largest Ethernet frame that a device carries without segmentation offload: header and a 1,500-byte payload.
 pub const MAX_FRAME_BYTES: usize = 14 + 1500;
 
+/// How far the senders on a link have computed TCP's checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksums {
+    /// All the way: frames come over a wire.
+    Complete,
+    /// Perhaps not: frames come out of this machine's memory, and a kernel leaves the work to the card, which is none
+    /// here. The field then holds the sum of the pseudo-header alone.
+    Partial,
+}
+
 /// An Ethernet device: two independent rings of frame buffers.
 ///
 /// The two halves can be borrowed together, because a stack answers a frame while it still reads it. The trait suits a
@@ -16,6 +26,10 @@ pub trait FrameDevice {
 
     /// The station's Ethernet address.
     fn mac(&self) -> [u8; 6];
+    /// What the checksums of received frames are worth.
+    fn checksums(&self) -> Checksums {
+        Checksums::Complete
+    }
     /// Borrows both halves at once.
     fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx);
     /// Fills in what it knows of itself: nothing, where it counts nothing.

@@ -1,0 +1,549 @@
+//! The card: frames that are received and sent in memory that the kernel shares.
+//!
+//! Each place for a frame is used in one direction only, and who has it is written down here: a place that the kernel
+//! hands over must be one that it was given.
+
+use crate::{
+    SharedMemory,
+    ring::{LayoutError, Ring, Rings, Violation},
+};
+use alloc::vec::Vec;
+use core::sync::atomic::{Ordering, fence};
+use kayvee_platform::{Checksums, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
+
+/// What the kernel keeps free before a frame that it receives (`XDP_PACKET_HEADROOM`).
+const HEADROOM_BYTES: usize = 256;
+/// One place of so many is for sending: what is sent leaves at once, what arrives may have to wait.
+const TX_SHARE: usize = 4;
+/// So many received frames are given back together, if there are more of them.
+const GIVE_BACK_FRAMES: u32 = 64;
+
+/// Tells the kernel that there is something to send.
+pub trait Doorbell {
+    /// Rings once for all frames in the ring. Returns whether the kernel has been at work meanwhile, so that frames which
+    /// are still there are worth another ring.
+    fn ring(&mut self) -> bool;
+}
+
+/// What a card is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// The station's Ethernet address.
+    pub mac: [u8; 6],
+    /// Whether who sends to it may leave checksums undone.
+    pub checksums: Checksums,
+    /// The memory of the frames ...
+    pub frames: SharedMemory,
+    /// ... and how much of it each has: a power of two.
+    pub frame_bytes: u32,
+    /// The rings.
+    pub rings: Rings,
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub struct XdpRx {
+    fill: Ring,
+    rx: Ring,
+    frames: Frames,
+    /// By place: whether the kernel has it.
+    is_lent: Vec<bool>,
+    unreturned: u32,
+    error: Option<Violation>,
+}
+
+/// The sending half.
+#[derive(Debug)]
+pub struct XdpTx<B> {
+    tx: Ring,
+    completion: Ring,
+    frames: Frames,
+    /// Places that are free; the one used last, which is still in the cache, comes next.
+    free: Vec<u32>,
+    /// By place: whether the kernel has it.
+    is_lent: Vec<bool>,
+    error: Option<Violation>,
+    doorbell: B,
+}
+
+/// An AF_XDP socket's network card.
+#[derive(Debug)]
+pub struct XdpDevice<B> {
+    mac: [u8; 6],
+    checksums: Checksums,
+    rx: XdpRx,
+    tx: XdpTx<B>,
+}
+
+/// Some of the places, which the frames of one direction have.
+#[derive(Debug)]
+struct Frames {
+    memory: SharedMemory,
+    /// Where the first one's address is.
+    first: u64,
+    bytes_log2: u32,
+    count: u32,
+}
+
+impl Frames {
+    #[inline]
+    fn address(&self, place: u32) -> u64 {
+        self.first + (u64::from(place) << self.bytes_log2)
+    }
+
+    /// Where an address lies: the place, and how far from its start.
+    #[inline]
+    fn find(&self, address: u64) -> Option<(u32, usize)> {
+        let from_first = address.checked_sub(self.first)?;
+        let place = u32::try_from(from_first >> self.bytes_log2).ok().filter(|place| *place < self.count)?;
+        Some((place, (from_first & ((1 << self.bytes_log2) - 1)) as usize))
+    }
+}
+
+/// `count` copies of a value, if there is memory for them.
+fn table<T: Clone>(count: u32, value: T) -> Option<Vec<T>> {
+    let mut table = Vec::new();
+    table.try_reserve_exact(count as usize).ok()?;
+    table.resize(count as usize, value);
+    Some(table)
+}
+
+impl<B: Doorbell> XdpDevice<B> {
+    /// Takes a socket into use whose rings nobody has used yet: gives the kernel places for frames to arrive.
+    pub fn new(parts: Parts, doorbell: B) -> Result<XdpDevice<B>, LayoutError> {
+        let Parts { mac, checksums, frames, frame_bytes, rings: Rings { fill, completion, rx, tx } } = parts;
+        let bytes = frame_bytes as usize;
+        if !bytes.is_power_of_two() || bytes < HEADROOM_BYTES + MAX_FRAME_BYTES {
+            return Err(LayoutError);
+        }
+        let places = frames.len() / bytes;
+        // No more places than entries: then a ring always has room for what is put into it.
+        let tx_count = (places / TX_SHARE).min(tx.entries().min(completion.entries()) as usize) as u32;
+        let rx_count = (places - tx_count as usize).min(fill.entries().min(rx.entries()) as usize) as u32;
+        if tx_count == 0 || rx_count == 0 {
+            return Err(LayoutError);
+        }
+        let (rx_memory, tx_memory) = frames.split_at(rx_count as usize * bytes);
+        let bytes_log2 = frame_bytes.trailing_zeros();
+        let rx_frames = Frames { memory: rx_memory, first: 0, bytes_log2, count: rx_count };
+        let first = u64::from(rx_count) << bytes_log2;
+        let tx_frames = Frames { memory: tx_memory, first, bytes_log2, count: tx_count };
+        let mut rx = XdpRx {
+            fill,
+            rx,
+            frames: rx_frames,
+            is_lent: table(rx_count, false).ok_or(LayoutError)?,
+            unreturned: 0,
+            error: None,
+        };
+        (0..rx_count).for_each(|place| rx.give(place));
+        rx.give_back();
+        let mut free = table(tx_count, 0).ok_or(LayoutError)?;
+        free.iter_mut().zip((0..tx_count).rev()).for_each(|(free, place)| *free = place);
+        let is_lent = table(tx_count, false).ok_or(LayoutError)?;
+        let tx = XdpTx { tx, completion, frames: tx_frames, free, is_lent, error: None, doorbell };
+        Ok(XdpDevice { mac, checksums, rx, tx })
+    }
+
+    /// What the other side has done wrong, after which nothing is received nor sent.
+    pub fn error(&self) -> Option<Violation> {
+        self.rx.error.or(self.tx.error)
+    }
+
+    /// Whether the kernel holds frames that are not sent yet.
+    pub fn is_sending(&mut self) -> bool {
+        self.tx.reclaim();
+        self.tx.error.is_none() && self.tx.free.len() < self.tx.frames.count as usize
+    }
+
+    /// Rings again where the kernel has left frames in the ring, as it does where it has no memory for them.
+    pub fn send_again(&mut self) {
+        self.tx.ring();
+    }
+}
+
+impl XdpRx {
+    /// Writes down that the kernel may use a place.
+    #[inline]
+    fn give(&mut self, place: u32) {
+        self.is_lent[place as usize] = true;
+        self.fill.put_address(self.frames.address(place));
+        self.unreturned += 1;
+        if self.unreturned >= GIVE_BACK_FRAMES {
+            self.give_back();
+        }
+    }
+
+    /// Tells the kernel of the places that are its own again.
+    fn give_back(&mut self) {
+        if self.fill.publish() {
+            self.rx.release();
+            self.unreturned = 0;
+        }
+    }
+
+    /// Takes the next frame: its place, where it lies in it, and its length.
+    #[inline]
+    fn next_frame(&mut self) -> Result<Option<(u32, usize, usize)>, Violation> {
+        if self.rx.waiting()? == 0 {
+            self.give_back();
+            return Ok(None);
+        }
+        let (address, len) = self.rx.take_descriptor();
+        let (place, offset) = self.frames.find(address).ok_or(Violation::Frame(address))?;
+        if !core::mem::replace(&mut self.is_lent[place as usize], false) {
+            return Err(Violation::Frame(address));
+        }
+        if len as usize > (1 << self.frames.bytes_log2) - offset {
+            return Err(Violation::Length(len));
+        }
+        Ok(Some((place, offset, len as usize)))
+    }
+
+    fn fail(&mut self, violation: Violation) {
+        log::error!("the socket's receiving rings: {violation}");
+        self.error = Some(violation);
+    }
+}
+
+impl FrameRx for XdpRx {
+    #[inline]
+    fn ready(&mut self) -> bool {
+        if self.error.is_some() {
+            return false;
+        }
+        match self.rx.waiting() {
+            Ok(waiting) => waiting > 0,
+            Err(violation) => {
+                self.fail(violation);
+                false
+            }
+        }
+    }
+
+    #[inline]
+    fn receive<R>(&mut self, consume: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        if self.error.is_some() {
+            return None;
+        }
+        match self.next_frame() {
+            Ok(Some((place, offset, len))) => {
+                let at = ((place as usize) << self.frames.bytes_log2) + offset;
+                let result = consume(self.frames.memory.bytes(at, len));
+                self.give(place);
+                Some(result)
+            }
+            Ok(None) => None,
+            Err(violation) => {
+                self.fail(violation);
+                None
+            }
+        }
+    }
+}
+
+impl<B: Doorbell> XdpTx<B> {
+    /// Takes back the places of what was sent.
+    fn reclaim(&mut self) {
+        if self.error.is_some() {
+            return;
+        }
+        if let Err(violation) = self.take_completions() {
+            log::error!("the socket's sending rings: {violation}");
+            self.error = Some(violation);
+        }
+    }
+
+    fn take_completions(&mut self) -> Result<(), Violation> {
+        let waiting = self.completion.waiting()?;
+        for _ in 0..waiting {
+            let address = self.completion.take_address();
+            let place = self.frames.find(address).ok_or(Violation::Frame(address))?.0;
+            if !core::mem::replace(&mut self.is_lent[place as usize], false) {
+                return Err(Violation::Frame(address));
+            }
+            self.free.push(place);
+        }
+        if waiting > 0 {
+            self.completion.release();
+        }
+        Ok(())
+    }
+
+    fn ring(&mut self) {
+        // Between publishing the entries and reading the flag, which the kernel sets before it looks at the ring for the
+        // last time.
+        fence(Ordering::SeqCst);
+        // The kernel sends a bounded number of frames at a time.
+        for _ in 0..self.frames.count {
+            let is_wanted = self.tx.needs_wakeup() && self.tx.is_pending();
+            if !is_wanted || !self.doorbell.ring() {
+                return;
+            }
+        }
+    }
+}
+
+impl<B: Doorbell> FrameTx for XdpTx<B> {
+    #[inline]
+    fn ready(&mut self) -> bool {
+        if self.free.is_empty() {
+            self.reclaim();
+        }
+        !self.free.is_empty() && self.error.is_none()
+    }
+
+    #[inline]
+    fn transmit<R>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+        if len > MAX_FRAME_BYTES || !self.ready() {
+            return None;
+        }
+        let place = self.free.pop()?;
+        let result = fill(self.frames.memory.bytes_mut((place as usize) << self.frames.bytes_log2, len));
+        self.is_lent[place as usize] = true;
+        self.tx.put_descriptor(self.frames.address(place), len as u32);
+        Some(result)
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        if self.tx.publish() {
+            self.ring();
+            // What has left by now: its place is still in the cache.
+            self.reclaim();
+        }
+    }
+}
+
+impl<B: Doorbell> FrameDevice for XdpDevice<B> {
+    type Rx = XdpRx;
+    type Tx = XdpTx<B>;
+
+    fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    fn checksums(&self) -> Checksums {
+        self.checksums
+    }
+
+    fn split(&mut self) -> (&mut XdpRx, &mut XdpTx<B>) {
+        (&mut self.rx, &mut self.tx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        fake::{Bell, FRAME_BYTES, FakeKernel},
+        ring::RingLayout,
+    };
+    use alloc::{vec, vec::Vec};
+    use core::sync::atomic::Ordering::Relaxed;
+
+    const PLACES: u32 = 16;
+    const RX_PLACES: u32 = 12;
+
+    fn card() -> (XdpDevice<Bell>, FakeKernel) {
+        let kernel = FakeKernel::new(PLACES, 16);
+        let (parts, bell) = kernel.parts();
+        (XdpDevice::new(parts, bell).unwrap(), kernel)
+    }
+
+    fn receive(card: &mut XdpDevice<Bell>) -> Option<Vec<u8>> {
+        card.split().0.receive(<[u8]>::to_vec)
+    }
+
+    fn send(card: &mut XdpDevice<Bell>, frame: &[u8]) -> bool {
+        card.split().1.transmit(frame.len(), |to| to.copy_from_slice(frame)).is_some()
+    }
+
+    #[test]
+    fn frames_of_every_size_arrive_in_order_for_ever() {
+        let (mut card, kernel) = card();
+        let sizes = if cfg!(miri) { (14..=MAX_FRAME_BYTES).step_by(97) } else { (14..=MAX_FRAME_BYTES).step_by(1) };
+        for size in sizes {
+            let frame: Vec<u8> = (0..size).map(|n| (n * 7 + size) as u8).collect();
+            assert!(kernel.deliver(&frame) && kernel.deliver(&frame[1..]));
+            assert!(card.split().0.ready());
+            assert_eq!(receive(&mut card).as_deref(), Some(&frame[..]));
+            assert_eq!(receive(&mut card).as_deref(), Some(&frame[1..]));
+            assert_eq!(receive(&mut card), None);
+        }
+        assert_eq!(card.error(), None);
+    }
+
+    #[test]
+    fn all_places_can_be_filled_before_the_driver_looks() {
+        let (mut card, kernel) = card();
+        for _ in 0..20 {
+            for n in 0..RX_PLACES {
+                assert!(kernel.deliver(&[n as u8; 60]));
+            }
+            assert!(!kernel.deliver(&[0; 60]), "a frame for which there is no place is lost");
+            for n in 0..RX_PLACES {
+                assert_eq!(receive(&mut card), Some(vec![n as u8; 60]));
+            }
+            assert_eq!(receive(&mut card), None);
+        }
+    }
+
+    #[test]
+    fn frames_leave_in_batches_with_one_ring() {
+        let (mut card, kernel) = card();
+        for round in 1..50u32 {
+            assert!(send(&mut card, &[1; 60]) && send(&mut card, &[2; 1514]) && send(&mut card, &[3; 14]));
+            assert!(kernel.send_all().is_empty(), "nothing leaves before the end of the turn");
+            card.split().1.flush();
+            card.split().1.flush();
+            assert_eq!(kernel.rings.get(), round);
+            assert!(card.is_sending());
+            assert_eq!(kernel.send_all(), [vec![1; 60], vec![2; 1514], vec![3; 14]]);
+            assert!(!card.is_sending());
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_needs_no_ring_gets_none() {
+        let (mut card, kernel) = card();
+        kernel.tx.u32(kernel.tx.layout.flags).store(0, Relaxed);
+        assert!(send(&mut card, &[1; 60]));
+        card.split().1.flush();
+        assert_eq!((kernel.rings.get(), kernel.send_all().len()), (0, 1));
+    }
+
+    #[test]
+    fn what_is_left_is_rung_for_again() {
+        let (mut card, kernel) = card();
+        assert!(send(&mut card, &[1; 60]));
+        card.split().1.flush();
+        card.send_again();
+        assert_eq!(kernel.rings.get(), 2);
+        kernel.send_all();
+        card.send_again();
+        assert_eq!(kernel.rings.get(), 2);
+    }
+
+    #[test]
+    fn nothing_is_sent_without_a_place() {
+        let (mut card, kernel) = card();
+        for _ in 0..3 {
+            for n in 0..PLACES - RX_PLACES {
+                assert!(send(&mut card, &[n as u8; 60]));
+            }
+            assert!(!card.split().1.ready() && !send(&mut card, &[9; 60]));
+            card.split().1.flush();
+            assert_eq!(kernel.send_all().len(), (PLACES - RX_PLACES) as usize);
+        }
+        assert!(!send(&mut card, &[0; MAX_FRAME_BYTES + 1]));
+        assert!(send(&mut card, &[0; MAX_FRAME_BYTES]));
+    }
+
+    #[test]
+    fn a_kernel_that_breaks_the_rules_is_cut_off_and_harms_nothing() {
+        let place = |n: u32| u64::from(n * FRAME_BYTES) + 256;
+        let frames = [
+            (place(PLACES), 60, "behind all places"),
+            (place(RX_PLACES), 60, "a place for sending"),
+            (u64::MAX, 60, "nowhere"),
+            (place(0), 2048, "longer than its place"),
+            (place(0), u64::from(u32::MAX), "far longer"),
+        ];
+        for (address, len, what) in frames {
+            let (mut card, kernel) = card();
+            kernel.rx.put(address, len);
+            assert_eq!(receive(&mut card), None, "{what}");
+            assert!(card.error().is_some(), "{what}");
+            kernel.deliver(&[1; 60]);
+            assert!(!card.split().0.ready() && receive(&mut card).is_none());
+        }
+    }
+
+    #[test]
+    fn a_frame_is_handed_over_once() {
+        let (mut card, kernel) = card();
+        kernel.rx.put(256, 60);
+        kernel.rx.put(256, 60);
+        let rx = card.split().0;
+        let first = rx.next_frame();
+        assert!(first.is_ok_and(|frame| frame.is_some()));
+        assert_eq!(rx.next_frame(), Err(Violation::Frame(256)));
+    }
+
+    #[test]
+    fn impossible_indices_are_noticed() {
+        for index in [17, u32::MAX, 1 << 31] {
+            let (mut card, kernel) = card();
+            kernel.rx.u32(kernel.rx.layout.producer).store(index, Relaxed);
+            assert!(!card.split().0.ready());
+            assert_eq!(card.error(), Some(Violation::Index));
+            let (mut card, kernel) = self::card();
+            kernel.completion.u32(kernel.completion.layout.producer).store(index, Relaxed);
+            card.is_sending();
+            assert_eq!(card.error(), Some(Violation::Index));
+            assert!(!send(&mut card, &[1; 60]));
+        }
+    }
+
+    #[test]
+    fn completions_of_what_was_not_sent_are_noticed() {
+        let first = u64::from(RX_PLACES * FRAME_BYTES);
+        for address in [first, 0, u64::MAX] {
+            let (mut card, kernel) = card();
+            kernel.completion.put(address, 0);
+            assert!(!card.is_sending());
+            assert_eq!(card.error(), Some(Violation::Frame(address)));
+        }
+    }
+
+    #[test]
+    fn layouts_that_do_not_fit_are_refused() {
+        let kernel = FakeKernel::new(PLACES, 16);
+        let good = kernel.rx.layout;
+        let bad = [
+            RingLayout { producer: 1, ..good },
+            RingLayout { consumer: u32::MAX, ..good },
+            RingLayout { flags: 192 + 256, ..good },
+            RingLayout { entries: 32, ..good },
+            RingLayout { entries: 15, ..good },
+            RingLayout { entries: 0, ..good },
+            RingLayout { entries_at: 196, ..good },
+            RingLayout { entries_at: u32::MAX - 7, ..good },
+        ];
+        for layout in bad {
+            assert!(Ring::of_descriptors(kernel.rx.shared(), layout).is_err(), "{layout:?}");
+        }
+        assert!(Ring::of_descriptors(kernel.rx.shared(), good).is_ok());
+        for frame_bytes in [0, 1024, 2000, 3000] {
+            let (parts, bell) = kernel.parts();
+            assert!(XdpDevice::new(Parts { frame_bytes, ..parts }, bell).is_err());
+        }
+        let kernel = FakeKernel::new(3, 16);
+        let (parts, bell) = kernel.parts();
+        assert!(XdpDevice::new(parts, bell).is_err(), "a place for each direction is the least");
+    }
+
+    /// Whatever the kernel writes, nothing panics and no more than the shared memory is touched (which Miri sees).
+    #[test]
+    fn noise_in_the_rings_is_harmless() {
+        let seed = 1;
+        let mut random = fastrand::Rng::with_seed(seed);
+        for run in 0..if cfg!(miri) { 20 } else { 2000 } {
+            let (mut card, kernel) = card();
+            for _ in 0..40 {
+                let address = if random.bool() { random.u64(..) } else { random.u64(..2 * 16 * 2048) };
+                match random.u8(..8) {
+                    0 => kernel.rx.put(address, random.u64(..2200)),
+                    1 => kernel.completion.put(address, 0),
+                    2 => kernel.rx.u32(kernel.rx.layout.producer).store(random.u32(..), Relaxed),
+                    3 => kernel.tx.u32(kernel.tx.layout.consumer).store(random.u32(..), Relaxed),
+                    4 => drop(kernel.deliver(&[run as u8; 60])),
+                    5 => drop(receive(&mut card)),
+                    6 => drop(send(&mut card, &[3; 100])),
+                    _ => card.split().1.flush(),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The kernel's side of the rings, for tests: it keeps to the rules, or breaks those that a test names.
+
+use crate::{Doorbell, Parts, Ring, RingLayout, Rings, SharedMemory};
+use core::{
+    ptr::NonNull,
+    sync::atomic::{
+        AtomicU32, AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+use kayvee_platform::Checksums;
+extern crate std;
+use alloc::{boxed::Box, rc::Rc, vec, vec::Vec};
+use std::cell::Cell;
+
+pub const FRAME_BYTES: u32 = 2048;
+const HEADROOM_BYTES: u64 = 256;
+const LAYOUT: RingLayout = RingLayout { producer: 0, consumer: 64, flags: 128, entries_at: 192, entries: 0 };
+
+/// Memory that is never given back, as pages of a socket are not while it is used.
+fn memory(bytes: usize) -> NonNull<u8> {
+    let words: &'static mut [u64] = Box::leak(vec![0u64; bytes.div_ceil(8)].into_boxed_slice());
+    NonNull::from(words).cast()
+}
+
+/// One ring as the kernel sees it.
+pub struct FakeRing {
+    start: NonNull<u8>,
+    pub layout: RingLayout,
+    entry_bytes: usize,
+}
+
+impl FakeRing {
+    fn new(entries: u32, entry_bytes: usize) -> FakeRing {
+        let layout = RingLayout { entries, ..LAYOUT };
+        FakeRing { start: memory(192 + entries as usize * entry_bytes), layout, entry_bytes }
+    }
+
+    pub fn shared(&self) -> SharedMemory {
+        let len = self.layout.entries_at as usize + self.layout.entries as usize * self.entry_bytes;
+        // SAFETY: the memory is leaked, and used by this fake as the other side only.
+        unsafe { SharedMemory::new(self.start, len) }
+    }
+
+    pub fn u32(&self, at: u32) -> &AtomicU32 {
+        // SAFETY: the test names one of the layout's fields, which lie in the leaked memory, aligned.
+        unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(at as usize).cast()) }
+    }
+
+    fn word(&self, index: u32, word: usize) -> &AtomicU64 {
+        let at = self.layout.entries_at as usize
+            + (index & (self.layout.entries - 1)) as usize * self.entry_bytes
+            + word * 8;
+        // SAFETY: an entry of the ring, in the leaked memory, aligned.
+        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) }
+    }
+
+    pub fn take(&self) -> Option<(u64, u64)> {
+        let (producer, consumer) = (self.u32(self.layout.producer), self.u32(self.layout.consumer));
+        let index = consumer.load(Relaxed);
+        if producer.load(Acquire) == index {
+            return None;
+        }
+        let second = if self.entry_bytes == 16 { self.word(index, 1).load(Relaxed) } else { 0 };
+        let entry = (self.word(index, 0).load(Relaxed), second);
+        consumer.store(index.wrapping_add(1), Release);
+        Some(entry)
+    }
+
+    pub fn put(&self, first: u64, second: u64) {
+        let producer = self.u32(self.layout.producer);
+        let index = producer.load(Relaxed);
+        self.word(index, 0).store(first, Relaxed);
+        if self.entry_bytes == 16 {
+            self.word(index, 1).store(second, Relaxed);
+        }
+        producer.store(index.wrapping_add(1), Release);
+    }
+}
+
+/// The kernel.
+pub struct FakeKernel {
+    frames: NonNull<u8>,
+    pub fill: FakeRing,
+    pub completion: FakeRing,
+    pub rx: FakeRing,
+    pub tx: FakeRing,
+    places: u32,
+    pub rings: Rc<Cell<u32>>,
+}
+
+/// Counts how often it is rung.
+#[derive(Debug)]
+pub struct Bell(Rc<Cell<u32>>);
+
+impl Doorbell for Bell {
+    fn ring(&mut self) -> bool {
+        self.0.set(self.0.get() + 1);
+        false
+    }
+}
+
+impl FakeKernel {
+    pub fn new(places: u32, entries: u32) -> FakeKernel {
+        let kernel = FakeKernel {
+            frames: memory((places * FRAME_BYTES) as usize),
+            fill: FakeRing::new(entries, 8),
+            completion: FakeRing::new(entries, 8),
+            rx: FakeRing::new(entries, 16),
+            tx: FakeRing::new(entries, 16),
+            places,
+            rings: Rc::default(),
+        };
+        kernel.tx.u32(kernel.tx.layout.flags).store(1, Relaxed);
+        kernel
+    }
+
+    pub fn parts(&self) -> (Parts, Bell) {
+        // SAFETY: the memory is leaked, and used by this fake as the other side only.
+        let frames = unsafe { SharedMemory::new(self.frames, (self.places * FRAME_BYTES) as usize) };
+        let rings = Rings {
+            fill: Ring::of_addresses(self.fill.shared(), self.fill.layout).unwrap(),
+            completion: Ring::of_addresses(self.completion.shared(), self.completion.layout).unwrap(),
+            rx: Ring::of_descriptors(self.rx.shared(), self.rx.layout).unwrap(),
+            tx: Ring::of_descriptors(self.tx.shared(), self.tx.layout).unwrap(),
+        };
+        let mac = [2, 0, 0, 0, 0, 7];
+        let parts = Parts { mac, checksums: Checksums::Partial, frames, frame_bytes: FRAME_BYTES, rings };
+        (parts, Bell(self.rings.clone()))
+    }
+
+    /// Writes a frame into a place that was given for that. Returns false where there is none, and the frame is lost.
+    pub fn deliver(&self, frame: &[u8]) -> bool {
+        let Some((address, _)) = self.fill.take() else { return false };
+        let at = address + HEADROOM_BYTES;
+        // SAFETY: the place is the kernel's until its descriptor is in the ring, and holds headroom and a frame.
+        unsafe {
+            let to = self.frames.as_ptr().add(at as usize);
+            core::ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len());
+        }
+        self.rx.put(at, frame.len() as u64);
+        true
+    }
+
+    /// Sends what is in the ring, and says so.
+    pub fn send_all(&self) -> Vec<Vec<u8>> {
+        let mut sent = Vec::new();
+        while let Some((address, len)) = self.tx.take() {
+            // SAFETY: the place is the kernel's until it is in the completion ring, and the frame lies in it.
+            let frame = unsafe {
+                core::slice::from_raw_parts(self.frames.as_ptr().add(address as usize), len as u32 as usize).to_vec()
+            };
+            sent.push(frame);
+            self.completion.put(address, 0);
+        }
+        sent
+    }
+}
