@@ -51,14 +51,11 @@ impl Store {
             // Only this host, unless it is asked for more: a guest has no protected mode of its own.
             words.splice(0..0, LOOPBACK.map(String::from));
         }
-        if names(&words, "--disk") {
-            return Err(UsageError("option '--disk' belongs before '--'".into()).into());
+        if let Some(option) = ["--disk", "--site"].into_iter().find(|option| names(&words, option)) {
+            return Err(UsageError(format!("option '{option}' belongs before '--'")).into());
         }
         if args.disk.is_some() && !names(&words, "--appendonly") {
             words.extend(["--appendonly".into(), "yes".into()]);
-        }
-        if names(&words, "--site") {
-            return Err(UsageError("option '--site' belongs before '--'".into()).into());
         }
         words.extend(web_words(args, &words));
         let mut options = parse(&words)?;
