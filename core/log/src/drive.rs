@@ -107,21 +107,27 @@ impl Log {
     /// something; gives the time when it has to be called again even without either. Never waits.
     pub fn drive(&mut self, device: &mut dyn BlockDevice, policy: FlushPolicy, monotonic_ns: u64) -> Option<u64> {
         assert!(self.record.is_none(), "no record is open");
-        while let Some(finished) = device.finished() {
-            self.take(finished, monotonic_ns);
+        loop {
+            while let Some(finished) = device.finished() {
+                self.take(finished, monotonic_ns);
+            }
+            if self.drive.failure.is_some() && monotonic_ns < self.drive.retry_at_ns {
+                return Some(self.drive.retry_at_ns);
+            }
+            if self.batch_is_due(policy, monotonic_ns) {
+                self.seal();
+            }
+            self.write_batches(device, policy);
+            if self.flush_is_due(policy, monotonic_ns) {
+                self.flush(device, monotonic_ns);
+            }
+            self.write_superblock(device);
+            // A device may have carried out at once what it was given: then there may be more to be done.
+            match device.finished() {
+                Some(finished) => self.take(finished, monotonic_ns),
+                None => return self.next_call_ns(policy),
+            }
         }
-        if self.drive.failure.is_some() && monotonic_ns < self.drive.retry_at_ns {
-            return Some(self.drive.retry_at_ns);
-        }
-        if self.batch_is_due(policy, monotonic_ns) {
-            self.seal();
-        }
-        self.write_batches(device, policy);
-        if self.flush_is_due(policy, monotonic_ns) {
-            self.flush(device, monotonic_ns);
-        }
-        self.write_superblock(device);
-        self.next_call_ns(policy)
     }
 
     /// Wants all effects that were recorded to be stable soon, whatever the policy.

@@ -144,7 +144,8 @@ impl fmt::Display for BlockError {
 
 /// A disk, or what serves as one.
 ///
-/// It never blocks but in [`wait`](Self::wait). Transfers may finish in any order. How its end wakes a loop that sleeps is
+/// It never blocks but in [`wait`](Self::wait), though a host may carry a short transfer out at once, in
+/// [`start`](Self::start), where that takes less than handing it over. Transfers may finish in any order. How its end wakes a loop that sleeps is
 /// between the device and its target, as for frames.
 pub trait BlockDevice {
     /// What it is like.

@@ -1,8 +1,8 @@
 //! Disks for the log on a Linux host: regular files and raw block devices.
 //!
 //! [`FileDisk`] is a [`BlockDevice`](kayvee_platform::BlockDevice) whose transfers a thread of its own carries out, so that
-//! whoever owns it goes on meanwhile. [`Spec`] is what a user names a disk with, and [`prepare`] makes such a disk ready
-//! for a guest. It knows of the log only how to tell one from any other file; what a log says is `kayvee-log`'s.
+//! whoever owns it goes on meanwhile; but what takes no longer than waking that thread is done at once. [`Spec`] is what a
+//! user names a disk with, and [`prepare`] makes such a disk ready for a guest. It knows of the log only how to tell one from any other file; what a log says is `kayvee-log`'s.
 #![forbid(unsafe_code)]
 
 mod file;

@@ -124,7 +124,7 @@ fn open_or_grow(spec: &Spec, wake: Wake) -> Result<FileDisk, DiskError> {
     let mut fresh = Fresh { start_bytes, end_bytes: wanted_bytes, zeros: Fresh::step().map_err(failed)? };
     if size_bytes == 0 {
         while fresh.start_bytes < WRITTEN_BYTES.min(wanted_bytes / 2)
-            && fresh.write_step(&files.plain, fresh.start_bytes).map_err(failed)?
+            && fresh.write_step(&files, fresh.start_bytes).map_err(failed)?
         {}
         sync(&files.plain, path).map_err(failed)?;
     }
@@ -170,7 +170,7 @@ fn open_files(path: &Path, access: Access) -> Result<(Files, u64), DiskError> {
         Access::ReadWrite => Some(open_direct(path, access, libc::O_DSYNC).map_err(failed)?),
     };
     let size_bytes = plain.seek(SeekFrom::End(0)).map_err(failed)?;
-    Ok((Files { plain, stable }, size_bytes))
+    Ok((Files::new(plain, stable), size_bytes))
 }
 
 /// Opens a file past the page cache, which would only copy what the log has in memory already, where the file system
@@ -205,7 +205,7 @@ fn in_use(path: &Path) -> DiskError {
 /// Whether a disk is Kayvee's or blank.
 fn identify(file: &File, size_bytes: u64, path: &Path) -> Result<(), DiskError> {
     let failed = |error: io::Error| DiskError::new(path, plain(&error));
-    let files = Files { plain: file.try_clone().map_err(failed)?, stable: None };
+    let files = Files::new(file.try_clone().map_err(failed)?, None);
     let mut disk = FileDisk::new(files, size_bytes, None, Box::new(|| {})).map_err(failed)?;
     match kayvee_log::identify(&mut disk) {
         Ok(()) => Ok(()),

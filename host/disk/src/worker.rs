@@ -1,37 +1,68 @@
-//! The thread that carries out transfers.
+//! How transfers are carried out, and the thread that does so while the disk's owner goes on.
 
-use kayvee_platform::{BlockError, Finished, Operation, Transfer};
+use kayvee_platform::{BlockBuffer, BlockError, Finished, Operation, Transfer};
 use nix::errno::Errno;
 use std::{
     fs::File,
     io,
     os::unix::fs::FileExt,
-    sync::mpsc::{Receiver, Sender, TryRecvError},
+    sync::{
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{Receiver, Sender, TryRecvError},
+    },
+    time::Instant,
 };
 
 /// A new part of a file is written with zeros in steps of so much ...
-const STEP_BYTES: u64 = 1 << 20;
+pub const STEP_BYTES: u64 = 1 << 20;
 /// ... so far ahead of the transfers.
-const AHEAD_BYTES: u64 = 16 << 20;
+pub const AHEAD_BYTES: u64 = 16 << 20;
+/// A write to stable storage counts for so much of what such writes take on average.
+const AVERAGED: u64 = 8;
 
-/// Both ways to a file.
+/// Both ways to a file, and what is known of it.
 pub struct Files {
     /// Writes that a flush makes stable, and reads.
     pub plain: File,
     /// The same file with `O_DSYNC`: one system call for a write and its flush, and where the medium can write through
     /// its cache, one command to it.
     pub stable: Option<File>,
+    /// Everything before this has been written at some time.
+    pub written_bytes: AtomicU64,
+    /// What a write to stable storage takes on average.
+    pub stable_ns: AtomicU64,
 }
 
 impl Files {
-    fn run(&self, transfer: &mut Transfer) -> io::Result<()> {
+    /// A file all of which was written, as far as is known.
+    pub fn new(plain: File, stable: Option<File>) -> Files {
+        Files { plain, stable, written_bytes: AtomicU64::new(u64::MAX), stable_ns: AtomicU64::new(0) }
+    }
+
+    /// Carries out a transfer.
+    pub fn run(&self, mut transfer: Transfer) -> Finished {
+        let result = self.try_run(&mut transfer).map_err(|error| {
+            log::warn!("disk: {:?} at byte {}: {error}", transfer.operation, transfer.at_bytes);
+            block_error(&error)
+        });
+        let Transfer { token, buffer, .. } = transfer;
+        Finished { token, buffer, result }
+    }
+
+    fn try_run(&self, transfer: &mut Transfer) -> io::Result<()> {
         let Transfer { operation, at_bytes, ref mut buffer, .. } = *transfer;
         match operation {
             Operation::Read => self.plain.read_exact_at(buffer, at_bytes),
             // A short write is continued; one that was interrupted, too.
             Operation::Write => self.plain.write_all_at(buffer, at_bytes),
             Operation::WriteStable => match &self.stable {
-                Some(file) => file.write_all_at(buffer, at_bytes),
+                Some(file) => {
+                    let began = Instant::now();
+                    let result = file.write_all_at(buffer, at_bytes);
+                    let (took_ns, average_ns) = (began.elapsed().as_nanos() as u64, self.stable_ns.load(Relaxed));
+                    self.stable_ns.store(average_ns - average_ns / AVERAGED + took_ns / AVERAGED, Relaxed);
+                    result
+                }
                 None => Err(Errno::EROFS.into()),
             },
             Operation::Flush => self.plain.sync_data(),
@@ -48,68 +79,84 @@ pub struct Fresh {
     /// The end of the file.
     pub end_bytes: u64,
     /// Zeros, as long and as aligned as direct I/O wants it.
-    pub zeros: kayvee_platform::BlockBuffer,
+    pub zeros: BlockBuffer,
 }
 
 impl Fresh {
     /// Zeros for one step.
-    pub fn step() -> io::Result<kayvee_platform::BlockBuffer> {
-        kayvee_platform::BlockBuffer::zeroed(STEP_BYTES as usize).map_err(|_| Errno::ENOMEM.into())
+    pub fn step() -> io::Result<BlockBuffer> {
+        BlockBuffer::zeroed(STEP_BYTES as usize).map_err(|_| Errno::ENOMEM.into())
     }
 
-    /// Bytes through `end_bytes` are about to be written.
-    fn reach(&mut self, end_bytes: u64) {
+    /// Bytes through `end_bytes` were written.
+    fn reach(&mut self, end_bytes: u64, files: &Files) {
         self.start_bytes = self.start_bytes.max(end_bytes);
+        files.written_bytes.store(self.start_bytes, Relaxed);
     }
 
     /// Writes one step if the transfers, the last of which ended at `near_bytes`, may get there soon.
-    pub fn write_step(&mut self, file: &File, near_bytes: u64) -> io::Result<bool> {
+    pub fn write_step(&mut self, files: &Files, near_bytes: u64) -> io::Result<bool> {
         let len = (self.end_bytes - self.start_bytes.min(self.end_bytes)).min(STEP_BYTES);
         if len == 0 || near_bytes + AHEAD_BYTES <= self.start_bytes {
             return Ok(false);
         }
-        file.write_all_at(&self.zeros[..len as usize], self.start_bytes)?;
-        self.start_bytes += len;
+        files.plain.write_all_at(&self.zeros[..len as usize], self.start_bytes)?;
+        self.reach(self.start_bytes + len, files);
         Ok(true)
     }
+}
+
+/// What the thread is to do.
+pub enum Job {
+    /// A transfer.
+    Transfer(Transfer),
+    /// To see to it that there is something written ahead of this place.
+    WriteAhead {
+        /// The end of what was written last.
+        near_bytes: u64,
+    },
 }
 
 /// Carries out transfers until nobody can send more.
 pub fn work(
     files: &Files,
     mut fresh: Option<Fresh>,
-    transfers: &Receiver<Transfer>,
+    jobs: &Receiver<Job>,
     finished: &Sender<Finished>,
     wake: &dyn Fn(),
 ) {
-    let mut near_bytes = 0;
+    let mut near = 0;
     loop {
-        let mut transfer = match transfers.try_recv() {
-            Ok(transfer) => transfer,
+        let job = match jobs.try_recv() {
+            Ok(job) => job,
             Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) => {
                 // Where writing ahead fails, the transfers will tell.
-                let step = fresh.as_mut().map(|fresh| fresh.write_step(&files.plain, near_bytes));
+                let step = fresh.as_mut().map(|fresh| fresh.write_step(files, near));
                 if matches!(step, Some(Ok(true))) {
                     continue;
                 }
-                let Ok(transfer) = transfers.recv() else { return };
-                transfer
+                let Ok(job) = jobs.recv() else { return };
+                job
             }
         };
-        if matches!(transfer.operation, Operation::Write | Operation::WriteStable) {
-            near_bytes = transfer.at_bytes + transfer.buffer.len() as u64;
-            fresh.iter_mut().for_each(|fresh| fresh.reach(near_bytes));
+        match job {
+            Job::WriteAhead { near_bytes } => near = near_bytes,
+            Job::Transfer(transfer) => {
+                let is_write = matches!(transfer.operation, Operation::Write | Operation::WriteStable);
+                let end_bytes = transfer.at_bytes + transfer.buffer.len() as u64;
+                let done = files.run(transfer);
+                if is_write {
+                    near = end_bytes;
+                    // Whether it has failed or not: zeros must not follow it there.
+                    fresh.iter_mut().for_each(|fresh| fresh.reach(near, files));
+                }
+                if finished.send(done).is_err() {
+                    return;
+                }
+                wake();
+            }
         }
-        let result = files.run(&mut transfer).map_err(|error| {
-            log::warn!("disk: {:?} at byte {}: {error}", transfer.operation, transfer.at_bytes);
-            block_error(&error)
-        });
-        let Transfer { token, buffer, .. } = transfer;
-        if finished.send(Finished { token, buffer, result }).is_err() {
-            return;
-        }
-        wake();
     }
 }
 

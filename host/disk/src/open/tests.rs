@@ -1,4 +1,5 @@
 use super::*;
+use crate::file::AT_ONCE_NS;
 use kayvee_log::{FlushPolicy, Kind, Log};
 use kayvee_platform::{BlockBuffer, BlockDevice, BlockError, Finished, Operation, Transfer};
 use std::{
@@ -199,8 +200,10 @@ fn what_is_never_written_is_written_ahead_and_nothing_else() {
     drop(disk);
     assert!(written(&place) >= (100 << 20) + 8192);
     let mut disk = place.open(None).unwrap();
+    // Both by the worker and, where something lies written, at once.
     for step in 0..200 {
-        run(&mut disk, transfer(Operation::Write, (101 << 20) + (step << 19), 4, 4096));
+        let operation = if step % 3 == 0 { Operation::Write } else { Operation::WriteStable };
+        run(&mut disk, transfer(operation, (101 << 20) + (step << 19), 4, 4096));
     }
     drop(disk);
     let mut disk = place.open(None).unwrap();
@@ -212,19 +215,39 @@ fn what_is_never_written_is_written_ahead_and_nothing_else() {
 }
 
 #[test]
+fn what_somebody_waits_for_is_carried_out_at_once_where_that_is_quick() {
+    let place = Place::new("at-once");
+    let mut disk = place.open(SIZE).unwrap();
+    let write = |at_bytes| transfer(Operation::WriteStable, at_bytes, 6, 4096);
+    // Half of a new file lies written.
+    assert!(disk.is_quick(&write(0)) && disk.is_quick(&write(SIZE / 2 - 4096)));
+    assert!(!disk.is_quick(&write(SIZE / 2)) && !disk.is_quick(&transfer(Operation::Write, 0, 6, 4096)));
+    disk.start(write(0)).unwrap();
+    assert_eq!(disk.finished().map(|finished| (finished.token, finished.result)), Some((6, Ok(()))));
+    disk.files.stable_ns.store(2 * AT_ONCE_NS, Ordering::Relaxed);
+    assert!(!disk.is_quick(&write(0)), "the medium is slow");
+    run(&mut disk, write(0));
+    assert_ne!(disk.files.stable_ns.load(Ordering::Relaxed), 2 * AT_ONCE_NS, "the worker measures as well");
+    disk.files.stable_ns.store(0, Ordering::Relaxed);
+    disk.start(transfer(Operation::Flush, 0, 0, 0)).unwrap();
+    assert!(!disk.is_quick(&write(0)), "the worker has something to do");
+    disk.wait();
+}
+
+#[test]
 fn a_full_file_system_and_a_failing_file_are_told_apart() {
     let files = |path: &str| {
         let open = || File::options().read(true).write(true).open(path).unwrap();
-        Files { plain: open(), stable: Some(open()) }
+        Files::new(open(), Some(open()))
     };
     let mut full = FileDisk::new(files("/dev/full"), SIZE, None, Box::new(|| {})).unwrap();
     assert_eq!(run(&mut full, transfer(Operation::Write, 0, 1, 4096)).result, Err(BlockError::NoSpace));
     assert_eq!(run(&mut full, transfer(Operation::WriteStable, 0, 1, 4096)).result, Err(BlockError::NoSpace));
-    let read_only = Files { plain: File::open("/dev/zero").unwrap(), stable: Some(File::open("/dev/zero").unwrap()) };
+    let read_only = Files::new(File::open("/dev/zero").unwrap(), Some(File::open("/dev/zero").unwrap()));
     let mut failing = FileDisk::new(read_only, SIZE, None, Box::new(|| {})).unwrap();
     assert_eq!(run(&mut failing, transfer(Operation::Write, 0, 1, 4096)).result, Err(BlockError::Io));
     // The file ends before its time.
-    let short = Files { plain: File::open("/dev/null").unwrap(), stable: None };
+    let short = Files::new(File::open("/dev/null").unwrap(), None);
     let mut short = FileDisk::new(short, SIZE, None, Box::new(|| {})).unwrap();
     assert_eq!(run(&mut short, transfer(Operation::Read, 0, 1, 4096)).result, Err(BlockError::Io));
 }
