@@ -332,7 +332,7 @@ impl Store {
 
 impl Context<'_> {
     /// Checks that the client may run a request.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check_permission(
         &mut self,
         container: &'static Command,

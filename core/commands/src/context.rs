@@ -43,18 +43,20 @@ impl<'a> Context<'a> {
 
     /// The client that sent the command.
     pub fn session(&mut self) -> &mut Session {
-        self.store.sessions[self.slot as usize].as_deref_mut().expect("a client that sends commands has a session")
+        let session = self.store.sessions.as_mut_slice()[self.slot as usize].as_deref_mut();
+        session.expect("a client that sends commands has a session")
     }
 
     /// The number of the client's database.
+    #[inline(always)]
     pub fn db_index(&self) -> usize {
-        self.store.sessions[self.slot as usize].as_ref().map_or(0, |session| session.db)
+        self.store.sessions.as_slice()[self.slot as usize].as_ref().map_or(0, |session| session.db)
     }
 
     /// The client's database.
     pub fn db(&mut self) -> &mut Db {
         let index = self.db_index();
-        &mut self.store.dbs[index]
+        &mut self.store.dbs.as_mut_slice()[index]
     }
 
     /// The time of this turn in milliseconds since 1970.
@@ -63,7 +65,6 @@ impl<'a> Context<'a> {
     }
 
     /// Finds a key for reading its value of this kind: counts a hit or miss and notes the use.
-    #[inline]
     pub fn read(&mut self, key: &[u8], kind: Kind) -> Result<Option<Found>, Error> {
         let Some(found) = self.find_touched(key) else {
             self.missed(key);
@@ -108,7 +109,7 @@ impl<'a> Context<'a> {
     }
 
     /// Finds a key of any kind and notes the use.
-    #[inline]
+    #[inline(always)]
     pub fn find_touched(&mut self, key: &[u8]) -> Option<Found> {
         let found = self.find(key)?;
         let now_ms = self.now_ms();
@@ -152,7 +153,7 @@ impl<'a> Context<'a> {
     }
 
     /// Tells those who listen to keyspace events.
-    #[inline]
+    #[inline(always)]
     pub fn notify(&mut self, class: EventClass, event: &'static str, key: &[u8]) {
         let db = self.db_index();
         self.store.notify(class, event, db, key);

@@ -50,7 +50,7 @@ pub struct Effects {
 
 impl Effects {
     /// Whether anybody wants them.
-    #[inline]
+    #[inline(always)]
     pub fn are_wanted(&self) -> bool {
         self.listeners_want() || self.log_wants()
     }

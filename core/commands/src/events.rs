@@ -168,7 +168,7 @@ impl Store {
     }
 
     /// Tells those who listen to keyspace events.
-    #[inline]
+    #[inline(always)]
     pub fn notify(&mut self, class: EventClass, event: &str, db: usize, key: &[u8]) {
         let wanted = self.options.notify_keyspace_events;
         if wanted.contains(class) {

@@ -4,7 +4,7 @@ use crate::{
     Context, Error, Origin, Outcome, Store, args,
     latency::Histogram,
     store::Calls,
-    table::{Command, Flags},
+    table::{Categories, Command, Flags},
 };
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::fmt::Write;
@@ -44,7 +44,7 @@ impl Store {
     fn calls_of(&mut self, command: &'static Command) -> usize {
         // Pipelines mostly repeat one command: the one that is being timed.
         if let Some(timed) = self.timed
-            && core::ptr::eq(self.calls[timed.at].0, command)
+            && core::ptr::eq(self.calls.as_slice()[timed.at].0, command)
         {
             return timed.at;
         }
@@ -81,7 +81,7 @@ impl Store {
     /// Starts the timing of a call. Quick commands that follow each other are timed together: reading the clock for each
     /// of many pipelined requests would cost as much as they do.
     fn begin_call(&mut self, command: &'static Command, request: Request<'_>, slot: u32) -> Timing {
-        let is_quick = (command.flags.contains(Flags::FAST) || command.group == "string")
+        let is_quick = (command.flags.contains(Flags::FAST) || command.categories.contains(Categories::STRING))
             && request.len() <= LONG_WORDS
             && request.bytes_len() <= LONG_BYTES;
         let slow_us = self.options.slowlog_log_slower_than;
@@ -192,7 +192,7 @@ impl Context<'_> {
         if !self.is_blocked {
             // CONFIG RESETSTAT has emptied the list.
             let at = self.store.calls_of(command);
-            let calls = &mut self.store.calls[at].1;
+            let calls = &mut self.store.calls.as_mut_slice()[at].1;
             calls.calls += 1;
             calls.failed += u64::from(outcome.is_err() || self.has_failed);
         }

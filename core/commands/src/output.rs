@@ -47,7 +47,7 @@ impl Output {
     }
 
     /// Ends a part that is long enough. Without memory for another one it grows on.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end_part(&mut self) {
         if self.last.len() >= PART_BYTES {
             self.add_part();

@@ -216,8 +216,9 @@ impl Subscriptions {
     }
 
     /// Number of all of them.
+    #[inline(always)]
     pub fn count(&self) -> usize {
-        self.names.iter().map(BTreeSet::len).sum()
+        self.names[0].len() + self.names[1].len() + self.names[2].len()
     }
 
     /// The names of one kind.

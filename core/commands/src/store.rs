@@ -402,12 +402,14 @@ impl Store {
     }
 
     /// The platform's limit, less what it needs to go on working.
+    #[inline(always)]
     fn platform_limit_bytes(&self) -> Option<u64> {
         self.environment.heap.limit_bytes().map(|limit| limit - reserve_bytes(limit))
     }
 
     /// Bytes that one command may add to the data. `maxmemory` is no bound here: as in Redis, the command that reaches it
     /// still goes through. The platform's reserve is, since everything else lives from it.
+    #[inline(always)]
     pub fn data_room_bytes(&self) -> u64 {
         let used_bytes = self.environment.heap.used_bytes();
         self.platform_limit_bytes().map_or(u64::MAX, |limit| limit.saturating_sub(used_bytes))
@@ -456,6 +458,7 @@ impl Store {
     }
 
     /// Whether memory is full, by `maxmemory` or the platform's limit.
+    #[inline(always)]
     pub fn is_full(&self) -> bool {
         self.excess_bytes() > 0
     }
@@ -475,6 +478,7 @@ impl Store {
     }
 
     /// Here room in pages counts as used, since not every record can take it.
+    #[inline(always)]
     fn platform_excess_bytes(&self) -> u64 {
         self.platform_limit_bytes().map_or(0, |limit| self.environment.heap.used_bytes().saturating_sub(limit))
     }

@@ -465,7 +465,7 @@ impl ByName {
         }
         let mut at = Self::bucket_of(name);
         while let Some(command) = self.buckets[at] {
-            if command.name.as_bytes().eq_ignore_ascii_case(name) {
+            if is_name_of(command, name) {
                 return Some(command);
             }
             at = (at + 1) % BUCKETS;
@@ -488,11 +488,22 @@ impl ByName {
         Ok(())
     }
 
+    #[inline(always)]
     fn bucket_of(name: &[u8]) -> usize {
         // FNV-1a over the letters in lower case; the names are ours, so nobody can choose collisions.
-        let hash = name.iter().fold(0xcbf2_9ce4u32, |hash, &b| (hash ^ u32::from(b | 0x20)).wrapping_mul(0x0100_0193));
+        let mut hash = 0xcbf2_9ce4u32;
+        for &b in name {
+            hash = (hash ^ u32::from(b | 0x20)).wrapping_mul(0x0100_0193);
+        }
         (hash ^ hash >> 15) as usize % BUCKETS
     }
+}
+
+/// Whether a request that begins with `name` is for `command`, whose own name is in lower case.
+#[inline(always)]
+fn is_name_of(command: &Command, name: &[u8]) -> bool {
+    let known = command.name.as_bytes();
+    known.len() == name.len() && (0..known.len()).all(|at| known[at] == name[at].to_ascii_lowercase())
 }
 
 #[cfg(test)]

@@ -160,14 +160,12 @@ impl Db {
         self.records.overhead_bytes() + self.index.bytes() + self.volatile.bytes()
     }
 
-    #[inline]
     pub(crate) fn lookup(&self, key: &[u8]) -> (u64, Option<Ref>) {
         let hash = self.records.hash(key);
         (hash, self.index.find(hash, |record| self.records.key(record) == key))
     }
 
     /// Finds a key. One whose time has come is removed and not found.
-    #[inline]
     pub fn find(&mut self, key: &[u8], now_ms: u64) -> Option<Found> {
         let (hash, record) = self.lookup(key);
         let found = Found { record: record?, hash };
@@ -198,7 +196,6 @@ impl Db {
         self.lookup(key).1.is_some_and(|record| self.is_expired(record, now_ms))
     }
 
-    #[inline]
     fn is_expired(&self, record: Ref, now_ms: u64) -> bool {
         self.records.expires_ms(record).is_some_and(|at| at < now_ms)
     }
@@ -214,13 +211,11 @@ impl Db {
     }
 
     /// What kind of value a key has.
-    #[inline]
     pub fn kind(&self, found: Found) -> Kind {
         self.records.kind(found.record)
     }
 
     /// The string at a key that has one.
-    #[inline]
     pub fn value(&self, found: Found) -> Value<'_> {
         self.records.value(found.record)
     }
@@ -253,7 +248,6 @@ impl Db {
     }
 
     /// Notes that a key was used now.
-    #[inline]
     pub fn touch(&mut self, found: Found, now_ms: u64) {
         let used = self.usage.after_use(self.records.use_field(found.record), now_ms);
         self.records.set_use_field(found.record, used);
@@ -287,7 +281,6 @@ impl Db {
     }
 
     /// What a key that is given a new value remembers of its use: this one, and what it was before.
-    #[inline]
     pub(crate) fn new_use(&mut self, old: Option<Ref>, now_ms: u64) -> u32 {
         match old {
             Some(old) => self.usage.after_use(self.records.use_field(old), now_ms),
@@ -296,7 +289,6 @@ impl Db {
     }
 
     /// Gives a key a value, whatever it had before.
-    #[inline]
     pub fn set(&mut self, key: &[u8], value: Owned, expiry: Expiry, now_ms: u64) -> Result<(), OutOfMemory> {
         let (hash, old) = self.lookup(key);
         let expires_ms = self.new_expiry(old, expiry, now_ms);
@@ -311,7 +303,6 @@ impl Db {
     }
 
     /// The expiry of a key that is given a new value.
-    #[inline]
     pub(crate) fn new_expiry(&mut self, old: Option<Ref>, expiry: Expiry, now_ms: u64) -> Option<u64> {
         self.lazily_expired += u64::from(old.is_some_and(|old| self.is_expired(old, now_ms)));
         match expiry {

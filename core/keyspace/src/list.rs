@@ -605,7 +605,6 @@ pub struct ListIter<'a> {
 impl<'a> Iterator for ListIter<'a> {
     type Item = &'a [u8];
 
-    #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
         let entries = self.entries.as_mut()?;
         let next = match self.from {

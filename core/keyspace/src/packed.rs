@@ -63,7 +63,6 @@ impl<'a> PackedRef<'a> {
     }
 
     /// The entry at `at` and where the next one begins.
-    #[inline]
     pub fn entry(self, at: Offset) -> Option<(&'a [u8], Offset)> {
         let (len, head) = read_varint(self.0.get(at.0..).filter(|rest| !rest.is_empty())?);
         let text = &self.0[at.0 + head..at.0 + head + len];
@@ -372,7 +371,6 @@ fn write_varint(mut number: usize, out: &mut [u8; VARINT_LIMIT]) -> usize {
     }
 }
 
-#[inline]
 fn read_varint(bytes: &[u8]) -> (usize, usize) {
     let mut number = 0;
     for (at, byte) in bytes.iter().enumerate() {

@@ -172,7 +172,6 @@ impl Records {
         Records { slab: Slab::new(), epoch: Epoch(0), objects: Segmented::new(), free_object: NO_SLOT, hash_key }
     }
 
-    #[inline]
     pub(crate) fn hash(&self, key: &[u8]) -> u64 {
         self.hash_key.hash(key)
     }
@@ -181,7 +180,6 @@ impl Records {
         self.hash(self.key(record))
     }
 
-    #[inline]
     pub(crate) fn key(&self, record: Ref) -> &[u8] {
         let bytes = self.slab.bytes(record);
         let header = Header::read(bytes);
@@ -192,13 +190,11 @@ impl Records {
     }
 
     /// What kind of value it is.
-    #[inline]
     pub(crate) fn kind(&self, record: Ref) -> Kind {
         Kind::from_bits(self.slab.bytes(record)[0] >> KIND_SHIFT)
     }
 
     /// A record's value, wherever it lies.
-    #[inline]
     pub(crate) fn stored(&self, record: Ref) -> Stored<'_> {
         let bytes = self.slab.bytes(record);
         let header = Header::read(bytes);
@@ -216,7 +212,6 @@ impl Records {
     }
 
     /// A string's value.
-    #[inline]
     pub(crate) fn value(&self, record: Ref) -> Value<'_> {
         debug_assert_eq!(self.kind(record), Kind::String);
         match self.stored(record) {
@@ -262,7 +257,6 @@ impl Records {
     }
 
     /// Whether the record belongs to the present epoch.
-    #[inline]
     pub(crate) fn is_marked(&self, record: Ref) -> bool {
         let bytes = self.slab.bytes(record);
         u16::from_le_bytes([bytes[4], bytes[5]]) & !KEY_LEN_MASK == self.epoch.mark()
@@ -278,7 +272,6 @@ impl Records {
     }
 
     /// Lets the record belong to the present epoch.
-    #[inline]
     pub(crate) fn mark(&mut self, record: Ref) {
         let epoch = self.epoch;
         let bytes = self.slab.bytes_mut(record);
@@ -287,7 +280,6 @@ impl Records {
     }
 
     /// Expiry in milliseconds since 1970.
-    #[inline]
     pub(crate) fn expires_ms(&self, record: Ref) -> Option<u64> {
         let bytes = self.slab.bytes(record);
         let field = bytes.get(HEADER..HEADER + EXPIRY).filter(|_| bytes[0] & HAS_EXPIRY != 0)?;
@@ -302,13 +294,11 @@ impl Records {
     }
 
     /// What the record remembers of its use, in 24 bits.
-    #[inline]
     pub(crate) fn use_field(&self, record: Ref) -> u32 {
         let bytes = self.slab.bytes(record);
         u32::from_le_bytes([bytes[1], bytes[2], bytes[3], 0])
     }
 
-    #[inline]
     pub(crate) fn set_use_field(&mut self, record: Ref, used: u32) {
         self.slab.bytes_mut(record)[1..4].copy_from_slice(&used.to_le_bytes()[..3]);
     }
@@ -456,7 +446,6 @@ impl Records {
 
     /// Overwrites a record in place with a string or integer, if it has no object, keeps its expiry or lack of one, and
     /// fits the same slot. Returns whether it did.
-    #[inline]
     pub(crate) fn overwrite(&mut self, record: Ref, value: &Owned, expires_ms: Option<u64>, used: u32) -> bool {
         let number;
         let (flag, payload) = match value {

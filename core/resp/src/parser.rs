@@ -120,7 +120,7 @@ impl<'a> Request<'a> {
     }
 
     /// The argument at `at`, if there is one.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, at: usize) -> Option<&'a [u8]> {
         self.spans.get(at).map(|span| &self.bytes[span.start..span.end])
     }
@@ -135,7 +135,7 @@ impl<'a> Request<'a> {
 impl core::ops::Index<usize> for Request<'_> {
     type Output = [u8];
 
-    #[inline]
+    #[inline(always)]
     fn index(&self, at: usize) -> &[u8] {
         let span = self.spans[at];
         &self.bytes[span.start..span.end]

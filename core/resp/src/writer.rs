@@ -120,7 +120,6 @@ impl<'a> Writer<'a> {
     }
 
     /// `$len`, the bytes
-    #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
         /// The longest string whose length has two digits, and what stands around it.
         const SHORT: usize = 99;

@@ -1,6 +1,7 @@
 //! What a request costs in the engine alone, without sockets: nanoseconds a request, for pipelines of 1 and 16.
 //!
-//! The number of turns may be given: fewer of them are enough to count instructions with `valgrind --tool=callgrind`.
+//! The number of turns may be given, and the command to measure: few turns are enough to count instructions with
+//! `valgrind --tool=callgrind`.
 
 mod still;
 
@@ -8,13 +9,29 @@ use kayvee_platform::Now;
 use kayvee_server::{Engine, Options, Peer};
 use std::time::Instant;
 
+/// What is measured, one after the other.
+const REQUESTS: [&str; 9] = [
+    "PING",
+    "SET key xxx",
+    "GET key",
+    "INCR number",
+    "LPUSH list xxx",
+    "RPOP list",
+    "HSET hash field xxx",
+    "SADD set member",
+    "ZADD zset 1 member",
+];
+
 fn main() {
     let turns: u32 = std::env::args().nth(1).map_or(200_000, |turns| turns.parse().expect("a number of turns"));
     let mut engine = Engine::new(Options::default(), still::environment(), Now::default());
     let client = engine.connect(Peer { is_local: true, ..Peer::default() }).expect("the first client is welcome");
-    for request in
-        ["*1\r\n$4\r\nPING\r\n", "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$3\r\nxxx\r\n", "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n"]
-    {
+    let wanted = std::env::args().nth(2).unwrap_or_default();
+    for line in REQUESTS.iter().filter(|line| line.starts_with(&wanted)) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let request = words
+            .iter()
+            .fold(format!("*{}\r\n", words.len()), |request, word| format!("{request}${}\r\n{word}\r\n", word.len()));
         for pipeline in [1, 16] {
             let bytes = request.repeat(pipeline);
             let start = Instant::now();
@@ -28,7 +45,7 @@ fn main() {
                 }
             }
             let ns = start.elapsed().as_nanos() as f64 / f64::from(turns) / pipeline as f64;
-            println!("{:4} pipeline {pipeline:2}: {ns:6.1} ns a request", &request[8..12]);
+            println!("{line:18} pipeline {pipeline:2}: {ns:6.1} ns a request");
         }
     }
 }

@@ -137,8 +137,14 @@ impl Selector {
     }
 
     /// Whether nothing is refused by it.
+    #[inline(always)]
     pub fn allows_all(&self) -> bool {
-        self.starts_with_all && self.rules.iter().all(|rule| rule.allows) && self.all_keys && self.all_channels
+        for rule in &self.rules {
+            if !rule.allows {
+                return false;
+            }
+        }
+        self.starts_with_all && self.all_keys && self.all_channels
     }
 
     /// Takes one rule.

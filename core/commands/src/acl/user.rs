@@ -152,6 +152,7 @@ impl User {
     }
 
     /// Whether it may do everything.
+    #[inline(always)]
     pub fn is_unbounded(&self) -> bool {
         self.root.allows_all()
     }

@@ -93,8 +93,8 @@ fn add(context: &mut Context<'_>, request: Request<'_>, options: &AddOptions, at
     // Either all scores are valid or nothing happens.
     let mut scores = Vec::new();
     scores.try_reserve_exact((request.len() - at) / 2).map_err(|_| Error::OUT_OF_MEMORY)?;
-    for score in request.from(at).step_by(2) {
-        scores.push(double::parse(score).ok_or(Error::NOT_FLOAT)?);
+    for at in (at..request.len()).step_by(2) {
+        scores.push(double::parse(&request[at]).ok_or(Error::NOT_FLOAT)?);
     }
     add_scored(context, &request[1], options, &scores, request.from(at + 1).step_by(2))
 }
