@@ -11,16 +11,25 @@ use core::{
 use kayvee_platform::Checksums;
 extern crate std;
 use alloc::{boxed::Box, rc::Rc, vec, vec::Vec};
-use std::cell::Cell;
+use std::{cell::Cell, sync::Mutex};
 
 pub const FRAME_BYTES: u32 = 2048;
 const HEADROOM_BYTES: u64 = 256;
 const LAYOUT: RingLayout = RingLayout { producer: 0, consumer: 64, flags: 128, entries_at: 192, entries: 0 };
 
+/// A pointer that is only kept.
+struct Kept(#[expect(dead_code, reason = "it is there to be reached")] NonNull<u64>);
+
+// SAFETY: nobody uses the pointer.
+unsafe impl Send for Kept {}
+
 /// Memory that is never given back, as pages of a socket are not while it is used.
 fn memory(bytes: usize) -> NonNull<u8> {
-    let words: &'static mut [u64] = Box::leak(vec![0u64; bytes.div_ceil(8)].into_boxed_slice());
-    NonNull::from(words).cast()
+    /// Reachable, so that Miri does not take it for forgotten.
+    static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+    let words = NonNull::from(Box::leak(vec![0u64; bytes.div_ceil(8)].into_boxed_slice()));
+    KEPT.lock().unwrap().push(Kept(words.cast()));
+    words.cast()
 }
 
 /// One ring as the kernel sees it.

@@ -3,7 +3,7 @@
 use crate::{
     args::Net,
     proxy::{Proxy, Settings},
-    tap::{self, Tap, TapError},
+    tap::{Tap, TapError},
     usernet::{self, Usernet},
 };
 use anyhow::{Result, anyhow};
@@ -74,8 +74,8 @@ impl Network {
             Network::Tap(tap) => Place {
                 guest: tap.link.guest,
                 gateway: tap.link.host,
-                prefix_bits: tap::PREFIX_BITS,
-                mac: tap.link.guest_mac,
+                prefix_bits: kayvee_link::PREFIX_BITS,
+                mac: tap.guest_mac,
             },
             Network::User => Place {
                 guest: usernet::GUEST,

@@ -5,7 +5,6 @@ use std::{
     fs::{File, OpenOptions},
     io,
     mem::zeroed,
-    net::Ipv4Addr,
     os::{
         fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
         unix::process::CommandExt,
@@ -31,55 +30,6 @@ pub fn create_tap(name: &str) -> io::Result<(File, String)> {
     Ok((tun, name))
 }
 
-/// Gives an interface its IPv4 address and mask and switches it on.
-pub fn bring_up(name: &str, address: Ipv4Addr, mask: Ipv4Addr) -> io::Result<()> {
-    let socket = datagram_socket()?;
-    let mut request = interface_request(name)?;
-    for (operation, ip) in [(libc::SIOCSIFADDR, address), (libc::SIOCSIFNETMASK, mask)] {
-        request.ifr_ifru.ifru_addr = socket_address(ip);
-        // SAFETY: both operations read one `ifreq` with `ifru_addr` set, which `request` is.
-        Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), operation as _, &request) })?;
-    }
-    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-    // SAFETY: the operation reads one `ifreq` with `ifru_flags` set, which `request` is.
-    Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &request) })?;
-    Ok(())
-}
-
-/// Sets how many packets may wait on an interface to be sent.
-pub fn set_queue_len(interface: &str, packets: u16) -> io::Result<()> {
-    let socket = datagram_socket()?;
-    let mut request = interface_request(interface)?;
-    // `ifr_qlen` of netdevice(7) is the same integer.
-    request.ifr_ifru.ifru_metric = packets.into();
-    // SAFETY: the operation reads one `ifreq` with that integer set, which `request` is.
-    Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFTXQLEN as _, &request) })?;
-    Ok(())
-}
-
-/// Enters a neighbour's Ethernet address for good, so that the first packet to it waits for no ARP exchange.
-pub fn add_neighbour(interface: &str, address: Ipv4Addr, mac: [u8; 6]) -> io::Result<()> {
-    let socket = datagram_socket()?;
-    // SAFETY: `arpreq` is plain data, for which all zeros is a value.
-    let mut request: libc::arpreq = unsafe { zeroed() };
-    request.arp_pa = socket_address(address);
-    request.arp_ha.sa_family = libc::ARPHRD_ETHER;
-    for (to, from) in request.arp_ha.sa_data.iter_mut().zip(mac) {
-        *to = from as _;
-    }
-    request.arp_flags = libc::ATF_PERM | libc::ATF_COM;
-    for (to, from) in request.arp_dev.iter_mut().zip(interface.bytes().take(libc::IFNAMSIZ - 1)) {
-        *to = from as _;
-    }
-    // SAFETY: the operation reads one `arpreq`, which `request` is.
-    Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSARP as _, &request) })?;
-    Ok(())
-}
-
-fn datagram_socket() -> io::Result<socket2::Socket> {
-    socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)
-}
-
 fn interface_request(name: &str) -> io::Result<libc::ifreq> {
     if name.len() >= libc::IFNAMSIZ {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -90,15 +40,6 @@ fn interface_request(name: &str) -> io::Result<libc::ifreq> {
         *to = from as _;
     }
     Ok(request)
-}
-
-fn socket_address(ip: Ipv4Addr) -> libc::sockaddr {
-    // `sockaddr_in` behind its family: two bytes of port, then the address in network order.
-    let mut data = [0; 14];
-    for (to, from) in data[2..].iter_mut().zip(ip.octets()) {
-        *to = from as _;
-    }
-    libc::sockaddr { sa_family: libc::AF_INET as _, sa_data: data }
 }
 
 /// Has a child receive SIGTERM when this process ends in whatever way, inherit descriptors under the same numbers, and

@@ -1,0 +1,13 @@
+//! Links between this host and a store that has a network address of its own: which subnet is free, how an interface gets
+//! its address, and pairs of virtual Ethernet devices.
+#![deny(unsafe_code)]
+
+mod netlink;
+mod subnet;
+#[allow(unsafe_code)]
+mod sys;
+mod veth;
+
+pub use subnet::{Link, PREFIX_BITS, free_link};
+pub use sys::{add_neighbour, bring_up, hardware_address, index, set_queue_len, switch_on};
+pub use veth::{Namespace, VethPair};

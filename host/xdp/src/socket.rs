@@ -1,0 +1,155 @@
+//! An AF_XDP socket with its rings, and the program that steers frames to it.
+
+pub use crate::sys::RingMapping;
+use crate::{
+    program::{self, Steering},
+    sys::{self, FrameMemory, Mode, RingKind},
+};
+use anyhow::{Context, Result, bail};
+use kayvee_platform::Checksums;
+use kayvee_xdp::{Doorbell, Parts, Ring, Rings, XdpDevice};
+use std::{
+    fs, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+/// A place for a frame: the smallest that the kernel takes, with room for its headroom and a frame.
+pub const FRAME_BYTES: u32 = 2048;
+/// The queue that is used. A card with several would deliver some of the frames to the others.
+const QUEUE: u32 = 0;
+/// Bytes of frames that may be under way between the tx ring and the interface.
+const SEND_BUFFER_BYTES: u32 = 4 << 20;
+
+/// An open socket. Closing it, in whatever way, also detaches the program.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    /// The attached program; the map and the program itself live as long as that.
+    _link: OwnedFd,
+    /// Fill, completion, rx and tx ring.
+    pub rings: [RingMapping; 4],
+    /// The interface's Ethernet address, which is the store's.
+    pub mac: [u8; 6],
+    /// Whether who sends to it may leave checksums undone.
+    pub checksums: Checksums,
+    /// How frames come and go, in words for the user.
+    pub how: &'static str,
+}
+
+/// Makes the system call for what is in the tx ring, and keeps the socket open.
+#[derive(Debug)]
+pub struct Sender {
+    fd: OwnedFd,
+    _link: OwnedFd,
+}
+
+impl Socket {
+    /// Opens a socket on an interface of this thread's network namespace, for frames in `frames`.
+    pub fn open(interface: &str, steering: Steering, frames: &FrameMemory) -> Result<Socket> {
+        let index = kayvee_link::index(interface).with_context(|| format!("network interface '{interface}'"))?;
+        let mac = kayvee_link::hardware_address(interface)?;
+        need_one_queue(interface)?;
+        let fd = sys::open_socket().context("opening an AF_XDP socket")?;
+        let socket = fd.as_fd();
+        sys::register_frames(socket, frames, FRAME_BYTES).context("registering the memory of the frames")?;
+        // Each place for a frame has an entry in every ring that it can be in.
+        let entries = (frames.len() / FRAME_BYTES as usize).next_power_of_two() as u32;
+        let ring = |kind| sys::make_ring(socket, kind, entries).with_context(|| format!("making the {kind:?} ring"));
+        let rings = [ring(RingKind::Fill)?, ring(RingKind::Completion)?, ring(RingKind::Rx)?, ring(RingKind::Tx)?];
+        sys::widen(socket, entries, SEND_BUFFER_BYTES);
+        let map = sys::create_socket_map(QUEUE + 1).context("making the XDP program's map")?;
+        let instructions = program::assemble(steering, std::os::fd::AsRawFd::as_raw_fd(&map));
+        let program = sys::load_program(&instructions).context("loading the XDP program")?;
+        let (link, mode) =
+            attach(program.as_fd(), index).with_context(|| format!("attaching the XDP program to '{interface}'"))?;
+        sys::bind(socket, index, QUEUE).map_err(|error| match error.kind() {
+            io::ErrorKind::ResourceBusy => {
+                anyhow::anyhow!("queue {QUEUE} of '{interface}' is in use by another AF_XDP socket")
+            }
+            _ => anyhow::Error::from(error).context(format!("binding to queue {QUEUE} of '{interface}'")),
+        })?;
+        sys::enter_socket(map.as_fd(), QUEUE, socket).context("entering the socket into the map")?;
+        let how = match (sys::is_zero_copy(socket)?, mode) {
+            (true, _) => "without copying",
+            (false, Mode::Driver) => "copied by its driver",
+            (false, Mode::Generic) => "copied by the kernel",
+        };
+        Ok(Socket { fd, _link: link, rings, mac, checksums: checksums(interface), how })
+    }
+
+    /// A network card of this process, over the memory that the socket was opened with.
+    pub fn into_card(self, frames: FrameMemory) -> Result<XdpDevice<Sender>> {
+        let [fill, completion, rx, tx] = self.rings;
+        let layouts = [fill.layout, completion.layout, rx.layout, tx.layout];
+        let rings = Rings {
+            fill: Ring::of_addresses(fill.share(), layouts[0])?,
+            completion: Ring::of_addresses(completion.share(), layouts[1])?,
+            rx: Ring::of_descriptors(rx.share(), layouts[2])?,
+            tx: Ring::of_descriptors(tx.share(), layouts[3])?,
+        };
+        let (mac, checksums) = (self.mac, self.checksums);
+        let parts = Parts { mac, checksums, frames: frames.share(), frame_bytes: FRAME_BYTES, rings };
+        Ok(XdpDevice::new(parts, Sender { fd: self.fd, _link: self._link })?)
+    }
+
+    /// Has the kernel send what is in the tx ring. What it could not take remains there.
+    pub fn send(&self) -> io::Result<()> {
+        sys::send(self.fd.as_fd())
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsFd for Sender {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Doorbell for Sender {
+    fn ring(&mut self) -> bool {
+        match sys::send(self.fd.as_fd()) {
+            Ok(()) => true,
+            // EAGAIN: so many were sent as the kernel sends at once, and the rest wants another call; or it has no memory, and
+            // then none is sent. The loop in the card is bounded.
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+fn attach(program: BorrowedFd<'_>, interface: u32) -> io::Result<(OwnedFd, Mode)> {
+    match sys::attach(program, interface, Mode::Driver) {
+        Ok(link) => Ok((link, Mode::Driver)),
+        Err(error) if error.raw_os_error() == Some(nix::libc::EOPNOTSUPP) => {
+            sys::attach(program, interface, Mode::Generic).map(|link| (link, Mode::Generic))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What sysfs tells of an interface; nothing of one in a namespace of its own, of which it shows nothing.
+fn shown(interface: &str) -> std::path::PathBuf {
+    Path::new("/sys/class/net").join(interface)
+}
+
+fn need_one_queue(interface: &str) -> Result<()> {
+    let Ok(queues) = fs::read_dir(shown(interface).join("queues")) else { return Ok(()) };
+    let names = queues.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    match names.filter(|name| name.starts_with("rx-")).count() {
+        0 | 1 => Ok(()),
+        count => bail!(
+            "'{interface}' spreads frames over {count} queues, and only one can be read; set it to one with: \
+             ethtool -L {interface} combined 1"
+        ),
+    }
+}
+
+/// An interface without a device behind it carries what this machine's kernel sends.
+fn checksums(interface: &str) -> Checksums {
+    if shown(interface).join("device").exists() { Checksums::Complete } else { Checksums::Partial }
+}
