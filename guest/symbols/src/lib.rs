@@ -5,28 +5,29 @@
 //!
 //! ```text
 //! offset  0        4           8       12
-//!        +--------+-----------+-------+----------------------------+--------------+-------+
-//!        | "KVSY" | functions | paths | functions × (start, name)  | paths × path | texts |
-//!        +--------+-----------+-------+----------------------------+--------------+-------+
+//!        +--------+-----------+-------+---------------------------+-----------------+---------+
+//!        | "KVSY" | functions | names | functions × (start, name) | groups × offset | names   |
+//!        +--------+-----------+-------+---------------------------+-----------------+---------+
+//!          4        4           4       3, 2                        4                 bytes
 //! ```
 //!
-//! All these numbers are 32-bit little-endian. `start` is a function's first address; `name` and `path` are offsets from
-//! the table's beginning to a text. A path is what many names begin with, up to their last `::`, and is kept once.
-//!
-//! ```text
-//! path: length (1 byte), UTF-8          name: number of its path (2 bytes), length of the rest (1 byte), UTF-8
-//! ```
+//! All numbers are little-endian. `start` is a function's first address and `name` the number of its name. Names stand in
+//! the order of the alphabet, each without what it has in common with the one before: how many bytes that is (1 byte), how
+//! many follow (1 byte), and these. Each group of 16 begins with a whole name; its offset is from the table's beginning.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
-use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use alloc::{collections::BTreeSet, string::String, vec::Vec};
 
 const MAGIC: [u8; 4] = *b"KVSY";
 const HEADER_BYTES: usize = 12;
-const ENTRY_BYTES: usize = 8;
-const PATH_BYTES: usize = 4;
+const START_BYTES: usize = 3;
+const ENTRY_BYTES: usize = START_BYTES + 2;
+const OFFSET_BYTES: usize = 4;
+/// Names of which the first stands whole: more of them take less room and more time to find one.
+const GROUP: usize = 16;
 
 /// Longest name that is kept, in bytes; longer ones are cut.
 pub const MAX_NAME_BYTES: usize = 160;
@@ -36,7 +37,7 @@ const _: () = assert!(MAX_NAME_BYTES <= u8::MAX as usize, "a name's length is on
 /// One function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symbol {
-    /// Its first address.
+    /// Its first address. Those from 16 MiB on are left out: the image ends below.
     pub start: u32,
     /// Its name, as people read it.
     pub name: String,
@@ -44,56 +45,50 @@ pub struct Symbol {
 
 /// Writes a table of `symbols`, in any order. Of several names for one address the first in the alphabet is kept.
 pub fn encode(mut symbols: Vec<Symbol>) -> Vec<u8> {
+    symbols.retain(|symbol| symbol.start >> (8 * START_BYTES) == 0);
     symbols.sort_by(|a, b| (a.start, &a.name).cmp(&(b.start, &b.name)));
     symbols.dedup_by_key(|symbol| symbol.start);
-    let mut paths: BTreeMap<&str, u16> = BTreeMap::new();
-    // Starts and offsets; paths' offsets; texts. Offsets are from the beginning of the texts at first.
-    let (mut entries, mut path_offsets, mut texts) = (Vec::new(), Vec::new(), Vec::new());
-    for symbol in &symbols {
-        let name = &symbol.name[..symbol.name.floor_char_boundary(MAX_NAME_BYTES)];
-        let (path, rest) = name.split_at(name.rfind("::").unwrap_or(0));
-        let next = u16::try_from(paths.len());
-        // Too many of them share the first, which is wrong then, but not dangerous.
-        let number = *paths.entry(path).or_insert_with(|| {
-            path_offsets.push(texts.len());
-            put(&mut texts, path);
-            next.unwrap_or(0)
-        });
-        entries.push((symbol.start, texts.len()));
-        texts.extend_from_slice(&number.to_le_bytes());
-        put(&mut texts, rest);
+    let cut = |symbol: &'_ Symbol| symbol.name.floor_char_boundary(MAX_NAME_BYTES);
+    let names: BTreeSet<&str> = symbols.iter().map(|symbol| &symbol.name[..cut(symbol)]).collect();
+    let names: Vec<&str> = names.into_iter().collect();
+    let texts_at = HEADER_BYTES + symbols.len() * ENTRY_BYTES + names.len().div_ceil(GROUP) * OFFSET_BYTES;
+    let (mut offsets, mut texts) = (Vec::new(), Vec::new());
+    let mut before = "";
+    for (number, &name) in names.iter().enumerate() {
+        if number % GROUP == 0 {
+            offsets.push(texts_at + texts.len());
+            before = "";
+        }
+        let shared = before.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
+        texts.extend([shared as u8, (name.len() - shared) as u8]);
+        texts.extend_from_slice(&name.as_bytes()[shared..]);
+        before = name;
     }
-    let texts_at = HEADER_BYTES + entries.len() * ENTRY_BYTES + path_offsets.len() * PATH_BYTES;
     let mut table = MAGIC.to_vec();
-    let mut word = |number: usize| table.extend_from_slice(&(number as u32).to_le_bytes());
-    word(entries.len());
-    word(path_offsets.len());
-    for (start, name) in entries {
-        word(start as usize);
-        word(texts_at + name);
+    for count in [symbols.len(), names.len()] {
+        table.extend_from_slice(&(count as u32).to_le_bytes());
     }
-    path_offsets.iter().for_each(|path| word(texts_at + path));
+    for symbol in &symbols {
+        let number = names.binary_search(&&symbol.name[..cut(symbol)]).unwrap_or_default();
+        table.extend_from_slice(&symbol.start.to_le_bytes()[..START_BYTES]);
+        // Too many of them share the first, which is wrong then, but not dangerous.
+        table.extend_from_slice(&u16::try_from(number).unwrap_or_default().to_le_bytes());
+    }
+    offsets.iter().for_each(|&offset| table.extend_from_slice(&(offset as u32).to_le_bytes()));
     table.extend_from_slice(&texts);
     table
 }
 
-/// Writes a text behind its length.
-fn put(texts: &mut Vec<u8>, text: &str) {
-    texts.push(text.len() as u8);
-    texts.extend_from_slice(text.as_bytes());
-}
-
 /// A function's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Name<'a> {
-    path: &'a str,
-    rest: &'a str,
+pub struct Name {
+    bytes: [u8; MAX_NAME_BYTES],
+    len: usize,
 }
 
-impl core::fmt::Display for Name<'_> {
+impl core::fmt::Display for Name {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(self.path)?;
-        f.write_str(self.rest)
+        f.write_str(core::str::from_utf8(&self.bytes[..self.len]).unwrap_or("?"))
     }
 }
 
@@ -102,26 +97,19 @@ impl core::fmt::Display for Name<'_> {
 pub struct SymbolTable<'a> {
     bytes: &'a [u8],
     count: usize,
-    paths: usize,
 }
 
 impl<'a> SymbolTable<'a> {
     /// Reads a table's header. An empty slice, or anything else that is no table, is a table without symbols.
     pub fn new(bytes: &'a [u8]) -> SymbolTable<'a> {
-        let declared = |at: usize| if bytes.starts_with(&MAGIC) { word(bytes, at).unwrap_or(0) as usize } else { 0 };
-        let (functions, paths) = (declared(MAGIC.len()), declared(MAGIC.len() + 4));
-        let is_possible = functions <= bytes.len() / ENTRY_BYTES && paths <= bytes.len() / PATH_BYTES;
-        if is_possible {
-            SymbolTable { bytes, count: functions, paths }
-        } else {
-            SymbolTable { bytes, count: 0, paths: 0 }
-        }
+        let declared = if bytes.starts_with(&MAGIC) { number(bytes, MAGIC.len(), 4).unwrap_or(0) } else { 0 };
+        SymbolTable { bytes, count: if declared <= bytes.len() / ENTRY_BYTES { declared } else { 0 } }
     }
 
     /// The function that `address` lies in, as far as the table can tell: the last one that starts at or before it,
     /// with the distance from its start.
-    pub fn lookup(&self, address: u64) -> Option<(Name<'a>, u64)> {
-        let address = u32::try_from(address).ok()?;
+    pub fn lookup(&self, address: u64) -> Option<(Name, u64)> {
+        let address = usize::try_from(address).ok().filter(|address| address >> 32 == 0)?;
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -132,29 +120,34 @@ impl<'a> SymbolTable<'a> {
             }
         }
         let index = low.checked_sub(1)?;
-        let name_at = word(self.bytes, HEADER_BYTES + index * ENTRY_BYTES + 4)? as usize;
-        let number = self.bytes.get(name_at..name_at.checked_add(2)?)?;
-        let number = usize::from(u16::from_le_bytes(number.try_into().ok()?));
-        if number >= self.paths {
-            return None;
+        let name = self.name(number(self.bytes, HEADER_BYTES + index * ENTRY_BYTES + START_BYTES, 2)?)?;
+        Some((name, (address - self.start(index)?) as u64))
+    }
+
+    /// A name by its number: the first of its group, and what the others change of it.
+    fn name(&self, wanted: usize) -> Option<Name> {
+        let offset_at = HEADER_BYTES + self.count * ENTRY_BYTES + wanted / GROUP * OFFSET_BYTES;
+        let mut at = number(self.bytes, offset_at, OFFSET_BYTES)?;
+        let mut name = Name { bytes: [0; MAX_NAME_BYTES], len: 0 };
+        for _ in 0..=wanted % GROUP {
+            let (shared, more) = (number(self.bytes, at, 1)?, number(self.bytes, at + 1, 1)?);
+            let text = self.bytes.get(at + 2..at + 2 + more)?;
+            name.bytes.get_mut(shared..shared + more)?.copy_from_slice(text);
+            name.len = shared + more;
+            at += 2 + more;
         }
-        let path_at = word(self.bytes, HEADER_BYTES + self.count * ENTRY_BYTES + number * PATH_BYTES)? as usize;
-        let name = Name { path: self.text(path_at)?, rest: self.text(name_at + 2)? };
-        Some((name, u64::from(address - self.start(index)?)))
+        Some(name)
     }
 
-    fn text(&self, at: usize) -> Option<&'a str> {
-        let len = usize::from(*self.bytes.get(at)?);
-        core::str::from_utf8(self.bytes.get(at + 1..at + 1 + len)?).ok()
-    }
-
-    fn start(&self, index: usize) -> Option<u32> {
-        word(self.bytes, HEADER_BYTES + index * ENTRY_BYTES)
+    fn start(&self, index: usize) -> Option<usize> {
+        number(self.bytes, HEADER_BYTES + index * ENTRY_BYTES, START_BYTES)
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+/// The number of so many bytes, at most four, at `at`.
+fn number(bytes: &[u8], at: usize, len: usize) -> Option<usize> {
+    let bytes = bytes.get(at..at + len)?;
+    Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte)))
 }
 
 #[cfg(test)]
@@ -187,6 +180,17 @@ mod tests {
         assert_eq!(shown(&table, 0x404), found("a::c::d", 4));
         assert_eq!(shown(&table, 0xffff_ffff), found("a::e", 0xffff_faff));
         assert_eq!(shown(&table, 1 << 32), None);
+    }
+
+    #[test]
+    fn keeps_every_name_of_many_groups() {
+        let names: Vec<String> =
+            (0..1000).map(|n| alloc::format!("module{}::function{}é", n % 7, n * 31 % 500)).collect();
+        let symbols = names.iter().zip(0..).map(|(name, at)| symbol(0x10_0000 + at * 16, name)).collect();
+        let table = encode(symbols);
+        for (name, at) in names.iter().zip(0..) {
+            assert_eq!(shown(&SymbolTable::new(&table), 0x10_0000 + at * 16 + 5), found(name, 5));
+        }
     }
 
     #[test]
