@@ -195,10 +195,10 @@ impl GuestClock {
         self.uptime_ns().saturating_sub(self.slept_ns.get())
     }
 
-    /// Calls `sleep`, and counts the time until it returns as slept.
-    pub(crate) fn count_sleep(&self, sleep: impl FnOnce()) {
+    /// Calls `sleep` with the time, and counts the time until it returns as slept.
+    pub(crate) fn count_sleep(&self, sleep: impl FnOnce(u64)) {
         let start_ns = self.monotonic_ns();
-        sleep();
+        sleep(start_ns);
         self.slept_ns.set(self.slept_ns.get() + (self.monotonic_ns() - start_ns));
     }
 

@@ -28,6 +28,7 @@ mod kvmclock;
 mod layout;
 #[cfg(test)]
 mod memory_tests;
+mod monitor;
 mod pit;
 mod ring0;
 

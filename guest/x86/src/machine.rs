@@ -8,6 +8,7 @@ use crate::{
     heap::GuestHeap,
     interrupts,
     layout::{FIRST_PAGE_ALIAS, Layout, PAGE_BYTES, WINDOW_BYTES},
+    monitor::SleepPort,
     paging::{self, Kind, LARGE_PAGE_BYTES, MapError, TableMemory},
     power::{self, Status},
     pvh::{PhysicalMemory, StartInfo, StartInfoError},
@@ -132,12 +133,15 @@ impl Setup {
             refuse(&StartInfoError::TooLittleMemory);
         }
         let (hypervisor, ring0) = (Hypervisor::detect(), Ring0::new(layout));
-        interrupts::init();
-        interrupts::enable_line(serial::LINE);
+        let sleep_port = SleepPort::find(start_info.command_line());
+        if sleep_port.is_none() {
+            interrupts::init();
+            interrupts::enable_line(serial::LINE);
+        }
         if let Err(error) = CLOCK.init(hypervisor, ring0) {
             refuse(&error);
         }
-        Setup { machine: Machine { ring0, start_info, hypervisor, power_off }, tables, heap }
+        Setup { machine: Machine { ring0, start_info, hypervisor, power_off, sleep_port }, tables, heap }
     }
 
     /// The machine as it will be.
@@ -153,6 +157,7 @@ impl Setup {
     /// Lets a device's interrupt line end a sleep; `None` stands for a line that nobody has named.
     pub fn enable_interrupt_line(&self, line: Option<u32>) {
         match line {
+            _ if self.machine.sleep_port.is_some() => {}
             Some(line) => interrupts::enable_line(line),
             None => interrupts::enable_all_device_lines(),
         }
@@ -180,6 +185,8 @@ pub struct Machine {
     start_info: &'static StartInfo,
     hypervisor: Hypervisor,
     power_off: Option<PowerOff>,
+    /// Where there is one, there are no interrupts.
+    sleep_port: Option<SleepPort>,
 }
 
 impl Machine {
@@ -206,8 +213,13 @@ impl Machine {
     /// Sleeps until an interrupt or the deadline. One that came since the last sleep ends it at once, so a caller that
     /// switches its device's interrupts on and then looks once more for work misses nothing. May end early.
     pub fn sleep_until(&self, deadline_ns: Option<u64>) {
-        CLOCK.arm_timer(deadline_ns);
-        CLOCK.count_sleep(|| self.ring0.sleep());
+        CLOCK.count_sleep(|now_ns| match self.sleep_port {
+            Some(port) => port.sleep(deadline_ns.map(|deadline_ns| deadline_ns.saturating_sub(now_ns))),
+            None => {
+                CLOCK.arm_timer(deadline_ns);
+                self.ring0.sleep();
+            }
+        });
     }
 
     /// Whether somebody has typed Ctrl-D on the console since the last call. It costs a port access, which may be dear;

@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kayvee_disk::Spec;
-use std::{ffi::OsString, fmt, path::PathBuf};
+use std::{ffi::OsString, fmt, path::PathBuf, str::FromStr};
 
 const AFTER_HELP: &str = "\
 `./kayvee test` runs everything that CI runs.
@@ -54,6 +54,9 @@ pub enum Command {
     /// Pack a web site
     #[command(subcommand)]
     Site(SiteCommand),
+    /// The monitor of one guest: what `run` starts, with descriptors that it leaves to it
+    #[command(hide = true)]
+    Monitor(MonitorArgs),
 }
 
 #[derive(Subcommand)]
@@ -101,6 +104,10 @@ pub struct RunArgs {
     /// The guest's machine type
     #[arg(long, value_enum, default_value_t = Machine::Microvm)]
     pub machine: Machine,
+
+    /// What runs a guest under KVM; auto is kayvee where it can, else qemu
+    #[arg(long, value_enum, default_value_t = Vmm::Auto)]
+    pub vmm: Vmm,
 
     /// Keep the data in this file or on this block device
     #[arg(long, value_name = "FILE[:SIZE]", value_parser = disk)]
@@ -179,6 +186,17 @@ pub enum Net {
     User,
 }
 
+/// What runs a guest under KVM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Vmm {
+    /// This program's own monitor where it can, else QEMU
+    Auto,
+    /// This program's own monitor
+    Kayvee,
+    /// QEMU
+    Qemu,
+}
+
 /// The machine that QEMU emulates around the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Machine {
@@ -197,7 +215,52 @@ macro_rules! display_as_argument {
         })+
     };
 }
-display_as_argument!(Target, Net, Machine, RedisVersion);
+display_as_argument!(Target, Net, Vmm, Machine, RedisVersion);
+
+#[derive(Args)]
+pub struct MonitorArgs {
+    /// Descriptor of the image
+    #[arg(long)]
+    pub image: i32,
+
+    /// Memory, in MiB
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4 << 20))]
+    pub memory: u32,
+
+    /// Descriptor of a tap device
+    #[arg(long, requires = "mac", conflicts_with = "stream")]
+    pub tap: Option<i32>,
+
+    /// Descriptor of a stream of frames
+    #[arg(long, requires = "mac")]
+    pub stream: Option<i32>,
+
+    /// The network card's address
+    #[arg(long, default_value = "52:54:00:00:00:01")]
+    pub mac: Mac,
+
+    /// Descriptor of the disk
+    #[arg(long)]
+    pub disk: Option<i32>,
+
+    /// The boot line
+    #[arg(long, allow_hyphen_values = true)]
+    pub boot_line: String,
+}
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mac(pub [u8; 6]);
+
+impl FromStr for Mac {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mac, String> {
+        let bytes: Option<Vec<u8>> = text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes.map(Mac).ok_or_else(|| format!("'{text}' is not an Ethernet address"))
+    }
+}
 
 #[derive(Args)]
 pub struct LogsArgs {
@@ -323,7 +386,7 @@ impl RunArgs {
     pub fn to_supervised_args(&self) -> Vec<String> {
         let mut args = vec!["run".to_string(), format!("--supervised={}", self.instance_name())];
         args.extend([format!("--target={}", self.target), format!("--net={}", self.net)]);
-        args.push(format!("--machine={}", self.machine));
+        args.extend([format!("--machine={}", self.machine), format!("--vmm={}", self.vmm)]);
         args.extend(self.port.map(|port| format!("--port={port}")));
         args.extend(self.memory.map(|mib| format!("--memory={mib}")));
         args.extend(self.disk.as_ref().map(|disk| format!("--disk={disk}")));
@@ -365,6 +428,8 @@ mod tests {
         let line = line.iter().chain(&[
             "--machine",
             "q35",
+            "--vmm",
+            "qemu",
             "--disk",
             "a:1G",
             "--pcap",
@@ -382,6 +447,7 @@ mod tests {
         assert_eq!((second.supervised.as_deref(), second.detach), (Some("a-b"), false));
         assert_eq!(first.to_supervised_args(), second.to_supervised_args());
         assert_eq!((second.port, second.memory, second.disk.as_deref()), (Some(7000), Some(64), Some("a:1G")));
+        assert_eq!(second.vmm, Vmm::Qemu);
         assert_eq!(second.pcap, Some(PathBuf::from("f.pcap")));
         assert_eq!(second.redis_options, ["--save", ""]);
     }

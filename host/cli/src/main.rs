@@ -1,6 +1,6 @@
 //! `kayvee`: boots the store on this machine and looks after it.
 //!
-//! One module a subject: what the user asks for ([`args`], [`store`]), what a guest runs on ([`probe`], [`qemu`]), how
+//! One module a subject: what the user asks for ([`args`], [`store`]), what a guest runs on ([`probe`], [`monitor`], [`qemu`]), how
 //! it is reached ([`network`], [`listen`], [`carry`]: through the kernel with [`tap`] and [`proxy`], or without rights
 //! with [`wire`] and [`usernet`]), its life ([`supervise`], [`console`], [`ready`], [`log`], [`instances`]), what its
 //! disk holds ([`check`]), and its data's way from and to Redis ([`dump`], on a store in this process, [`embedded`]). System calls that need `unsafe` are in [`sys`]. It depends on `kayvee-server` for the options, the
@@ -17,6 +17,7 @@ mod image;
 mod instances;
 mod listen;
 mod log;
+mod monitor;
 mod network;
 mod probe;
 mod proxy;
@@ -64,6 +65,10 @@ fn main() -> ExitCode {
         Command::Import(args) => dump::import(&args),
         Command::Export(args) => dump::export(&args),
         Command::Site(SiteCommand::Pack(args)) => site::pack(&args),
+        Command::Monitor(args) => match monitor::run(&args) {
+            Ok(status) => return status,
+            Err(error) => Err(error),
+        },
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

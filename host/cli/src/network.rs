@@ -43,7 +43,7 @@ pub enum Carrier {
     Usernet(Box<Usernet>),
 }
 
-/// The guest's end of the network, as a descriptor for QEMU; it disappears when its last copy is closed.
+/// The guest's end of the network, as a descriptor for its monitor; it disappears when its last copy is closed.
 pub enum End {
     /// A tap device.
     Tap(std::fs::File),
@@ -112,6 +112,11 @@ impl Place {
         format!("ip={}/{} gateway={}", self.guest, self.prefix_bits, self.gateway)
     }
 
+    /// The guest's Ethernet address as it is written.
+    pub fn mac_text(&self) -> String {
+        self.mac.map(|byte| format!("{byte:02x}")).join(":")
+    }
+
     /// Where the guest listens.
     pub fn socket(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.guest.into(), port)
@@ -129,7 +134,7 @@ impl Carrier {
 }
 
 impl End {
-    /// The descriptor that QEMU inherits.
+    /// The descriptor that the monitor inherits.
     pub fn descriptor(&self) -> RawFd {
         match self {
             End::Tap(end) => end.as_raw_fd(),

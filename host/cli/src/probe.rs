@@ -7,13 +7,15 @@ use crate::{
     args::Machine,
     console::next_line,
     image::Image,
+    monitor,
     qemu::{self, Accelerator, Ending, Guest},
     sys,
 };
 use anyhow::{Context, Result, bail};
 use std::{
     io::{self, BufReader},
-    process::Stdio,
+    os::fd::RawFd,
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -21,15 +23,27 @@ use std::{
 const BOOT_TIMEOUT: Duration = Duration::from_secs(5);
 const MEMORY_MIB: u32 = 64;
 
-/// Boots the image under KVM without a network device, which it refuses with an exit status of its own: a guest that
-/// gets that far has set up its processor and memory and has reached its drivers.
-pub fn kvm(image: &Image) -> Result<()> {
+/// Boots the image under KVM with QEMU.
+pub fn qemu(image: &Image) -> Result<()> {
     let guest = Guest { image, accelerator: Accelerator::Kvm, machine: Machine::Microvm, memory_mib: MEMORY_MIB };
+    boot(guest.command(&qemu::find()?, ""), &[image.descriptor()])
+}
+
+/// Boots the image under KVM with this program's own monitor.
+pub fn own(image: &Image) -> Result<()> {
+    let guest = monitor::Guest { image, memory_mib: MEMORY_MIB, boot_line: "", network: None, disk: None };
+    let (command, inherited) = guest.command();
+    boot(command, &inherited)
+}
+
+/// Boots the image without a network device, which it refuses with an exit status of its own: a guest that gets that far
+/// has set up its processor and memory and has reached its drivers.
+fn boot(mut command: Command, inherited: &[RawFd]) -> Result<()> {
     let (reader, writer) = io::pipe()?;
-    let mut command = guest.command(&qemu::find()?, "");
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-    sys::tie_to_this_process(&mut command, &[image.descriptor()]);
-    let mut child = command.spawn().context("starting QEMU")?;
+    sys::tie_to_this_process(&mut command, inherited);
+    let program = command.get_program().to_string_lossy().into_owned();
+    let mut child = command.spawn().with_context(|| format!("starting {program}"))?;
     // The command holds the pipe's writing end.
     drop(command);
 
@@ -44,7 +58,7 @@ pub fn kvm(image: &Image) -> Result<()> {
     match Ending::of(status) {
         _ if !in_time => bail!("a guest did not boot within {} s", BOOT_TIMEOUT.as_secs()),
         Ending::Refused => Ok(()),
-        _ if last_words.is_empty() => bail!("QEMU ended with {status}"),
+        _ if last_words.is_empty() => bail!("the monitor ended with {status}"),
         _ => bail!("{last_words}"),
     }
 }

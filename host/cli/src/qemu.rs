@@ -104,7 +104,7 @@ impl Guest<'_> {
 
     /// Adds the guest's network device to its command.
     pub fn add_network(&self, command: &mut Command, place: &Place, end: &End) {
-        let mac = place.mac.map(|byte| format!("{byte:02x}")).join(":");
+        let mac = place.mac_text();
         let device = match self.machine {
             Machine::Microvm => format!("virtio-net-device,netdev=n0,mac={mac}"),
             Machine::Q35 => format!("virtio-net-pci,netdev=n0,mac={mac},disable-legacy=on,romfile="),
@@ -137,19 +137,19 @@ pub enum Ending {
     Crashed,
     /// A shutdown that was asked for with a failing status.
     ShutDownFailing,
-    /// QEMU failed or was killed.
-    Qemu(ExitStatus),
+    /// The monitor failed or was killed.
+    Monitor(ExitStatus),
 }
 
 impl Ending {
-    /// Reads QEMU's exit status.
+    /// Reads a monitor's exit status: this program's own ends as QEMU does.
     pub fn of(status: ExitStatus) -> Ending {
         match status.code() {
             Some(0) => Ending::Clean,
             Some(3) => Ending::Refused,
             Some(5) => Ending::Crashed,
             Some(7) => Ending::ShutDownFailing,
-            _ => Ending::Qemu(status),
+            _ => Ending::Monitor(status),
         }
     }
 
@@ -160,7 +160,7 @@ impl Ending {
             Ending::Refused => Some("the guest refused to start; its last lines say why".into()),
             Ending::Crashed => Some("the guest crashed; its last lines have the cause and the backtrace".into()),
             Ending::ShutDownFailing => Some("the guest shut down with a failing status".into()),
-            Ending::Qemu(status) => Some(format!("QEMU ended with {status}")),
+            Ending::Monitor(status) => Some(format!("the monitor ended with {status}")),
         }
     }
 }

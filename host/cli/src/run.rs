@@ -2,10 +2,11 @@
 
 use crate::{
     UsageError,
-    args::{Machine, Net, RunArgs, Target},
+    args::{Machine, Net, RunArgs, Target, Vmm},
     image::{self, Image},
     instances, listen,
     log::Log,
+    monitor,
     network::Network,
     probe, proxy,
     qemu::{self, Accelerator, Ending, Guest},
@@ -42,12 +43,14 @@ const CONNECT_INTERVAL: Duration = Duration::from_millis(5);
 /// Boots the store, and stays with it until its end unless it is to run in the background.
 pub fn run(args: &RunArgs) -> Result<()> {
     let store = Store::from_args(args)?;
-    let is_for_guest = args.net != Net::Auto || args.machine != Machine::Microvm || args.pcap.is_some();
-    if args.target == Target::Linux && is_for_guest {
-        return Err(UsageError(
-            "--net, --machine and --pcap are about guests; leave them out with --target linux".into(),
-        )
-        .into());
+    let needs_qemu = args.machine != Machine::Microvm || args.pcap.is_some();
+    if args.target == Target::Linux && (args.net != Net::Auto || args.vmm != Vmm::Auto || needs_qemu) {
+        let what = "--net, --vmm, --machine and --pcap are about guests; leave them out with --target linux";
+        return Err(UsageError(what.into()).into());
+    }
+    if args.vmm == Vmm::Kayvee && (args.target == Target::Tcg || needs_qemu) {
+        let what = "--vmm kayvee has neither emulation nor --machine or --pcap; use --vmm qemu for these";
+        return Err(UsageError(what.into()).into());
     }
     if args.detach {
         return instances::detach(args);
@@ -72,6 +75,24 @@ pub fn become_server(arguments: &[OsString]) -> Result<()> {
     Err(error).context("starting kayvee-linux")
 }
 
+/// What runs a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Monitor {
+    /// This program, in a process of its own.
+    Own,
+    /// QEMU.
+    Qemu(Accelerator),
+}
+
+impl Monitor {
+    fn accelerator(self) -> Accelerator {
+        match self {
+            Monitor::Own => Accelerator::Kvm,
+            Monitor::Qemu(accelerator) => accelerator,
+        }
+    }
+}
+
 /// Where a run's words go: to the terminal, or to the log and record of a detached instance.
 struct Session {
     log: Arc<Log>,
@@ -81,7 +102,7 @@ struct Session {
 impl Session {
     fn run(&self, args: &RunArgs, store: Store, signals: Signals) -> Result<()> {
         match self.choose(args, store.options().http_port > 0)? {
-            Some(accelerator) => self.run_guest(args, accelerator, &store, signals),
+            Some(by) => self.run_guest(args, by, &store, signals),
             None => self.run_process(&store.with_default_maxmemory(args.memory), signals),
         }
     }
@@ -91,7 +112,7 @@ impl Session {
     }
 
     /// What to boot a guest with, or `None` for the Linux process.
-    fn choose(&self, args: &RunArgs, serves_web: bool) -> Result<Option<Accelerator>> {
+    fn choose(&self, args: &RunArgs, serves_web: bool) -> Result<Option<Monitor>> {
         match args.target {
             Target::Linux => Ok(None),
             Target::Auto if serves_web => {
@@ -102,15 +123,38 @@ impl Session {
                 Err(UsageError("guests have no web server yet; leave --target out, or use --target linux".into())
                     .into())
             }
-            Target::Tcg => Ok(Some(Accelerator::Tcg)),
-            Target::Kvm => Ok(Some(Accelerator::Kvm)),
-            Target::Auto => match Image::pack().and_then(|image| probe::kvm(&image)) {
-                Ok(()) => Ok(Some(Accelerator::Kvm)),
+            Target::Tcg => Ok(Some(Monitor::Qemu(Accelerator::Tcg))),
+            Target::Kvm => self.choose_monitor(args, &Image::pack()?).map(Some),
+            Target::Auto => {
+                let boots = |image: &Image| match self.choose_monitor(args, image)? {
+                    // Its own words are about this program's monitor.
+                    Monitor::Qemu(_) => probe::qemu(image).map(|()| Monitor::Qemu(Accelerator::Kvm)),
+                    Monitor::Own => probe::own(image).map(|()| Monitor::Own),
+                };
+                match Image::pack().and_then(|image| boots(&image)) {
+                    Ok(monitor) => Ok(Some(monitor)),
+                    Err(error) => {
+                        let why = format!("because no guest boots under KVM here: {error:#}");
+                        self.note(&format!("running as a Linux process, {why}"));
+                        Ok(None)
+                    }
+                }
+            }
+        }
+    }
+
+    /// What runs a guest under KVM.
+    fn choose_monitor(&self, args: &RunArgs, image: &Image) -> Result<Monitor> {
+        match args.vmm {
+            Vmm::Kayvee => Ok(Monitor::Own),
+            Vmm::Auto if args.machine == Machine::Microvm && args.pcap.is_none() => match probe::own(image) {
+                Ok(()) => Ok(Monitor::Own),
                 Err(error) => {
-                    self.note(&format!("running as a Linux process, because no guest boots under KVM here: {error:#}"));
-                    Ok(None)
+                    self.note(&format!("using QEMU, because Kayvee's own monitor does not work here: {error:#}"));
+                    Ok(Monitor::Qemu(Accelerator::Kvm))
                 }
             },
+            Vmm::Auto | Vmm::Qemu => Ok(Monitor::Qemu(Accelerator::Kvm)),
         }
     }
 
@@ -151,8 +195,7 @@ impl Session {
         }
     }
 
-    fn run_guest(&self, args: &RunArgs, accelerator: Accelerator, store: &Store, signals: Signals) -> Result<()> {
-        let qemu = qemu::find()?;
+    fn run_guest(&self, args: &RunArgs, by: Monitor, store: &Store, signals: Signals) -> Result<()> {
         let disk = store.disk().map(|disk| kayvee_disk::prepare(&disk).map(|prepared| (disk, prepared))).transpose()?;
         let image = Image::pack()?;
         let listeners = listen::listen(&store.listen_addresses(store.options().port)?, store.options().tcp_backlog)?;
@@ -161,14 +204,13 @@ impl Session {
         let place = network.place();
 
         let memory_mib = args.memory.unwrap_or(GUEST_MEMORY_MIB);
-        let guest = Guest { image: &image, accelerator, machine: args.machine, memory_mib };
         // A guest without KVM's clock knows the time only to the second.
         let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
         let boot_line = format!("{} time={now_us} -- {}", place.boot_words(), store.boot_words());
-        let mut command = guest.command(&qemu, &boot_line);
+        let name = by.accelerator().name();
         let what = match network.address_on_host() {
-            Some(address) => format!("a {} guest, also at {address}:{}", accelerator.name(), front.port()),
-            None => format!("a {} guest", accelerator.name()),
+            Some(address) => format!("a {name} guest, also at {address}:{}", front.port()),
+            None => format!("a {name} guest"),
         };
         let settings = proxy::Settings {
             guest: place.socket(front.port()),
@@ -178,18 +220,33 @@ impl Session {
                 .map(|seconds| Duration::from_secs(seconds.into())),
         };
         let (carrier, end) = network.carrier(listeners, settings)?;
-        guest.add_network(&mut command, &place, &end);
-        if let Some(file) = &args.pcap {
-            guest.add_record(&mut command, file);
-        }
-        if let Some((disk, prepared)) = disk {
-            guest.add_disk(&mut command, &disk.path, prepared);
-        }
-
-        let announce = self.announcement(store, &accelerator.name().to_ascii_lowercase(), front, None, &what);
+        // What the monitor inherits is to be open until it runs, and no longer.
+        let mut locked_disk = None;
+        let (command, inherited) = match by {
+            Monitor::Qemu(accelerator) => {
+                let guest = Guest { image: &image, accelerator, machine: args.machine, memory_mib };
+                let mut command = guest.command(&qemu::find()?, &boot_line);
+                guest.add_network(&mut command, &place, &end);
+                if let Some(file) = &args.pcap {
+                    guest.add_record(&mut command, file);
+                }
+                if let Some((disk, prepared)) = disk {
+                    guest.add_disk(&mut command, &disk.path, prepared);
+                }
+                (command, vec![image.descriptor(), end.descriptor()])
+            }
+            Monitor::Own => {
+                locked_disk = disk.map(|(disk, _)| kayvee_disk::open_prepared(&disk.path)).transpose()?;
+                let network = Some((&place, &end));
+                let disk = locked_disk.as_ref();
+                let guest = monitor::Guest { image: &image, memory_mib, boot_line: &boot_line, network, disk };
+                guest.command()
+            }
+        };
+        let announce = self.announcement(store, &name.to_ascii_lowercase(), front, None, &what);
         let run = Run {
             command,
-            inherited: vec![image.descriptor(), end.descriptor()],
+            inherited,
             carry: Some(Box::new(|| carrier.run())),
             ask: Ask::WhenListening,
             prove: Box::new(move || ready::ping(front)),
@@ -197,6 +254,7 @@ impl Session {
             end: End::Console,
         };
         let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;
+        drop(locked_disk);
         match failure.or_else(|| Ending::of(status).failure().map(|text| anyhow!(text))) {
             Some(failure) => Err(failure),
             None => Ok(()),

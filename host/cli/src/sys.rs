@@ -72,6 +72,16 @@ pub fn leave_session(command: &mut Command) {
     unsafe { command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(io::Error::from)) };
 }
 
+/// A descriptor that this process was started with. Each may be taken once.
+pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: F_SETFD takes an integer and touches no memory; on a number that is not open it fails. A further child is
+    // not to have it.
+    Errno::result(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) })?;
+    // SAFETY: the descriptor is open, and whoever started this process left it for this purpose, so nothing else here
+    // owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// A handle to one process, which stays that process's when its number is given out again.
 pub struct Process(OwnedFd);
 

@@ -72,6 +72,11 @@ impl FileDisk {
     }
 }
 
+/// Opens and locks a disk that is [prepared](prepare), for a monitor that carries out a guest's transfers.
+pub fn open_prepared(path: &Path) -> Result<File, DiskError> {
+    Ok(open_files(path, Access::ReadWrite)?.0.plain)
+}
+
 /// A disk that is ready for a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prepared {

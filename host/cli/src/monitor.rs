@@ -1,0 +1,86 @@
+//! Kayvee's own monitor as a child of this program: the command that starts it, and what that child does. All that it
+//! works with it inherits as descriptors.
+
+use crate::{
+    args::MonitorArgs,
+    image::Image,
+    network::{End, Place},
+    sys,
+};
+use anyhow::{Context, Result};
+use kayvee_vmm::{Backend, Config, Disk, Ending, Network};
+use std::{
+    fs::File,
+    os::fd::{AsRawFd, RawFd},
+    os::unix::net::UnixStream,
+    process::{Command, ExitCode},
+};
+
+/// The monitor's own failure, as QEMU has it.
+const STATUS_FAILED: u8 = 1;
+
+/// A guest to start.
+pub struct Guest<'a> {
+    /// The bootable image.
+    pub image: &'a Image,
+    /// Its memory.
+    pub memory_mib: u32,
+    /// What it is told.
+    pub boot_line: &'a str,
+    /// Its network, if it has one.
+    pub network: Option<(&'a Place, &'a End)>,
+    /// Its disk, if it has one, opened and locked.
+    pub disk: Option<&'a File>,
+}
+
+impl Guest<'_> {
+    /// The command that runs it, and the descriptors that this inherits.
+    pub fn command(&self) -> (Command, Vec<RawFd>) {
+        let mut command = Command::new("/proc/self/exe");
+        let mut inherited = vec![self.image.descriptor()];
+        command.args(["monitor", "--memory", &self.memory_mib.to_string()]);
+        command.args(["--image", &self.image.descriptor().to_string()]);
+        if let Some((place, end)) = self.network {
+            let name = match end {
+                End::Tap(_) => "--tap",
+                End::Stream(_) => "--stream",
+            };
+            command.args([name, &end.descriptor().to_string(), "--mac", &place.mac_text()]);
+            inherited.push(end.descriptor());
+        }
+        if let Some(disk) = self.disk {
+            command.args(["--disk", &disk.as_raw_fd().to_string()]);
+            inherited.push(disk.as_raw_fd());
+        }
+        command.args(["--boot-line", self.boot_line]);
+        (command, inherited)
+    }
+}
+
+/// Is the monitor, in the child.
+pub fn run(args: &MonitorArgs) -> Result<ExitCode> {
+    let network = match (args.tap, args.stream) {
+        (Some(tap), _) => Some(Backend::tap(inherit(tap)?).context("the tap device")?),
+        (None, Some(stream)) => Some(Backend::stream(UnixStream::from(sys::inherited(stream)?))?),
+        (None, None) => None,
+    };
+    let config = Config {
+        image: inherit(args.image)?,
+        memory_bytes: u64::from(args.memory) << 20,
+        boot_line: args.boot_line.clone(),
+        network: network.map(|backend| Network { backend, mac: args.mac.0 }),
+        disk: args.disk.map(inherit).transpose()?.map(Disk::new).transpose().context("the disk")?,
+    };
+    match kayvee_vmm::run(config)? {
+        Ending::Clean => Ok(ExitCode::SUCCESS),
+        Ending::Exit(status) => Ok(status.into()),
+        Ending::Failed(error) => {
+            eprintln!("kayvee: {error:#}");
+            Ok(STATUS_FAILED.into())
+        }
+    }
+}
+
+fn inherit(fd: RawFd) -> Result<File> {
+    Ok(sys::inherited(fd)?.into())
+}

@@ -1,0 +1,5 @@
+//! The devices.
+
+pub mod block;
+pub mod entropy;
+pub mod net;

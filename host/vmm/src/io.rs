@@ -1,0 +1,205 @@
+//! The thread that carries frames, what is typed and entropy, and hears of signals and of the end.
+
+use crate::{
+    console::{Port, Typed, type_into},
+    devices::{
+        entropy::Source,
+        net::{Card, RX, TX, Worked},
+    },
+    machine::{Plugged, clear, lock},
+    memory::Memory,
+    transport::Broken,
+    wake::Wake,
+};
+use anyhow::{Context, Result};
+use nix::{
+    errno::Errno,
+    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+};
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Mutex,
+};
+use virtio_queue::Queue;
+
+/// How soon a guest that has not read what was typed is looked at again.
+const TYPING_INTERVAL_MS: u16 = 50;
+
+/// What there is to hear of, as numbers for epoll.
+mod heard {
+    pub const END: u64 = 0;
+    pub const TYPING: u64 = 1;
+    pub const FRAMES: u64 = 2;
+    pub const RECEIVE_KICK: u64 = 3;
+    pub const SEND_KICK: u64 = 4;
+    pub const ENTROPY_KICK: u64 = 5;
+    /// How many there are.
+    pub const ALL: usize = 6;
+}
+
+/// The network card, and the descriptor that says when it has something to do.
+struct Plug<'a> {
+    card: &'a Plugged<Card>,
+    network: OwnedFd,
+    /// What of the descriptor is waited for.
+    interest: EpollFlags,
+}
+
+/// All that the thread looks after.
+pub struct Io<'a> {
+    epoll: Epoll,
+    console: &'a Mutex<Port>,
+    keyboard: File,
+    typed: Typed,
+    plug: Option<Plug<'a>>,
+    entropy: &'a Plugged<Source>,
+    wake: &'a Wake,
+    /// The card has more to do although nothing will be heard of it.
+    again: bool,
+}
+
+impl<'a> Io<'a> {
+    /// Prepares to wait. The end is what `ends` have to tell.
+    pub fn new(
+        ends: &[BorrowedFd<'_>],
+        console: &'a Mutex<Port>,
+        card: Option<&'a Plugged<Card>>,
+        entropy: &'a Plugged<Source>,
+        wake: &'a Wake,
+    ) -> Result<Io<'a>> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let add = |fd: BorrowedFd<'_>, what| epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, what));
+        for end in ends {
+            add(*end, heard::END)?;
+        }
+        // The standard input's own buffer would keep from epoll what it has.
+        let keyboard = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let typed = match add(keyboard.as_fd(), heard::TYPING) {
+            Ok(()) => Typed::Passed,
+            // A file, or nothing at all: nobody types.
+            Err(Errno::EPERM) => Typed::End,
+            Err(error) => return Err(error.into()),
+        };
+        add(entropy.kicks[0].as_fd(), heard::ENTROPY_KICK)?;
+        let plug = card.map(|card| -> Result<Plug<'_>> {
+            add(card.kicks[RX].as_fd(), heard::RECEIVE_KICK)?;
+            add(card.kicks[TX].as_fd(), heard::SEND_KICK)?;
+            let network = lock(&card.device).model().descriptor().try_clone_to_owned()?;
+            add(network.as_fd(), heard::FRAMES)?;
+            Ok(Plug { card, network, interest: EpollFlags::EPOLLIN })
+        });
+        Ok(Io { plug: plug.transpose()?, epoll, console, keyboard, typed, entropy, wake, again: false })
+    }
+
+    /// Works until the end.
+    pub fn run(&mut self) -> Result<()> {
+        let mut events = [EpollEvent::empty(); heard::ALL];
+        loop {
+            self.follow_interest()?;
+            let timeout = match self.typed {
+                _ if self.again => EpollTimeout::ZERO,
+                Typed::NoRoom => EpollTimeout::from(TYPING_INTERVAL_MS),
+                Typed::Passed | Typed::End => EpollTimeout::NONE,
+            };
+            let count = match self.epoll.wait(&mut events, timeout) {
+                Err(Errno::EINTR) => 0,
+                result => result.context("waiting for devices")?,
+            };
+            if std::mem::take(&mut self.again) {
+                self.receive();
+                self.send();
+            }
+            if self.typed == Typed::NoRoom {
+                self.read_keyboard()?;
+            }
+            for event in &events[..count] {
+                match event.data() {
+                    heard::END => return Ok(()),
+                    heard::TYPING if self.typed == Typed::Passed => self.read_keyboard()?,
+                    heard::FRAMES => {
+                        self.receive();
+                        if event.events().contains(EpollFlags::EPOLLOUT) {
+                            self.send();
+                        }
+                    }
+                    heard::RECEIVE_KICK => self.kicked(RX, Self::receive),
+                    heard::SEND_KICK => self.kicked(TX, Self::send),
+                    heard::ENTROPY_KICK => self.answer_entropy(),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Has the network heard of when the card can do something with it, and not else.
+    fn follow_interest(&mut self) -> Result<()> {
+        let Some(plug) = &mut self.plug else { return Ok(()) };
+        let (receives, sends) = lock(&plug.card.device).model().interest();
+        let flags = [(receives, EpollFlags::EPOLLIN), (sends, EpollFlags::EPOLLOUT)];
+        let interest = flags.into_iter().filter(|(is_wanted, _)| *is_wanted).map(|(_, flag)| flag).collect();
+        if interest == plug.interest {
+            return Ok(());
+        }
+        let mut event = EpollEvent::new(interest, heard::FRAMES);
+        match (plug.interest.is_empty(), interest.is_empty()) {
+            // A descriptor whose other end is gone tells of it whether that is wanted or not.
+            (_, true) => self.epoll.delete(&plug.network)?,
+            (true, false) => self.epoll.add(&plug.network, event)?,
+            (false, false) => self.epoll.modify(&plug.network, &mut event)?,
+        }
+        plug.interest = interest;
+        Ok(())
+    }
+
+    fn kicked(&mut self, queue: usize, work: fn(&mut Self)) {
+        if let Some(plug) = &self.plug {
+            clear(&plug.card.kicks[queue]);
+            work(self);
+        }
+    }
+
+    fn receive(&mut self) {
+        self.work(|card, queues, memory| card.receive(&mut queues[RX], memory));
+    }
+
+    fn send(&mut self) {
+        self.work(|card, queues, memory| card.send(&mut queues[TX], memory));
+    }
+
+    fn work(&mut self, work: impl FnOnce(&mut Card, &mut [Queue], &Memory) -> Result<Worked, Broken>) {
+        let Some(plug) = &self.plug else { return };
+        let mut device = lock(&plug.card.device);
+        match device.work(work) {
+            Some(worked) => {
+                self.again |= worked.again;
+                if worked.wake {
+                    self.wake.raise();
+                }
+            }
+            // What nobody drives takes no frames.
+            None => device.model_mut().block(),
+        }
+    }
+
+    fn read_keyboard(&mut self) -> Result<()> {
+        let before = self.typed;
+        self.typed = type_into(&mut lock(self.console), &mut self.keyboard);
+        let is_watched = |typed| typed == Typed::Passed;
+        match (is_watched(before), is_watched(self.typed)) {
+            (true, false) => self.epoll.delete(&self.keyboard)?,
+            (false, true) => self.epoll.add(&self.keyboard, EpollEvent::new(EpollFlags::EPOLLIN, heard::TYPING))?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn answer_entropy(&mut self) {
+        clear(&self.entropy.kicks[0]);
+        let answered = lock(&self.entropy.device).work(|source, queues, memory| source.answer(&mut queues[0], memory));
+        if answered == Some(true) {
+            self.wake.raise();
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! The machine: its parts put together, and the threads that make it go.
+
+use crate::{
+    boot,
+    confine::{self, Role},
+    console::{self, Output},
+    cpu::{self, SLEEP_PORT},
+    devices::{
+        block::Block,
+        entropy::Source,
+        net::{Card, Network},
+    },
+    io::Io,
+    memory::{self, Memory},
+    stats::{Cause, Stats},
+    sys,
+    transport::{Device, INTERRUPT_ACK, Model, QUEUE_NOTIFY, REGISTER_BYTES},
+    wake::Wake,
+};
+use anyhow::{Context, Result, anyhow};
+use kvm_ioctls::{IoEventAddress, Kvm, NoDatamatch, VcpuExit, VcpuFd, VmFd};
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    sys::{
+        eventfd::{EfdFlags, EventFd},
+        signal::{SigSet, Signal},
+        signalfd::{SfdFlags, SignalFd},
+    },
+};
+use std::{
+    fs::File,
+    io::{self, Seek, SeekFrom},
+    os::fd::AsFd,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Where the devices' registers are, one after the other; the image's page tables map them from the start.
+const DEVICES: u64 = 0xfeb0_0000;
+const CONSOLE: u16 = 0x3f8;
+const CONSOLE_END: u16 = CONSOLE + 7;
+/// A write ends the machine with twice the value, plus one.
+const EXIT_PORT: u16 = 0xf4;
+/// The keyboard controller's command port and its command to reset the processor.
+const KEYBOARD_CONTROLLER: u16 = 0x64;
+const RESET_PROCESSOR: u8 = 0xfe;
+/// The real-time clock, which is not there. All ones would say that it is being updated.
+const CMOS_DATA: u16 = 0x71;
+/// Where Intel's processors without a mode of their own for real mode keep what stands in for it.
+const TASK_STATE: usize = 0xfffb_d000;
+
+/// What to run.
+pub struct Config {
+    /// The image.
+    pub image: File,
+    /// Bytes of main memory, whole mebibytes.
+    pub memory_bytes: u64,
+    /// The boot line, to which the devices' places are added.
+    pub boot_line: String,
+    /// The network, if there is one.
+    pub network: Option<Network>,
+    /// The disk, if there is one.
+    pub disk: Option<Disk>,
+}
+
+/// A disk's file or block device.
+pub struct Disk {
+    file: File,
+    bytes: u64,
+    is_read_only: bool,
+}
+
+/// How the machine has ended.
+#[derive(Debug)]
+pub enum Ending {
+    /// By a reset, or a signal to this process.
+    Clean,
+    /// By the exit device.
+    Exit(u8),
+    /// It cannot go on.
+    Failed(anyhow::Error),
+}
+
+/// A device's registers, whichever device it is.
+trait Registers: Send + Sync {
+    fn read(&self, offset: u64, bytes: &mut [u8]);
+    fn write(&self, offset: u64, bytes: &[u8]);
+}
+
+impl<M: Model> Registers for Mutex<Device<M>> {
+    fn read(&self, offset: u64, bytes: &mut [u8]) {
+        lock(self).read(offset, bytes);
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        lock(self).write(offset, bytes);
+    }
+}
+
+/// Takes a device, or a part of the machine, for oneself.
+pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics while it holds a device")
+}
+
+/// A device and what its queues' notifications raise.
+pub struct Plugged<M> {
+    /// The device.
+    pub device: Arc<Mutex<Device<M>>>,
+    /// One a queue: the guest has left something there.
+    pub kicks: Vec<EventFd>,
+}
+
+/// The machine but for its processor.
+struct Board {
+    devices: Vec<Arc<dyn Registers>>,
+    console: Mutex<console::Port>,
+    wake: Wake,
+    stats: Stats,
+    /// Set by the first thread that ends.
+    ending: Mutex<Option<Ending>>,
+    ended: EventFd,
+}
+
+/// Plugs devices into a machine.
+struct Slots<'a> {
+    vm: &'a VmFd,
+    memory: Arc<Memory>,
+    devices: Vec<Arc<dyn Registers>>,
+    boot_words: String,
+    /// Raised by what nobody needs to hear of, so that it costs no exit to this program.
+    unheard: EventFd,
+}
+
+impl Slots<'_> {
+    fn plug<M: Model + 'static>(&mut self, model: M) -> Result<Plugged<M>> {
+        let base = DEVICES + self.devices.len() as u64 * REGISTER_BYTES;
+        let mut kicks = Vec::new();
+        for queue in 0..M::QUEUE_SIZES.len() as u32 {
+            let kick = event()?;
+            self.vm.register_ioevent(&sys::for_kvm(&kick)?, &IoEventAddress::Mmio(base + QUEUE_NOTIFY), queue)?;
+            kicks.push(kick);
+        }
+        self.vm.register_ioevent(
+            &sys::for_kvm(&self.unheard)?,
+            &IoEventAddress::Mmio(base + INTERRUPT_ACK),
+            NoDatamatch,
+        )?;
+        let device = Arc::new(Mutex::new(Device::new(model, self.memory.clone())));
+        self.devices.push(device.clone());
+        // The line is never used.
+        self.boot_words.push_str(&format!("virtio_mmio.device={REGISTER_BYTES}@{base:#x}:0 "));
+        Ok(Plugged { device, kicks })
+    }
+}
+
+/// Runs a guest until its end. To be called once in a process, which ends soon after.
+pub fn run(config: Config) -> Result<Ending> {
+    let Config { mut image, memory_bytes, boot_line, network, disk } = config;
+    // For this thread and those that it starts: signals are read, not delivered.
+    let mut stop_signals = SigSet::empty();
+    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| stop_signals.add(signal));
+    stop_signals.thread_block()?;
+    let signals = SignalFd::with_flags(&stop_signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+
+    let kvm = Kvm::new().context("/dev/kvm")?;
+    let vm = kvm.create_vm().context("making a machine in KVM")?;
+    vm.set_tss_address(TASK_STATE).context("placing the task state")?;
+    let memory = Arc::new(memory::create(&vm, memory_bytes)?);
+    let unheard = event()?;
+    let mut slots = Slots { vm: &vm, memory: memory.clone(), devices: Vec::new(), boot_words: String::new(), unheard };
+    let card = network.map(|network| slots.plug(Card::new(network))).transpose()?;
+    let disk = disk.map(|disk| slots.plug(Block::new(disk.file, disk.bytes, disk.is_read_only))).transpose()?;
+    let entropy = slots.plug(Source::open().context("/dev/urandom")?)?;
+
+    let entry = boot::load(
+        &memory,
+        memory_bytes,
+        &mut image,
+        &format!("sleep_port={SLEEP_PORT:#x} {}{boot_line}", slots.boot_words),
+    )?;
+    let mut vcpu = vm.create_vcpu(0).context("making a processor in KVM")?;
+    cpu::set_features(&kvm, &vcpu)?;
+    cpu::enter_at(&vcpu, entry)?;
+    let wake = Wake::new()?;
+    let board = Arc::new(Board {
+        devices: slots.devices,
+        console: Mutex::new(console::Port::new(wake.clone(), Output::new())),
+        wake,
+        stats: Stats::default(),
+        ending: Mutex::new(None),
+        ended: event()?,
+    });
+
+    confine::drop_rights()?;
+    if let Some(disk) = disk {
+        let wake = board.wake.clone();
+        start("disk", &board, move |_| run_disk(&disk, &wake))?;
+    }
+    start("cpu", &board, move |board| run_processor(&mut vcpu, board))?;
+    let ends = [signals.as_fd(), board.ended.as_fd()];
+    let mut io = Io::new(&ends, &board.console, card.as_ref(), &entropy, &board.wake)?;
+    confine::limit(Role::Io)?;
+    io.run()?;
+    drop(io);
+    lock(&board.console).writer_mut().finish();
+    log::debug!("{}", board.stats.report());
+    // Without one it was a signal that ended the machine.
+    Ok(lock(&board.ending).take().unwrap_or(Ending::Clean))
+}
+
+impl Disk {
+    /// A disk that whoever names it has opened, and locked.
+    pub fn new(mut file: File) -> io::Result<Disk> {
+        // A block device has no length among its metadata.
+        let bytes = file.seek(SeekFrom::End(0))?;
+        let flags = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL)?);
+        Ok(Disk { file, bytes, is_read_only: flags & OFlag::O_ACCMODE == OFlag::O_RDONLY })
+    }
+}
+
+fn event() -> Result<EventFd> {
+    Ok(EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?)
+}
+
+/// Starts a thread. When its work ends, so does the machine.
+fn start(name: &str, board: &Arc<Board>, work: impl FnOnce(&Board) -> Result<Ending> + Send + 'static) -> Result<()> {
+    let board = board.clone();
+    let thread = thread::Builder::new().name(name.into());
+    let run = move || {
+        let ending = work(&board).unwrap_or_else(Ending::Failed);
+        // The first one counts.
+        lock(&board.ending).get_or_insert(ending);
+        let _ = board.ended.write(1);
+    };
+    thread.spawn(run).with_context(|| format!("starting the thread '{name}'"))?;
+    Ok(())
+}
+
+/// The processor's thread.
+fn run_processor(vcpu: &mut VcpuFd, board: &Board) -> Result<Ending> {
+    confine::limit(Role::Processor)?;
+    let stats = &board.stats;
+    let mut before = Instant::now();
+    loop {
+        let exit = vcpu.run();
+        let left = Instant::now();
+        stats.add_guest((left - before).as_nanos() as u64);
+        let idle = match exit {
+            Ok(exit) => match board.answer(exit)? {
+                Answer::Goes(idle) => idle,
+                Answer::Ends(ending) => return Ok(ending),
+            },
+            Err(error) if matches!(error.errno(), nix::libc::EINTR | nix::libc::EAGAIN) => {
+                stats.count(Cause::Signal);
+                Duration::ZERO
+            }
+            Err(error) => return Err(anyhow!(error).context("running the guest")),
+        };
+        before = Instant::now();
+        stats.add_idle(idle.as_nanos() as u64);
+        stats.add_host((before - left).saturating_sub(idle).as_nanos() as u64);
+    }
+}
+
+/// What follows from an exit.
+enum Answer {
+    /// The guest goes on, having slept so long.
+    Goes(Duration),
+    /// This is the end.
+    Ends(Ending),
+}
+
+impl Board {
+    fn answer(&self, exit: VcpuExit<'_>) -> Result<Answer> {
+        let stats = &self.stats;
+        match exit {
+            VcpuExit::IoOut(SLEEP_PORT, data) => {
+                stats.count(Cause::Sleep);
+                return Ok(Answer::Goes(self.sleep(data)?));
+            }
+            VcpuExit::IoOut(port @ CONSOLE..=CONSOLE_END, data) => {
+                stats.count(Cause::Console);
+                let mut console = lock(&self.console);
+                // What nobody reads is lost, which is not the guest's business.
+                data.iter().for_each(|byte| _ = console.write((port - CONSOLE) as u8, *byte));
+            }
+            VcpuExit::IoIn(port @ CONSOLE..=CONSOLE_END, data) => {
+                stats.count(Cause::Console);
+                let mut console = lock(&self.console);
+                data.iter_mut().for_each(|byte| *byte = console.read((port - CONSOLE) as u8));
+            }
+            VcpuExit::IoOut(EXIT_PORT, data) => return Ok(Answer::Ends(Ending::Exit(data[0] << 1 | 1))),
+            VcpuExit::IoOut(KEYBOARD_CONTROLLER, [RESET_PROCESSOR]) => return Ok(Answer::Ends(Ending::Clean)),
+            VcpuExit::IoOut(..) => stats.count(Cause::Port),
+            VcpuExit::IoIn(port, data) => {
+                stats.count(Cause::Port);
+                data.fill(if port == CMOS_DATA { 0 } else { u8::MAX });
+            }
+            VcpuExit::MmioRead(address, data) => match self.registers(address) {
+                Some((device, offset)) => device.read(offset, data),
+                None => data.fill(0),
+            },
+            VcpuExit::MmioWrite(address, data) => {
+                if let Some((device, offset)) = self.registers(address) {
+                    device.write(offset, data);
+                }
+            }
+            // A triple fault, which is how the image resets itself.
+            VcpuExit::Shutdown => return Ok(Answer::Ends(Ending::Clean)),
+            VcpuExit::Intr => stats.count(Cause::Signal),
+            VcpuExit::Hlt => return Err(anyhow!("the guest halted, and nothing here could wake it up")),
+            other => return Err(anyhow!("KVM cannot run the guest: {other:?}")),
+        }
+        Ok(Answer::Goes(Duration::ZERO))
+    }
+
+    fn registers(&self, address: u64) -> Option<(&dyn Registers, u64)> {
+        let found = address.checked_sub(DEVICES).and_then(|offset| {
+            let device = self.devices.get(usize::try_from(offset / REGISTER_BYTES).ok()?)?;
+            Some((&**device, offset % REGISTER_BYTES))
+        });
+        self.stats.count(if found.is_some() { Cause::Registers } else { Cause::Nowhere });
+        found
+    }
+
+    /// Waits as the guest asks: microseconds, or all ones for as long as it takes. Returns how long it was.
+    fn sleep(&self, data: &[u8]) -> Result<Duration> {
+        let Ok(word) = <[u8; 4]>::try_from(data) else { return Ok(Duration::ZERO) };
+        let timeout = match u32::from_le_bytes(word) {
+            u32::MAX => None,
+            us => Some(Duration::from_micros(us.into())),
+        };
+        let start = Instant::now();
+        self.wake.wait(&[], timeout).context("waiting for the guest")?;
+        Ok(start.elapsed())
+    }
+}
+
+/// The disk's thread: waits for the guest's notification, and carries out all that there is.
+fn run_disk(disk: &Plugged<Block>, wake: &Wake) -> Result<Ending> {
+    confine::limit(Role::Disk)?;
+    loop {
+        sys::wait_any(disk.kicks[0].as_fd(), &[], None).context("waiting for the guest's notification")?;
+        clear(&disk.kicks[0]);
+        loop {
+            let worked = lock(&disk.device).work(|disk, queues, memory| disk.work(&mut queues[0], memory));
+            match worked.flatten() {
+                Some(true) => wake.raise(),
+                Some(false) => {}
+                None => break,
+            }
+        }
+    }
+}
+
+/// Takes a notification back; there may be none.
+pub fn clear(kick: &EventFd) {
+    let _ = kick.read();
+}

@@ -1,0 +1,258 @@
+//! System calls that no crate here wraps safely: all `unsafe` of this crate.
+#![allow(unsafe_code)]
+
+use anyhow::Result;
+use kvm_bindings::kvm_userspace_memory_region;
+use kvm_ioctls::VmFd;
+use nix::{
+    errno::Errno,
+    libc,
+    poll::{PollFd, PollFlags, PollTimeout, poll, ppoll},
+    sys::{eventfd::EventFd, time::TimeSpec},
+};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, RawFd},
+    ptr,
+    time::Duration,
+};
+use vm_memory::{GuestMemoryRegion, GuestRegionMmap, VolatileSlice};
+
+/// Descriptors that one wait may watch besides its own.
+const OTHERS_MAX: usize = 3;
+/// Pieces of memory in one transfer; the kernel takes 1,024.
+pub const PIECES_MAX: usize = 256;
+
+/// Makes a region the guest's main memory.
+pub fn give_memory(vm: &VmFd, slot: u32, region: &GuestRegionMmap<()>) -> Result<()> {
+    let address = region.as_ptr();
+    // Fewer and larger pages: the guest's first touch of memory is dear. The kernel may have none.
+    // SAFETY: the range is a whole mapping of this process, and the advice changes none of its contents.
+    unsafe { libc::madvise(address.cast(), region.len() as usize, libc::MADV_HUGEPAGE) };
+    let slot = kvm_userspace_memory_region {
+        slot,
+        flags: 0,
+        guest_phys_addr: region.start_addr().0,
+        memory_size: region.len(),
+        userspace_addr: address as u64,
+    };
+    // SAFETY: the range is mapped for reading and writing, belongs to `region`, which lives as long as the guest, and is
+    // reached by nobody here but through `vm-memory`, which expects others to write at any time.
+    Ok(unsafe { vm.set_user_memory_region(slot) }?)
+}
+
+/// An event in the form in which KVM's crate takes it.
+pub fn for_kvm(event: &EventFd) -> io::Result<vmm_sys_util::eventfd::EventFd> {
+    let owned = event.as_fd().try_clone_to_owned()?.into_raw_fd();
+    // SAFETY: the descriptor is an eventfd, and nothing else owns it.
+    Ok(unsafe { vmm_sys_util::eventfd::EventFd::from_raw_fd(owned) })
+}
+
+/// Waits until one of the descriptors has something to read, or the time is over.
+pub fn wait_any(first: BorrowedFd<'_>, others: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
+    let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+    let mut fds = [const { None }; OTHERS_MAX + 1].map(|_: Option<()>| readable(first));
+    for (place, fd) in fds[1..].iter_mut().zip(others) {
+        *place = readable(*fd);
+    }
+    let watched = others.len().min(OTHERS_MAX) + 1;
+    match ppoll(&mut fds[..watched], timeout.map(TimeSpec::from), None) {
+        Err(Errno::EINTR) | Ok(_) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether writing would not block.
+pub fn is_writable(fd: &impl AsFd) -> bool {
+    let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+/// Pieces of memory for one system call.
+pub struct Pieces {
+    vectors: [libc::iovec; PIECES_MAX],
+    len: usize,
+}
+
+impl Pieces {
+    const EMPTY: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+}
+
+/// Guest memory, piece by piece, for a transfer. The memory outlives it.
+pub struct Transfer<'a> {
+    pieces: &'a mut Pieces,
+    bytes: usize,
+    memory: std::marker::PhantomData<VolatileSlice<'a>>,
+}
+
+// SAFETY: the vectors are addresses only while a `Transfer` borrows them; none is kept between two of these.
+unsafe impl Send for Pieces {}
+
+impl Default for Pieces {
+    fn default() -> Pieces {
+        Pieces { vectors: [Pieces::EMPTY; PIECES_MAX], len: 0 }
+    }
+}
+
+impl Pieces {
+    /// Begins a transfer of nothing.
+    pub fn begin(&mut self) -> Transfer<'_> {
+        self.len = 0;
+        Transfer { pieces: self, bytes: 0, memory: std::marker::PhantomData }
+    }
+}
+
+impl<'a> Transfer<'a> {
+    /// Adds a piece; `false` if there are too many.
+    pub fn push(&mut self, slice: &VolatileSlice<'a>) -> bool {
+        if self.pieces.len == PIECES_MAX {
+            return false;
+        }
+        let base = slice.ptr_guard_mut().as_ptr();
+        self.pieces.vectors[self.pieces.len] = libc::iovec { iov_base: base.cast(), iov_len: slice.len() };
+        self.pieces.len += 1;
+        self.bytes += slice.len();
+        true
+    }
+
+    /// Bytes in all pieces.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies these bytes into it, as far as there is room; returns how many.
+    pub fn fill(&mut self, parts: &[&[u8]]) -> usize {
+        let mut bytes = parts.iter().copied().flatten();
+        let mut count = 0;
+        for vector in &self.pieces.vectors[..self.pieces.len] {
+            for (at, byte) in (0..vector.iov_len).zip(bytes.by_ref()) {
+                // SAFETY: the byte lies in the vector, which is memory that lives as long as `'a` and may change at any
+                // time.
+                unsafe { vector.iov_base.cast::<u8>().add(at).write_volatile(*byte) };
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Appends its bytes from `skip` on.
+    pub fn copy_to(&self, mut skip: usize, bytes: &mut Vec<u8>) {
+        for vector in &self.pieces.vectors[..self.pieces.len] {
+            let start = skip.min(vector.iov_len);
+            skip -= start;
+            // SAFETY: as in `fill`.
+            bytes.extend(
+                (start..vector.iov_len).map(|at| unsafe { vector.iov_base.cast::<u8>().add(at).read_volatile() }),
+            );
+        }
+    }
+
+    fn vectors(&self) -> (*const libc::iovec, libc::c_int) {
+        (self.pieces.vectors.as_ptr(), self.pieces.len as libc::c_int)
+    }
+
+    /// Reads into it.
+    pub fn read(&mut self, fd: &impl AsRawFd) -> io::Result<usize> {
+        let (vectors, count) = self.vectors();
+        // SAFETY: every vector is memory that lives as long as `'a` and may change at any time.
+        count_or_error(unsafe { libc::readv(fd.as_raw_fd(), vectors, count) })
+    }
+
+    /// Writes it.
+    pub fn write(&mut self, fd: &impl AsRawFd) -> io::Result<usize> {
+        let (vectors, count) = self.vectors();
+        // SAFETY: as in `read`.
+        count_or_error(unsafe { libc::writev(fd.as_raw_fd(), vectors, count) })
+    }
+
+    /// Reads from a place in a file until all is read.
+    pub fn read_all_at(mut self, fd: &impl AsRawFd, offset: u64) -> io::Result<()> {
+        self.all_at(offset, |vectors, count, at| {
+            // SAFETY: as in `read`.
+            unsafe { libc::preadv(fd.as_raw_fd(), vectors, count, at) }
+        })
+    }
+
+    /// Writes to a place in a file until all is written, with these `RWF_` flags.
+    pub fn write_all_at(mut self, fd: &impl AsRawFd, offset: u64, flags: libc::c_int) -> io::Result<()> {
+        self.all_at(offset, |vectors, count, at| {
+            // SAFETY: as in `read`.
+            unsafe { libc::pwritev2(fd.as_raw_fd(), vectors, count, at, flags) }
+        })
+    }
+
+    fn all_at(
+        &mut self,
+        mut offset: u64,
+        call: impl Fn(*const libc::iovec, libc::c_int, libc::off_t) -> isize,
+    ) -> io::Result<()> {
+        let mut vectors = &mut self.pieces.vectors[..self.pieces.len];
+        while let Some(first) = vectors.first_mut() {
+            if first.iov_len == 0 {
+                vectors = &mut vectors[1..];
+                continue;
+            }
+            let at = libc::off_t::try_from(offset).map_err(|_| Errno::EFBIG)?;
+            let mut done = match count_or_error(call(vectors.as_ptr(), vectors.len() as libc::c_int, at)) {
+                // The end of the file: it has been made shorter by somebody else.
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(done) => done,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            offset += done as u64;
+            while let Some(first) = vectors.first_mut().filter(|_| done > 0) {
+                let part = done.min(first.iov_len);
+                // SAFETY: the result is inside of the vector or at its end.
+                first.iov_base = unsafe { first.iov_base.cast::<u8>().add(part) }.cast();
+                first.iov_len -= part;
+                done -= part;
+                if first.iov_len == 0 {
+                    vectors = &mut vectors[1..];
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn count_or_error(result: isize) -> io::Result<usize> {
+    Ok(Errno::result(result)? as usize)
+}
+
+/// Has a tap device put a header of this length before each frame, and offers it none of the work that a header could
+/// ask for.
+pub fn set_up_tap(fd: RawFd, header_bytes: libc::c_int) -> io::Result<()> {
+    // SAFETY: the operation reads one integer.
+    Errno::result(unsafe { libc::ioctl(fd, libc::TUNSETVNETHDRSZ as _, &header_bytes) })?;
+    // SAFETY: the operation takes an integer, and touches no memory.
+    Errno::result(unsafe { libc::ioctl(fd, libc::TUNSETOFFLOAD as _, 0) })?;
+    Ok(())
+}
+
+/// Has reading and writing end at once where they would have to wait.
+pub fn set_nonblocking(fd: &impl AsFd) -> io::Result<()> {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
+    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    Ok(())
+}
+
+/// Gives up every capability of this process, for good.
+pub fn drop_capabilities() -> io::Result<()> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    /// `_LINUX_CAPABILITY_VERSION_3`
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = Header { version: VERSION_3, pid: 0 };
+    // Effective, permitted and inheritable, in two halves each.
+    let none = [0u32; 6];
+    // SAFETY: the call reads a header and, for this version, six words.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capset, &header, none.as_ptr()) })?;
+    // SAFETY: the call takes integers, and touches no memory.
+    Errno::result(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    Ok(())
+}
