@@ -4,7 +4,7 @@ use kayvee_net::Limits;
 use kayvee_testing::{
     network::{
         SeedReport, seeds,
-        wire::Faults,
+        wire::{Faults, Offload},
         world::{Client, SECOND_NS, Traffic, World},
     },
     random::Random,
@@ -17,6 +17,10 @@ fn exchange(faults: Faults, traffic: Traffic, clients: usize, max_bytes: usize, 
     // Twice as many as there are clients, because a SYN that was delayed or duplicated takes one for a while.
     let limits = Limits { connections: 2 * clients, buffer_bytes: 2 * clients * (8 << 10) };
     let mut world = World::new(faults, traffic, limits, seed);
+    // With and without a device that completes checksums and divides large frames.
+    if rng.below(2) == 0 {
+        world.wire.server.set_offload(Offload::Divide);
+    }
     let mut open: Vec<Client> = (0..clients)
         .map(|_| {
             let len = 1 + rng.below(max_bytes);

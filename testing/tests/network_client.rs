@@ -1,10 +1,10 @@
 //! Connections that the stack opens itself, against another instance of it that serves, in simulated time.
 
-use kayvee_net::{Addressing, Config, ConnectionId, Event, Limits, Stack};
+use kayvee_net::{Addressing, Config, ConnectionId, Event, Limits, Stack, Take};
 use kayvee_testing::{
     network::{
         SeedReport, seeds,
-        wire::{End, Faults, Wire},
+        wire::{End, Faults, Offload, Wire},
     },
     random::Random,
 };
@@ -43,6 +43,19 @@ struct Host {
     closed: usize,
 }
 
+/// Takes what it likes of data where it arrives.
+struct TakeSome<'a>(&'a mut HashMap<ConnectionId, Exchange>);
+
+impl Take for TakeSome<'_> {
+    fn take(&mut self, connection: ConnectionId, bytes: &[u8]) -> usize {
+        let Some(exchange) = self.0.get_mut(&connection) else { return 0 };
+        // All of it, a part, or nothing, by what it is.
+        let taken = bytes.len() * usize::from(bytes[0] % 5).min(4) / 4;
+        exchange.received.extend_from_slice(&bytes[..taken]);
+        taken
+    }
+}
+
 impl Host {
     fn new(stack: Stack) -> Host {
         Host { stack, exchanges: HashMap::new(), closed: 0 }
@@ -50,7 +63,7 @@ impl Host {
 
     /// One turn; `act` does with an exchange what its application does, and tells when it may finish.
     fn turn(&mut self, device: &mut End, now_ns: u64, act: impl Fn(&mut Exchange) -> bool) {
-        self.stack.poll(device, now_ns);
+        self.stack.poll_with(device, &mut TakeSome(&mut self.exchanges), now_ns);
         while let Some(event) = self.stack.next_event() {
             match event {
                 Event::Accepted { connection, .. } => {
@@ -90,6 +103,9 @@ fn exchange(faults: Faults, clients: usize, max_bytes: usize, seed: u64) {
     let _report = SeedReport(seed);
     let mut rng = Random::new(seed);
     let mut wire = Wire::new(Faults::NONE, seed);
+    let offload = [Offload::None, Offload::Divide, Offload::Merge][rng.below(3)];
+    wire.server.set_offload(offload);
+    wire.client.set_offload(offload);
     let mut server = Host::new(stack(SERVER, &mut wire.server, clients, seed));
     let mut client = Host::new(stack(CLIENT, &mut wire.client, clients, !seed));
     server.stack.listen(PORT);

@@ -6,7 +6,7 @@ use crate::{
     tcp::segment::{HEADER_BYTES as TCP_HEADER_BYTES, Segment},
 };
 use core::net::Ipv4Addr;
-use kayvee_platform::{Checksums, FrameTx, MAX_FRAME_BYTES};
+use kayvee_platform::{Checksums, Completion, FrameTx, MAX_FRAME_BYTES, Received};
 use smoltcp::{
     phy::{self, Device, DeviceCapabilities, Medium},
     time::Instant,
@@ -173,14 +173,19 @@ pub(crate) struct Packet<'a> {
     pub hardware: EthernetAddress,
     pub source: Ipv4Addr,
     pub payload: &'a [u8],
+    /// Bytes of the packet behind these, in the pieces that follow.
+    pub rest_bytes: usize,
 }
 
 /// Sorts a frame by its headers. The checksum of IPv4 is looked at, that of what it carries is not.
 #[inline]
-pub(crate) fn classify(frame: &[u8], mac: EthernetAddress, own_address: Option<Ipv4Addr>) -> Class<'_> {
-    let Some((header, payload)) = frame.split_first_chunk::<ETHERNET_BYTES>() else { return Class::Malformed };
+pub(crate) fn classify<'a>(frame: &Received<'a>, mac: EthernetAddress, own_address: Option<Ipv4Addr>) -> Class<'a> {
+    let Some((header, payload)) = frame.head.split_first_chunk::<ETHERNET_BYTES>() else { return Class::Malformed };
     match [header[12], header[13]] {
-        ETHERTYPE_IPV4 => classify_ipv4(header, payload, mac, own_address),
+        ETHERTYPE_IPV4 => {
+            let rest_bytes = frame.rest.iter().map(|piece| piece.len()).sum();
+            classify_ipv4(header, payload, rest_bytes, mac, own_address)
+        }
         ETHERTYPE_ARP => Class::Arp(payload),
         _ => Class::Ignored,
     }
@@ -190,13 +195,22 @@ pub(crate) fn classify(frame: &[u8], mac: EthernetAddress, own_address: Option<I
 fn classify_ipv4<'a>(
     ethernet: &[u8; ETHERNET_BYTES],
     packet: &'a [u8],
+    rest_bytes: usize,
     mac: EthernetAddress,
     own_address: Option<Ipv4Addr>,
 ) -> Class<'a> {
     let Some(ip) = packet.first_chunk::<IPV4_BYTES>() else { return Class::Malformed };
     let header_bytes = usize::from(ip[0] & 0xf) * 4;
     let total_bytes = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
-    if ip[0] >> 4 != 4 || header_bytes < IPV4_BYTES || total_bytes < header_bytes || total_bytes > packet.len() {
+    if ip[0] >> 4 != 4
+        || header_bytes < IPV4_BYTES
+        || total_bytes < header_bytes
+        || total_bytes > packet.len() + rest_bytes
+    {
+        return Class::Malformed;
+    }
+    // Of the merged frame's first piece the headers are a small part.
+    if header_bytes > packet.len() {
         return Class::Malformed;
     }
     if checksum::finish(checksum::sum(&packet[..header_bytes])) != [0, 0] {
@@ -212,13 +226,16 @@ fn classify_ipv4<'a>(
         return Class::Malformed;
     }
     let is_own = Some(Ipv4Addr::new(ip[16], ip[17], ip[18], ip[19])) == own_address && ethernet[..6] == mac.0;
-    let payload = &packet[header_bytes..total_bytes];
+    let payload = &packet[header_bytes..total_bytes.min(packet.len())];
+    let rest_bytes = total_bytes.saturating_sub(packet.len());
     match ip[9] {
         PROTOCOL_TCP if is_own && Some(source) != own_address => {
             let [_, _, _, _, _, _, a, b, c, d, e, f, _, _] = *ethernet;
-            Class::Tcp(Packet { hardware: EthernetAddress([a, b, c, d, e, f]), source, payload })
+            Class::Tcp(Packet { hardware: EthernetAddress([a, b, c, d, e, f]), source, payload, rest_bytes })
         }
         PROTOCOL_TCP => Class::Ignored,
+        // Nothing else is merged.
+        _ if rest_bytes > 0 => Class::Malformed,
         PROTOCOL_ICMP if is_own => Class::Icmp(payload),
         PROTOCOL_ICMP => Class::Ignored,
         _ => Class::Other,
@@ -256,20 +273,25 @@ pub(crate) enum Unusable {
     Malformed,
 }
 
-/// Reads the segment of a packet for `own`, and returns it with its data.
+/// Reads the segment of a packet for `own`, and returns it with its data in the first piece.
 #[inline]
 pub(crate) fn parse_segment<'a>(
     packet: &Packet<'a>,
     own: Ipv4Addr,
+    frame: &Received<'_>,
     checksums: Checksums,
 ) -> Result<(Segment, &'a [u8]), Unusable> {
     let bytes = packet.payload;
-    let pseudo = checksum::pseudo_header(packet.source.octets(), own.octets(), PROTOCOL_TCP, bytes.len() as u16);
-    // What a card adds the data to is the sum itself, where a checksum is its complement.
-    let undone = checksum::finish(pseudo).map(|byte| !byte);
-    let is_undone = checksums == Checksums::Partial && bytes.get(16..18) == Some(&undone);
-    if !is_undone && checksum::finish(pseudo + checksum::sum(bytes)) != [0, 0] {
-        return Err(Unusable::Damaged);
+    if !frame.is_checked {
+        let pseudo = checksum::pseudo_header(packet.source.octets(), own.octets(), PROTOCOL_TCP, bytes.len() as u16);
+        // What a card adds the data to is the sum itself, where a checksum is its complement.
+        let undone = checksum::finish(pseudo).map(|byte| !byte);
+        let is_undone = checksums == Checksums::Partial && bytes.get(16..18) == Some(&undone);
+        // Whoever merges segments has looked at their checksums, and says so.
+        let is_merged = packet.rest_bytes > 0;
+        if is_merged || !is_undone && checksum::finish(pseudo + checksum::sum(bytes)) != [0, 0] {
+            return Err(Unusable::Damaged);
+        }
     }
     let (segment, header_bytes) = Segment::parse(bytes).ok_or(Unusable::Malformed)?;
     Ok((segment, &bytes[header_bytes..]))
@@ -284,32 +306,69 @@ pub(crate) struct Route {
     pub remote: Ipv4Addr,
 }
 
-/// Sends a segment with so many bytes of data, which `fill` writes. Returns whether the device had room for it.
+/// Headers of a segment in its frame, but for TCP's.
+const HEADER_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES;
+/// Where TCP's checksum is.
+const CHECKSUM_AT: usize = 16;
+
+/// Bytes of data that the device takes in one frame now, for segments like `segment` that carry `segment_bytes` of it at
+/// most: as much as one has, or more where the device divides what is longer.
+#[inline]
+pub(crate) fn room_for_data(tx: &mut impl FrameTx, segment_bytes: u32) -> u32 {
+    /// Options take what they like (RFC 9293 §3.1).
+    const MAX_HEADER_BYTES: usize = HEADER_BYTES + 60;
+    let segments = (tx.room_bytes().saturating_sub(MAX_HEADER_BYTES) as u32) / segment_bytes.max(1);
+    if tx.offloads().large_frame_bytes == 0 { segment_bytes } else { segments.max(1) * segment_bytes }
+}
+
+/// Sends a segment with so many bytes of data, which `fill` writes: from which one on, and where to. The device divides
+/// it into such with `segment_bytes` if it is longer. Returns whether the device had room for it.
 #[inline]
 pub(crate) fn send_segment(
     tx: &mut impl FrameTx,
     route: &Route,
     segment: &Segment,
-    payload_bytes: usize,
-    fill: impl FnOnce(&mut [u8]),
+    (payload_bytes, segment_bytes): (usize, u32),
+    mut fill: impl FnMut(usize, &mut [u8]),
 ) -> bool {
     let header_bytes = segment.header_bytes();
-    let segment_bytes = header_bytes + payload_bytes;
-    let sent = tx.transmit(ETHERNET_BYTES + IPV4_BYTES + segment_bytes, |frame| {
-        let (ethernet, packet) = frame.split_at_mut(ETHERNET_BYTES);
+    let tcp_bytes = header_bytes + payload_bytes;
+    let pseudo = checksum::pseudo_header(route.own.octets(), route.remote.octets(), PROTOCOL_TCP, tcp_bytes as u16);
+    let put_headers = |bytes: &mut [u8]| {
+        let (ethernet, packet) = bytes.split_at_mut(ETHERNET_BYTES);
         ethernet[..6].copy_from_slice(&route.hardware.0);
         ethernet[6..12].copy_from_slice(&route.mac.0);
         ethernet[12..].copy_from_slice(&ETHERTYPE_IPV4);
         let (ip, tcp) = packet.split_at_mut(IPV4_BYTES);
-        emit_ipv4(ip, route, segment_bytes);
+        emit_ipv4(ip, route, tcp_bytes);
         segment.emit(tcp);
-        fill(&mut tcp[header_bytes..]);
-        let pseudo =
-            checksum::pseudo_header(route.own.octets(), route.remote.octets(), PROTOCOL_TCP, segment_bytes as u16);
-        let sum = checksum::finish(pseudo + checksum::sum(tcp));
-        tcp[16..18].copy_from_slice(&sum);
-    });
-    sent.is_some()
+    };
+    if !tx.offloads().checksum {
+        let sent = tx.transmit(HEADER_BYTES + tcp_bytes, |frame| {
+            put_headers(frame);
+            let tcp = &mut frame[HEADER_BYTES..];
+            fill(0, &mut tcp[header_bytes..]);
+            let sum = checksum::finish(pseudo + checksum::sum(tcp));
+            tcp[CHECKSUM_AT..][..2].copy_from_slice(&sum);
+        });
+        return sent.is_some();
+    }
+    let headers = HEADER_BYTES + header_bytes;
+    let task = Completion {
+        checksum_start: HEADER_BYTES as u16,
+        checksum_offset: CHECKSUM_AT as u16,
+        header_bytes: headers as u16,
+        segment_bytes: if payload_bytes > segment_bytes as usize { segment_bytes as u16 } else { 0 },
+    };
+    tx.transmit_offloaded(HEADER_BYTES + tcp_bytes, task, |at, piece| {
+        if at > 0 {
+            return fill(at - headers, piece);
+        }
+        put_headers(piece);
+        let [a, b] = checksum::finish(pseudo);
+        piece[HEADER_BYTES + CHECKSUM_AT..][..2].copy_from_slice(&[!a, !b]);
+        fill(0, &mut piece[headers..]);
+    })
 }
 
 /// RFC 791 §3.1. With "don't fragment" (RFC 1191 §3), and so without identification (RFC 6864 §4.1).

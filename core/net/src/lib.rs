@@ -70,4 +70,4 @@ mod wheel;
 
 pub use kayvee_platform::{Addressing, NetworkFigures};
 pub use limits::Limits;
-pub use stack::{Config, ConfigError, ConnectionId, Event, Lease, Stack};
+pub use stack::{Config, ConfigError, ConnectionId, Event, Lease, Stack, Take};

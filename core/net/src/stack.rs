@@ -22,7 +22,7 @@ use alloc::{
     vec::Vec,
 };
 use core::net::{Ipv4Addr, SocketAddrV4};
-use kayvee_platform::{Addressing, Checksums, FrameDevice, FrameRx, FrameTx, NetworkFigures};
+use kayvee_platform::{Addressing, Checksums, FrameDevice, FrameRx, FrameTx, NetworkFigures, Received};
 use smoltcp::wire::EthernetAddress;
 
 /// Names a connection from [`Event::Accepted`] or [`Stack::connect`] until the application closes it or
@@ -120,6 +120,22 @@ pub enum Event {
     EndOfStream(ConnectionId),
     /// The connection was reset or its peer is dead. The application forgets it; there is nothing to close.
     Closed(ConnectionId),
+}
+
+/// An application that takes data where the device has put it.
+pub trait Take {
+    /// Takes data that has arrived in order on a connection that has nothing else to read, and returns how many bytes of
+    /// it. The rest is kept, and [`Event::Readable`] follows. The memory is shared with the device.
+    fn take(&mut self, connection: ConnectionId, bytes: &[u8]) -> usize;
+}
+
+/// Leaves everything to the receive buffers.
+struct NobodyTakes;
+
+impl Take for NobodyTakes {
+    fn take(&mut self, _: ConnectionId, _: &[u8]) -> usize {
+        0
+    }
 }
 
 /// What the stack keeps of a connection beside its state.
@@ -283,6 +299,11 @@ impl Stack {
         self.resources.pool.used_bytes()
     }
 
+    /// Frames taken from the device so far.
+    pub fn frames_received(&self) -> u64 {
+        self.resources.counters.frames_received
+    }
+
     /// What has happened so far, and what there is now.
     pub fn figures(&self) -> NetworkFigures {
         NetworkFigures {
@@ -300,9 +321,15 @@ impl Stack {
     /// Frames are left in the device when it cannot send, so that no answer is lost, and when there are very many, so
     /// that the application gets its turn.
     pub fn poll<D: FrameDevice>(&mut self, device: &mut D, now_ns: u64) {
+        self.poll_with(device, &mut NobodyTakes, now_ns);
+    }
+
+    /// Like [`poll`](Self::poll), but offers data to the application where the device has put it, so that what it takes is
+    /// never copied.
+    pub fn poll_with<D: FrameDevice>(&mut self, device: &mut D, take: &mut impl Take, now_ns: u64) {
         let (rx, tx) = device.split();
         for _ in 0..MAX_FRAMES_PER_POLL {
-            if !tx.ready() || rx.receive(|frame| self.receive_frame(frame, tx, now_ns)).is_none() {
+            if !tx.ready() || rx.receive(|frame| self.receive_frame(&frame, tx, take, now_ns)).is_none() {
                 break;
             }
         }
@@ -448,14 +475,15 @@ impl Stack {
     /// Handles one frame. Its memory may be shared with the device: headers are copied out of it once, and a device that
     /// changes data behind its checksum could as well have sent other data.
     #[inline]
-    fn receive_frame(&mut self, bytes: &[u8], tx: &mut impl FrameTx, now_ns: u64) {
+    fn receive_frame(&mut self, frame: &Received<'_>, tx: &mut impl FrameTx, take: &mut impl Take, now_ns: u64) {
+        let bytes = frame.head;
         let own = self.lease.map(|lease| lease.address);
         self.resources.counters.frames_received += 1;
-        match classify(bytes, self.mac, own) {
+        match classify(frame, self.mac, own) {
             Class::Ignored => {}
             Class::Malformed => self.resources.counters.dropped_malformed += 1,
             Class::Damaged => self.resources.counters.dropped_checksum += 1,
-            Class::Tcp(packet) => self.receive_packet(&packet, tx, now_ns),
+            Class::Tcp(packet) => self.receive_packet(&packet, frame, tx, take, now_ns),
             Class::Arp(packet) => {
                 if self.neighbors.on_packet(packet, own, now_ns) {
                     self.touch_unresolved();
@@ -486,24 +514,38 @@ impl Stack {
 
     /// Gives a segment to its connection.
     #[inline]
-    fn receive_packet(&mut self, packet: &Packet<'_>, tx: &mut impl FrameTx, now_ns: u64) {
+    fn receive_packet(
+        &mut self,
+        packet: &Packet<'_>,
+        frame: &Received<'_>,
+        tx: &mut impl FrameTx,
+        take: &mut impl Take,
+        now_ns: u64,
+    ) {
         let Some(own) = self.lease.map(|lease| lease.address) else { return };
-        let (segment, payload) = match frame::parse_segment(packet, own, self.checksums) {
+        let (segment, payload) = match frame::parse_segment(packet, own, frame, self.checksums) {
             Ok(parsed) => parsed,
             Err(frame::Unusable::Damaged) => return self.resources.counters.dropped_checksum += 1,
             Err(frame::Unusable::Malformed) => return self.resources.counters.dropped_malformed += 1,
         };
         self.resources.counters.segments_received += 1;
         let flow = FlowKey::new(packet.source, segment.source_port, segment.destination_port);
+        let payload_bytes = payload.len() + packet.rest_bytes;
         let Some(number) = self.slot_for(flow, &segment, now_ns) else {
-            return self.refuse(packet, own, &segment, payload.len(), tx, now_ns);
+            return self.refuse(packet, own, &segment, payload_bytes, tx, now_ns);
         };
         let Some(slot) = self.slots.get_mut(number) else { return };
-        let verdict = slot.connection.on_segment(&segment, payload, &mut self.resources, now_ns);
+        let mut take = |bytes: &[u8]| take.take(ConnectionId(number), bytes);
+        let verdict = if packet.rest_bytes == 0 {
+            slot.connection.on_segment(&segment, payload, &mut self.resources, &mut take, now_ns)
+        } else {
+            let rest = (frame.rest, packet.rest_bytes);
+            slot.connection.on_merged(segment, payload, rest, &mut self.resources, &mut take, now_ns)
+        };
         self.touch_events(number);
         self.touch_egress(number);
         if verdict == Verdict::Reset {
-            self.refuse(packet, own, &segment, payload.len(), tx, now_ns);
+            self.refuse(packet, own, &segment, payload_bytes, tx, now_ns);
         }
     }
 
@@ -538,7 +580,7 @@ impl Stack {
             reset.ack = segment.seq + segment.sequence_len(payload_bytes);
         }
         let route = Route { mac: self.mac, own, hardware: packet.hardware, remote: packet.source };
-        if frame::send_segment(tx, &route, &reset, 0, |_| {}) {
+        if frame::send_segment(tx, &route, &reset, (0, 0), |_, _| {}) {
             self.resources.counters.resets_sent += 1;
             self.resources.counters.segments_sent += 1;
         }
@@ -754,10 +796,16 @@ impl Stack {
             if !tx.ready() {
                 return false;
             }
-            let Some(next) = slot.connection.next_segment(&mut self.resources, now_ns) else { return true };
+            let segment_bytes = slot.connection.segment_bytes();
+            let most = if slot.connection.unsent_bytes() > segment_bytes {
+                frame::room_for_data(tx, segment_bytes)
+            } else {
+                segment_bytes
+            };
+            let Some(next) = slot.connection.next_segment(most, &mut self.resources, now_ns) else { return true };
             self.resources.counters.segments_sent += 1;
-            let fill = |bytes: &mut [u8]| slot.connection.copy_to(next.offset, bytes);
-            frame::send_segment(tx, route, &next.segment, next.len, fill);
+            let fill = |at: usize, bytes: &mut [u8]| slot.connection.copy_to(next.offset + at, bytes);
+            frame::send_segment(tx, route, &next.segment, (next.len, segment_bytes), fill);
         }
     }
 

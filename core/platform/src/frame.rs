@@ -36,15 +36,58 @@ pub trait FrameDevice {
     fn put_figures(&self, _figures: &mut NetworkFigures) {}
 }
 
+/// The largest frame with segmentation offload: what an IPv4 packet has room for (RFC 791 §3.1), and its header.
+pub const MAX_LARGE_FRAME_BYTES: usize = 14 + 65_535;
+
+/// A frame that has arrived. It stands in memory that the device shares: its bytes are to be read once and checked as they
+/// are read.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// The frame, or its beginning, with all of its headers.
+    pub head: &'a [u8],
+    /// The rest of a frame that the device has merged of several segments.
+    pub rest: &'a [&'a [u8]],
+    /// Whether the device vouches for the checksum of what the packet carries.
+    pub is_checked: bool,
+}
+
+impl<'a> From<&'a [u8]> for Received<'a> {
+    /// A frame as it came from the link.
+    fn from(head: &'a [u8]) -> Received<'a> {
+        Received { head, rest: &[], is_checked: false }
+    }
+}
+
+/// What a device does by itself with what it sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offloads {
+    /// It completes checksums.
+    pub checksum: bool,
+    /// The largest frame that it divides into segments, with headers; 0 if it divides none.
+    pub large_frame_bytes: usize,
+}
+
+/// What a device is to do with a frame before it leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Where the bytes begin that the checksum covers.
+    pub checksum_start: u16,
+    /// Where it goes, counted from there. The sum of the pseudo-header stands there already.
+    pub checksum_offset: u16,
+    /// Length of all headers, which each segment gets.
+    pub header_bytes: u16,
+    /// Bytes of data in each segment; 0 if the frame is to leave as it is.
+    pub segment_bytes: u16,
+}
+
 /// The receiving half of a [`FrameDevice`].
 pub trait FrameRx {
     /// Whether [`receive`](Self::receive) has a frame to give.
     fn ready(&mut self) -> bool;
-    /// Lends the oldest frame to `consume` and gives its buffer back to the device afterwards. The bytes stand in
-    /// memory that the device shares: they are to be read once and checked as they are read.
+    /// Lends the oldest frame to `consume` and gives its buffers back to the device afterwards.
     ///
     /// Returns `None`, without calling `consume`, when nothing has arrived.
-    fn receive<R>(&mut self, consume: impl FnOnce(&[u8]) -> R) -> Option<R>;
+    fn receive<R>(&mut self, consume: impl FnOnce(Received<'_>) -> R) -> Option<R>;
 }
 
 /// The sending half of a [`FrameDevice`].
@@ -55,6 +98,20 @@ pub trait FrameTx {
     ///
     /// Returns `None`, without calling `fill`, when every buffer is in flight or `len` is too large.
     fn transmit<R>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> R) -> Option<R>;
+    /// What it does by itself.
+    fn offloads(&self) -> Offloads {
+        Offloads::default()
+    }
+    /// Bytes of the largest frame that [`transmit_offloaded`](Self::transmit_offloaded) takes now; 0 if it takes none.
+    fn room_bytes(&mut self) -> usize {
+        if self.ready() { MAX_FRAME_BYTES } else { 0 }
+    }
+    /// Like [`transmit`](Self::transmit), for a frame that the device completes as its [`offloads`](Self::offloads)
+    /// promise. The frame may lie in several pieces: `fill` is called for each, with its place in the frame; all headers
+    /// are in the first one. Returns whether there was room for it.
+    fn transmit_offloaded(&mut self, _len: usize, _task: Completion, _fill: impl FnMut(usize, &mut [u8])) -> bool {
+        false
+    }
     /// Tells the device of all frames queued since the last call, with at most one notification.
     fn flush(&mut self);
 }

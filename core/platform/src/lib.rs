@@ -23,7 +23,9 @@ pub use block::{BlockBuffer, BlockDevice, BlockError, Finished, Geometry, Operat
 pub use calendar::{Civil, DAY_SECONDS, LAST_SECOND, civil};
 pub use decimal::{DECIMAL_BYTES, Decimal, put_decimal};
 pub use file::{ReadFile, WriteFile};
-pub use frame::{Checksums, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
+pub use frame::{
+    Checksums, Completion, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, MAX_LARGE_FRAME_BYTES, Offloads, Received,
+};
 pub use heap::Heap;
 pub use network::{FigureKind, NetworkFigures};
 pub use time::{Clock, Now, ProcessorTime};

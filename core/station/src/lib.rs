@@ -9,7 +9,7 @@
 extern crate alloc;
 
 use alloc::{string::ToString, vec::Vec};
-use kayvee_net::{ConnectionId, Event, Lease, Stack};
+use kayvee_net::{ConnectionId, Event, Lease, Stack, Take};
 use kayvee_platform::{BlockDevice, FrameDevice, FrameRx, NetworkFigures, Now};
 use kayvee_server::{ClientId, Engine, Fate, Peer};
 
@@ -46,6 +46,43 @@ struct Busy {
     since_ns: Option<u64>,
     /// Frames that had arrived by then.
     frames: u64,
+}
+
+impl Busy {
+    /// Notes that so many frames have arrived, in a turn that began at `now_ns`.
+    fn note(&mut self, frames: u64, now_ns: u64) {
+        if frames != self.frames {
+            self.frames = frames;
+            self.since_ns.get_or_insert(now_ns);
+        }
+    }
+
+    /// Notes that there is nothing to do any more.
+    fn end(&mut self, now_ns: u64) {
+        if let Some(since_ns) = self.since_ns.take() {
+            self.turns += 1;
+            self.turns_ns += now_ns - since_ns;
+        }
+    }
+}
+
+/// Requests that lie whole where the card has put them are executed there.
+struct InPlace<'a> {
+    engine: &'a mut Engine,
+    clients: &'a [Option<Client>],
+    ids: &'a [Option<ClientId>],
+}
+
+impl Take for InPlace<'_> {
+    #[inline]
+    fn take(&mut self, connection: ConnectionId, bytes: &[u8]) -> usize {
+        let Some(id) = self.ids.get(connection.0 as usize).copied().flatten() else { return 0 };
+        if self.clients[id.0 as usize].is_none_or(|client| client.unread) || self.engine.fate(id) != Fate::Open {
+            return 0;
+        }
+        self.engine.receive(id, bytes);
+        bytes.len()
+    }
 }
 
 /// The store on a network.
@@ -92,10 +129,11 @@ impl Station {
 
     /// The first half of a turn: all that has arrived. Returns an address that the station has had since.
     pub fn receive(&mut self, card: &mut impl FrameDevice, now: Now) -> Option<Lease> {
-        self.stack.poll(card, now.monotonic_ns);
         self.engine.begin_turn(now);
-        let figures = self.figures(card, now.monotonic_ns);
-        self.engine.set_network(figures);
+        self.engine.set_network(self.figures(card));
+        let mut take = InPlace { engine: &mut self.engine, clients: &self.clients, ids: &self.ids };
+        self.stack.poll_with(card, &mut take, now.monotonic_ns);
+        self.busy.note(self.stack.frames_received(), now.monotonic_ns);
         for index in 0..self.unread.len() {
             self.read(self.unread[index]);
         }
@@ -128,19 +166,12 @@ impl Station {
 
     /// The turns are over for now: who drives this begins to wait.
     pub fn rest(&mut self, now_ns: u64) {
-        if let Some(since_ns) = self.busy.since_ns.take() {
-            self.busy.turns += 1;
-            self.busy.turns_ns += now_ns - since_ns;
-        }
+        self.busy.end(now_ns);
     }
 
-    /// What the network has done, in a turn that began at `now_ns`.
-    fn figures(&mut self, card: &impl FrameDevice, now_ns: u64) -> NetworkFigures {
+    /// What the network has done before this turn.
+    fn figures(&self, card: &impl FrameDevice) -> NetworkFigures {
         let mut figures = self.stack.figures();
-        if figures.frames_received > self.busy.frames && self.busy.since_ns.is_none() {
-            self.busy.since_ns = Some(now_ns);
-        }
-        self.busy.frames = figures.frames_received;
         (figures.turns, figures.turns_ns) = (self.busy.turns, self.busy.turns_ns);
         card.put_figures(&mut figures);
         figures

@@ -204,6 +204,16 @@ impl FakeQueue {
         }
     }
 
+    /// The index of the used element that the driver wants to be told of.
+    pub fn wanted_event(&self) -> u16 {
+        Self::read(self.addresses.available + 4 + u64::from(self.size) * 2)
+    }
+
+    /// Has the driver tell of the available element with this index.
+    pub fn set_event(&self, index: u16) {
+        Self::write(self.addresses.used + 4 + u64::from(self.size) * 8, index);
+    }
+
     pub fn wants_interrupt(&self) -> bool {
         Self::read::<u16>(self.addresses.available) & 1 == 0
     }

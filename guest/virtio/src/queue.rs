@@ -37,6 +37,9 @@ const F_WRITE: u16 = 2;
 const AVAIL_F_NO_INTERRUPT: u16 = 1;
 const USED_F_NO_NOTIFY: u16 = 1;
 
+/// Both sides say from which index on they want to be told, instead of whether at all, §2.7.10.
+pub const F_EVENT_IDX: u64 = 1 << 29;
+
 /// Where the device finds the three parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
@@ -132,6 +135,8 @@ pub struct Queue {
     notifier: Option<Notifier>,
     /// How often the device was notified.
     notifications: u64,
+    /// Whether [`F_EVENT_IDX`] was agreed on.
+    has_events: bool,
 }
 
 impl Queue {
@@ -155,12 +160,22 @@ impl Queue {
         Ok(queue)
     }
 
+    /// Goes by [`F_EVENT_IDX`], if that was `agreed` on. To be called before the device is started.
+    pub fn agree(&mut self, agreed: u64) {
+        self.has_events = agreed & F_EVENT_IDX != 0;
+        if self.has_events {
+            // The flag means nothing then, and is to be zero (§2.7.7.1).
+            self.store(self.available_at, 0u16);
+            self.set_interrupts(Interrupts::Off);
+        }
+    }
+
     /// The queue's memory, zeroed, for ever: a device may write to it whenever it likes.
     fn allocate(size: u16) -> Result<Queue, DeviceError> {
         assert!(size.is_power_of_two() && size <= SIZE_MAX, "{size} is no size of a split queue");
         let entries = usize::from(size);
         let available_at = entries * DESCRIPTOR_BYTES;
-        // Room for `used_event` and `avail_event`, which stay unused; the used ring is aligned to 4 (§2.7).
+        // With room for `used_event` and `avail_event`; the used ring is aligned to 4 (§2.7).
         let used_at = (available_at + RING_OFFSET + entries * 2 + 2).next_multiple_of(4);
         let bytes = used_at + RING_OFFSET + entries * USED_ELEMENT_BYTES + 2;
         let layout = Layout::from_size_align(bytes, 64).map_err(|_| DeviceError::OutOfMemory)?;
@@ -185,6 +200,7 @@ impl Queue {
             taken: 0,
             notifier: None,
             notifications: 0,
+            has_events: false,
         })
     }
 
@@ -207,6 +223,11 @@ impl Queue {
     /// The number that the next buffer will have.
     pub fn next_free(&self) -> Option<u16> {
         (self.free > 0).then_some(self.free_head)
+    }
+
+    /// The descriptor behind a free one: what a chain that [`add`](Self::add) makes goes on with.
+    pub fn next_free_behind(&self, index: u16) -> Option<u16> {
+        Some(self.shadow[usize::from(index)].next).filter(|next| *next != NONE)
     }
 
     fn store<T>(&mut self, at: usize, value: T) {
@@ -285,17 +306,29 @@ impl Queue {
         }
         // The elements must be there before the index that covers them (§2.7.13.3).
         fence(Ordering::Release);
+        let before = self.published;
         self.store(self.available_at + 2, self.available);
         self.published = self.available;
-        // The device sets its flag and then looks at the index; we write the index and then look at the flag. Without a
-        // full fence in between both may miss the other's write (§2.7.13.4).
+        // The device says what it wants and then looks at the index; we write the index and then look at what it wants.
+        // Without a full fence in between both may miss the other's write (§2.7.13.4).
         fence(Ordering::SeqCst);
-        if self.load::<u16>(self.used_at) & USED_F_NO_NOTIFY == 0
+        if self.wants_notification(before)
             && let Some(notifier) = &self.notifier
         {
             notifier.notify();
             self.notifications += 1;
         }
+    }
+
+    /// Whether the device wants to know of what has become available since `before`.
+    #[inline]
+    fn wants_notification(&self, before: u16) -> bool {
+        if !self.has_events {
+            return self.load::<u16>(self.used_at) & USED_F_NO_NOTIFY == 0;
+        }
+        // §2.7.10: whether the index that it waits for is among the new ones. Whatever it writes there, at worst it waits.
+        let event: u16 = self.load(self.used_at + RING_OFFSET + usize::from(self.size) * USED_ELEMENT_BYTES);
+        self.available.wrapping_sub(event).wrapping_sub(1) < self.available.wrapping_sub(before)
     }
 
     /// Whether the device has given something back.
@@ -345,11 +378,21 @@ impl Queue {
     /// Asks the device to interrupt, or not to, when it gives a buffer back. After switching interrupts on, look once
     /// more for used buffers: one that came before does not interrupt.
     pub fn set_interrupts(&mut self, interrupts: Interrupts) {
-        let flags = match interrupts {
-            Interrupts::On => 0,
-            Interrupts::Off => AVAIL_F_NO_INTERRUPT,
-        };
-        self.store(self.available_at, flags);
+        if self.has_events {
+            // The next used element, or the one that is farthest away: then a spurious interrupt ends a sleep at most once
+            // in 65,536 elements.
+            let event = match interrupts {
+                Interrupts::On => self.taken,
+                Interrupts::Off => self.taken.wrapping_sub(1),
+            };
+            self.store(self.available_at + RING_OFFSET + usize::from(self.size) * 2, event);
+        } else {
+            let flags = match interrupts {
+                Interrupts::On => 0,
+                Interrupts::Off => AVAIL_F_NO_INTERRUPT,
+            };
+            self.store(self.available_at, flags);
+        }
         if interrupts == Interrupts::On {
             // The device writes its index and then looks at the flag; the caller will look at the index.
             fence(Ordering::SeqCst);

@@ -1,7 +1,7 @@
 //! A guest's wire as a stream between this process and QEMU: frames, each behind its length in four bytes, big-endian,
 //! as QEMU's `-netdev socket` sends and takes them.
 
-use kayvee_platform::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
+use kayvee_platform::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, Received};
 use mio::net::UnixStream;
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -121,14 +121,14 @@ impl FrameRx for Rx {
         self.complete().is_some()
     }
 
-    fn receive<R>(&mut self, consume: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    fn receive<R>(&mut self, consume: impl FnOnce(Received<'_>) -> R) -> Option<R> {
         if !self.ready() {
             return None;
         }
         let len = self.complete()?;
         let frame = self.filled.start + HEADER_BYTES;
         self.filled.start = frame + len;
-        Some(consume(&self.buffer[frame..frame + len]))
+        Some(consume(self.buffer[frame..frame + len].into()))
     }
 }
 

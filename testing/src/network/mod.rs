@@ -4,6 +4,7 @@
 
 pub mod frames;
 pub mod fuzz;
+pub mod offload;
 pub mod peer;
 pub mod wire;
 pub mod world;

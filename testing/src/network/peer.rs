@@ -87,7 +87,7 @@ impl phy::Device for Adapter<'_> {
         if !tx.ready() {
             return None;
         }
-        let frame = rx.receive(<[u8]>::to_vec)?;
+        let frame = rx.receive(|frame| frame.head.to_vec())?;
         Some((RxToken(frame), TxToken(self.0)))
     }
 

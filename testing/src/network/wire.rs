@@ -1,7 +1,10 @@
 //! Two Ethernet devices and the wire between them, which can lose, duplicate, delay, reorder and damage frames.
 
+use super::offload;
 use crate::random::Random;
-use kayvee_platform::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
+use kayvee_platform::{
+    Completion, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, MAX_LARGE_FRAME_BYTES, Offloads, Received,
+};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What a wire does to frames.
@@ -52,20 +55,41 @@ pub struct End {
 /// Frames that an [`End`] can hold until the wire takes them.
 const TX_FRAMES: usize = 64;
 
+/// Bytes of a piece where an [`End`] gives frames in pieces.
+const PIECE_BYTES: usize = 700;
+
+/// What an [`End`] does for its station.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offload {
+    /// Nothing.
+    #[default]
+    None,
+    /// It completes checksums and divides large frames; for what it receives it vouches if it is right.
+    Divide,
+    /// The same, but large frames go over the wire as they are, and are given in pieces: a link between two guests.
+    Merge,
+}
+
 /// The receiving half of an [`End`].
 #[derive(Default)]
-pub struct Rx(VecDeque<Vec<u8>>);
+pub struct Rx(VecDeque<Vec<u8>>, Offload);
 
 /// The sending half of an [`End`]. It detects frames that are not announced with [`FrameTx::flush`].
 #[derive(Default)]
 pub struct Tx {
     unflushed: Vec<Vec<u8>>,
     sent: VecDeque<Vec<u8>>,
+    offload: Offload,
 }
 
 impl End {
     fn new(mac: [u8; 6]) -> End {
         End { mac, rx: Rx::default(), tx: Tx::default() }
+    }
+
+    /// Changes what it does for its station.
+    pub fn set_offload(&mut self, offload: Offload) {
+        (self.rx.1, self.tx.offload) = (offload, offload);
     }
 
     /// Puts a frame before the device as if it had arrived.
@@ -108,8 +132,15 @@ impl FrameRx for Rx {
         !self.0.is_empty()
     }
 
-    fn receive<R>(&mut self, consume: impl FnOnce(&[u8]) -> R) -> Option<R> {
-        self.0.pop_front().map(|frame| consume(&frame))
+    fn receive<R>(&mut self, consume: impl FnOnce(Received<'_>) -> R) -> Option<R> {
+        let frame = self.0.pop_front()?;
+        if self.1 == Offload::None {
+            return Some(consume(frame.as_slice().into()));
+        }
+        let first = if self.1 == Offload::Merge { PIECE_BYTES.min(frame.len()) } else { frame.len() };
+        let (head, rest) = frame.split_at(first);
+        let rest: Vec<&[u8]> = rest.chunks(PIECE_BYTES).collect();
+        Some(consume(Received { head, rest: &rest, is_checked: offload::is_right(&frame) }))
     }
 }
 
@@ -127,6 +158,39 @@ impl FrameTx for Tx {
         let result = fill(&mut frame);
         self.unflushed.push(frame);
         Some(result)
+    }
+
+    fn offloads(&self) -> Offloads {
+        match self.offload {
+            Offload::None => Offloads::default(),
+            Offload::Divide | Offload::Merge => Offloads { checksum: true, large_frame_bytes: MAX_LARGE_FRAME_BYTES },
+        }
+    }
+
+    fn room_bytes(&mut self) -> usize {
+        // As in a real queue, what is there may be too little for a large frame.
+        let free = TX_FRAMES.saturating_sub(self.unflushed.len() + self.sent.len());
+        (free * MAX_FRAME_BYTES).min(self.offloads().large_frame_bytes.max(MAX_FRAME_BYTES))
+    }
+
+    fn transmit_offloaded(&mut self, len: usize, task: Completion, mut fill: impl FnMut(usize, &mut [u8])) -> bool {
+        if len > self.room_bytes() {
+            return false;
+        }
+        assert!(task.segment_bytes > 0 || len <= MAX_FRAME_BYTES, "a large frame has to be divided");
+        let mut frame = vec![0xa5; len];
+        let mut at = 0;
+        while at < len {
+            let end = (at + PIECE_BYTES).min(len);
+            fill(at, &mut frame[at..end]);
+            at = end;
+        }
+        offload::complete(&mut frame, task);
+        match self.offload {
+            Offload::Merge => self.unflushed.push(frame),
+            _ => self.unflushed.extend(offload::divide(&frame, task)),
+        }
+        true
     }
 
     fn flush(&mut self) {

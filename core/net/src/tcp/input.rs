@@ -36,9 +36,45 @@ enum Acceptable {
 }
 
 impl Connection {
-    /// Takes a segment of this connection.
+    /// Takes a segment that the device has merged of several: the data that follows the first piece is in `rest`, so many
+    /// bytes of it. Each piece is taken as a segment of its own.
+    pub fn on_merged(
+        &mut self,
+        segment: Segment,
+        first: &[u8],
+        (rest, mut rest_bytes): (&[&[u8]], usize),
+        resources: &mut Resources,
+        take: &mut impl FnMut(&[u8]) -> usize,
+        now_ns: u64,
+    ) -> Verdict {
+        let mut part = Segment { flags: segment.flags.without(Flags::FIN), ..segment };
+        let mut verdict = self.on_segment(&part, first, resources, take, now_ns);
+        part.seq += first.len() as u32;
+        for piece in rest {
+            let bytes = &piece[..piece.len().min(rest_bytes)];
+            rest_bytes -= bytes.len();
+            if bytes.is_empty() || verdict == Verdict::Reset {
+                break;
+            }
+            if rest_bytes == 0 {
+                part.flags = segment.flags;
+            }
+            verdict = self.on_segment(&part, bytes, resources, take, now_ns);
+            part.seq += bytes.len() as u32;
+        }
+        verdict
+    }
+
+    /// Takes a segment of this connection. Data that comes as it is read is offered to `take` first.
     #[inline]
-    pub fn on_segment(&mut self, segment: &Segment, payload: &[u8], resources: &mut Resources, now_ns: u64) -> Verdict {
+    pub fn on_segment(
+        &mut self,
+        segment: &Segment,
+        payload: &[u8],
+        resources: &mut Resources,
+        take: &mut impl FnMut(&[u8]) -> usize,
+        now_ns: u64,
+    ) -> Verdict {
         match self.state {
             State::Closed => return Verdict::Reset,
             State::SynSent => return self.on_segment_in_syn_sent(segment, resources, now_ns),
@@ -53,7 +89,7 @@ impl Connection {
             }
             // Both sides have opened (RFC 9293 §3.5, figure 7): what is new is the acknowledgment.
             segment.seq += 1;
-            segment.flags = Flags(segment.flags.0 & !Flags::SYN.0);
+            segment.flags = segment.flags.without(Flags::SYN);
         }
         if !self.is_current(&segment, now_ns) {
             resources.counters.dropped_out_of_window += 1;
@@ -95,7 +131,7 @@ impl Connection {
         if acceptable == Acceptable::AcknowledgmentOnly {
             self.acknowledge = Acknowledge::Now;
         } else {
-            self.on_data(&segment, payload, resources, now_ns);
+            self.on_data(&segment, payload, resources, take, now_ns);
         }
         Verdict::Taken
     }
@@ -396,7 +432,14 @@ impl Connection {
 
     /// RFC 9293 §3.10.7.4, seventh and eighth steps.
     #[inline]
-    fn on_data(&mut self, segment: &Segment, payload: &[u8], resources: &mut Resources, now_ns: u64) {
+    fn on_data(
+        &mut self,
+        segment: &Segment,
+        payload: &[u8],
+        resources: &mut Resources,
+        take: &mut impl FnMut(&[u8]) -> usize,
+        now_ns: u64,
+    ) {
         let has_fin = segment.flags.has(Flags::FIN);
         if payload.is_empty() && !has_fin || self.end_received {
             return;
@@ -418,8 +461,15 @@ impl Connection {
         let end = seq + bytes.len() as u32;
         let before = self.rcv_nxt;
         let had_runs = self.rx.has_runs();
-        if !bytes.is_empty() {
-            self.rcv_nxt = self.rx.insert(before, seq, bytes, &mut resources.pool);
+        let mut taken = 0;
+        if seq == before && !bytes.is_empty() && self.owner == Owner::Application && self.rx.holds_nothing() {
+            taken = take(bytes).min(bytes.len());
+            self.rcv_nxt += taken as u32;
+        }
+        if taken < bytes.len() {
+            let from = self.rcv_nxt;
+            self.rcv_nxt = self.rx.insert(from, seq + taken as u32, &bytes[taken..], &mut resources.pool);
+            self.arrived |= self.rcv_nxt != from;
             if seq == before && self.rcv_nxt.before(end) {
                 resources.counters.dropped_memory += 1;
             }
@@ -428,7 +478,9 @@ impl Connection {
             self.peer_fin = Some(end);
         }
         self.acknowledge_data(seq, before, had_runs, now_ns);
-        self.arrived |= self.rcv_nxt != before;
+        if taken > 0 {
+            self.offer_window(&resources.pool);
+        }
         if self.peer_fin == Some(self.rcv_nxt) {
             self.on_fin(resources, now_ns);
         }

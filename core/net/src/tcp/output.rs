@@ -122,9 +122,23 @@ impl Connection {
         self.trip.backoff()
     }
 
-    /// The next segment to send, if there is one. It counts as sent.
+    /// Most bytes of data in a segment on the wire.
     #[inline]
-    pub fn next_segment(&mut self, resources: &mut Resources, now_ns: u64) -> Option<Transmission> {
+    pub fn segment_bytes(&self) -> u32 {
+        self.segment_bytes
+    }
+
+    /// Bytes that have not been sent yet.
+    #[inline]
+    pub fn unsent_bytes(&self) -> u32 {
+        let end = self.end_of_data();
+        if self.nxt.before(end) { end.since(self.nxt) } else { 0 }
+    }
+
+    /// The next segment to send, if there is one, with `most` bytes of data at the most: those of one segment, or a multiple
+    /// of that where the device divides what is longer. It counts as sent.
+    #[inline]
+    pub fn next_segment(&mut self, most: u32, resources: &mut Resources, now_ns: u64) -> Option<Transmission> {
         if self.reset_due {
             self.reset_due = false;
             let flags = Flags::RST | Flags::ACK;
@@ -143,7 +157,7 @@ impl Connection {
                     self.duplicates_due -= 1;
                     return Some(self.bare(self.nxt, &resources.pool, now_ns));
                 }
-                let data = self.retransmission(resources, now_ns).or_else(|| self.fresh(&resources.pool, now_ns));
+                let data = self.retransmission(resources, now_ns).or_else(|| self.fresh(most, &resources.pool, now_ns));
                 if data.is_some() {
                     return data;
                 }
@@ -208,6 +222,15 @@ impl Connection {
         may
     }
 
+    /// As many of `len` bytes as the congestion window has room for, in whole segments unless they are all there is.
+    fn whole_segments(&mut self, len: u32, unsent: u32) -> u32 {
+        let room = self.congestion.window().saturating_sub(self.pipe());
+        if len <= room && len == unsent {
+            return len;
+        }
+        (len.min(room) / self.segment_bytes).max(1) * self.segment_bytes
+    }
+
     /// The next lost segment.
     #[inline]
     fn retransmission(&mut self, resources: &mut Resources, now_ns: u64) -> Option<Transmission> {
@@ -231,7 +254,7 @@ impl Connection {
 
     /// The next segment that was not sent before.
     #[inline]
-    fn fresh(&mut self, pool: &Pool, now_ns: u64) -> Option<Transmission> {
+    fn fresh(&mut self, most: u32, pool: &Pool, now_ns: u64) -> Option<Transmission> {
         if self.has_sent_fin() {
             return None;
         }
@@ -241,7 +264,7 @@ impl Connection {
         }
         let right = self.una + self.window;
         let usable = if self.nxt.before(right) { right.since(self.nxt) } else { 0 };
-        let mut len = unsent.min(self.segment_bytes).min(usable);
+        let mut len = unsent.min(most).min(usable);
         // RFC 9293 §3.8.6.2.1: no small segments because of a small window, but for the last. Nothing is held back
         // because of segments on their way (Nagle), as replies have somebody waiting for them.
         let is_silly = len < unsent && len < self.segment_bytes && (len == 0 || len < self.max_window / 2);
@@ -256,6 +279,9 @@ impl Connection {
             // RFC 9293 §3.8.6.1: a byte beyond the window makes the peer tell it.
             self.is_probing = len == 0;
             len = len.max(1);
+        }
+        if len > self.segment_bytes {
+            len = self.whole_segments(len, unsent);
         }
         if !self.may_send(len) {
             return None;

@@ -33,6 +33,12 @@ impl ReceiveQueue {
         self.len
     }
 
+    /// Whether nothing is here, read or beyond a hole.
+    #[inline]
+    pub fn holds_nothing(&self) -> bool {
+        self.len == 0 && self.runs.is_empty()
+    }
+
     #[inline]
     pub fn held(&self) -> usize {
         self.held

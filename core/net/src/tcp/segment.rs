@@ -40,6 +40,11 @@ impl Flags {
     pub fn has(self, flag: Flags) -> bool {
         self.0 & flag.0 != 0
     }
+
+    #[inline]
+    pub fn without(self, flag: Flags) -> Flags {
+        Flags(self.0 & !flag.0)
+    }
 }
 
 impl BitOr for Flags {

@@ -90,7 +90,7 @@ impl Script {
     }
 
     fn give(&mut self, segment: Segment, payload: &[u8]) -> Verdict {
-        self.connection.on_segment(&segment, payload, &mut self.resources, self.now_ns)
+        self.connection.on_segment(&segment, payload, &mut self.resources, &mut |_| 0, self.now_ns)
     }
 
     /// The peer sends something in order.
@@ -119,7 +119,8 @@ impl Script {
     fn sent(&mut self) -> Vec<(Segment, u32, usize)> {
         self.connection.on_timers(&mut self.resources, self.now_ns);
         let mut sent = vec![];
-        while let Some(next) = self.connection.next_segment(&mut self.resources, self.now_ns) {
+        let most = self.connection.segment_bytes();
+        while let Some(next) = self.connection.next_segment(most, &mut self.resources, self.now_ns) {
             let mut bytes = vec![0; next.len];
             self.connection.copy_to(next.offset, &mut bytes);
             sent.push((next.segment, next.segment.seq.since(OWN + 1), next.len));
