@@ -95,6 +95,11 @@ const SECTIONS: &[Section] = &[
     },
     Section { name: "run", what: "the kayvee command, on every target", run: |_| ignored_tests("kayvee-cli", "run") },
     Section {
+        name: "lossy",
+        what: "the TCP engine against Linux' own, over a wire that loses, reorders and damages frames",
+        run: lossy,
+    },
+    Section {
         name: "crashes",
         what: "crash points of the persistent log by the million (with --long only)",
         run: crashes,
@@ -302,6 +307,30 @@ fn crashes(effort: Effort) -> io::Result<Tally> {
         return Ok(Tally::skipped("the model runs longer with --long; 56,000 crash points are part of the core tests"));
     }
     run(testing("log_crashes").args(["--runs", "20000"]))
+}
+
+/// Exchanges with this host's kernel, in network namespaces of their own.
+fn lossy(effort: Effort) -> io::Result<Tally> {
+    needed(cargo(&["build", "--quiet", "--locked", "-p", "kayvee-testing", "--bin", "linux_peer"])?)?;
+    let works = |program: &mut Command| program.output().is_ok_and(|output| output.status.success());
+    let probe = format!("kayvee-probe-{}", std::process::id());
+    if !works(Command::new("ip").args(["netns", "add", &probe])) {
+        return Ok(Tally::skipped("it takes root and iproute2 to make a network namespace"));
+    }
+    works(Command::new("ip").args(["netns", "del", &probe]));
+    if !works(Command::new("socat").arg("-V")) {
+        return Ok(Tally::skipped("socat is missing"));
+    }
+    // Loss in percent, and bytes that each of four clients sends.
+    let runs: &[(&str, &str)] = match effort {
+        Effort::Usual => &[("0", "4000000"), ("1", "1000000"), ("5", "400000"), ("20", "30000")],
+        Effort::Long => &[("0", "1000000000"), ("1", "300000000"), ("5", "50000000"), ("20", "1000000")],
+    };
+    let mut tally = Tally::default();
+    for (loss, bytes) in runs {
+        tally += run(testing("linux_peer").args(["--loss", loss, "--bytes", bytes, "--seed", "1"]))?;
+    }
+    Ok(tally)
 }
 
 /// Each libFuzzer target for a minute; the canary has to fail.

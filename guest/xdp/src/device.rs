@@ -9,7 +9,7 @@ use crate::{
 };
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, fence};
-use kayvee_platform::{Checksums, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
+use kayvee_platform::{Checksums, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, Received};
 
 /// What the kernel keeps free before a frame that it receives (`XDP_PACKET_HEADROOM`).
 const HEADROOM_BYTES: usize = 256;
@@ -222,14 +222,14 @@ impl FrameRx for XdpRx {
     }
 
     #[inline]
-    fn receive<R>(&mut self, consume: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    fn receive<R>(&mut self, consume: impl FnOnce(Received<'_>) -> R) -> Option<R> {
         if self.error.is_some() {
             return None;
         }
         match self.next_frame() {
             Ok(Some((place, offset, len))) => {
                 let at = ((place as usize) << self.frames.bytes_log2) + offset;
-                let result = consume(self.frames.memory.bytes(at, len));
+                let result = consume(self.frames.memory.bytes(at, len).into());
                 self.give(place);
                 Some(result)
             }
@@ -352,7 +352,7 @@ mod tests {
     }
 
     fn receive(card: &mut XdpDevice<Bell>) -> Option<Vec<u8>> {
-        card.split().0.receive(<[u8]>::to_vec)
+        card.split().0.receive(|frame| frame.head.to_vec())
     }
 
     fn send(card: &mut XdpDevice<Bell>, frame: &[u8]) -> bool {

@@ -1,0 +1,191 @@
+//! What a request costs in TCP/IP and engine together, from the received frame to the frame that is sent, as a guest runs
+//! them: for `valgrind --tool=callgrind --toggle-collect='*Machine::turn*'`, and nanoseconds by itself.
+//!
+//! Usage: request_cost CONNECTIONS PIPELINE TURNS. In each turn one in `CONNECTIONS / 50` connections sends a batch.
+
+#[path = "../../core/server/examples/still/mod.rs"]
+mod still;
+
+use kayvee_net::{Addressing, Config, Limits, Stack};
+use kayvee_platform::{
+    Completion, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, MAX_LARGE_FRAME_BYTES, Now, Offloads, Received,
+};
+use kayvee_server::{Engine, Options};
+use kayvee_station::{Peers, Station};
+use kayvee_testing::{
+    disk::SimulatedDisk,
+    network::{
+        frames::{self, Segment},
+        world::{PORT, SERVER},
+    },
+};
+use smoltcp::wire::{TcpControl, TcpSeqNumber};
+use std::{
+    env,
+    hint::black_box,
+    time::{Duration, Instant},
+};
+
+const BUSY: usize = 50;
+const REQUEST: &str = "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n";
+
+/// A card without a device: what is received is in memory, what is sent is forgotten but for the last frame.
+struct Card {
+    rx: Rx,
+    tx: Tx,
+}
+
+struct Rx {
+    frames: Vec<Vec<u8>>,
+    next: usize,
+}
+
+struct Tx {
+    buffer: Vec<u8>,
+    sent: usize,
+}
+
+impl FrameDevice for Card {
+    type Rx = Rx;
+    type Tx = Tx;
+
+    fn mac(&self) -> [u8; 6] {
+        frames::SERVER_MAC.0
+    }
+
+    fn split(&mut self) -> (&mut Rx, &mut Tx) {
+        (&mut self.rx, &mut self.tx)
+    }
+}
+
+impl FrameRx for Rx {
+    fn ready(&mut self) -> bool {
+        self.next < self.frames.len()
+    }
+
+    fn receive<R>(&mut self, consume: impl FnOnce(Received<'_>) -> R) -> Option<R> {
+        let frame = self.frames.get(self.next)?;
+        self.next += 1;
+        Some(consume(Received { head: frame, rest: &[], is_checked: true }))
+    }
+}
+
+impl FrameTx for Tx {
+    fn ready(&mut self) -> bool {
+        true
+    }
+
+    fn transmit<R>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+        self.sent += 1;
+        Some(fill(&mut self.buffer[..len]))
+    }
+
+    fn offloads(&self) -> Offloads {
+        Offloads { checksum: true, large_frame_bytes: MAX_LARGE_FRAME_BYTES }
+    }
+
+    fn room_bytes(&mut self) -> usize {
+        MAX_LARGE_FRAME_BYTES
+    }
+
+    fn transmit_offloaded(&mut self, len: usize, task: Completion, mut fill: impl FnMut(usize, &mut [u8])) -> bool {
+        self.sent += 1;
+        black_box(task);
+        fill(0, &mut self.buffer[..len]);
+        true
+    }
+
+    fn flush(&mut self) {}
+}
+
+/// A card with a store behind it.
+struct Machine {
+    card: Card,
+    station: Station,
+}
+
+impl Machine {
+    fn new(connections: usize) -> Machine {
+        let rx = Rx { frames: Vec::new(), next: 0 };
+        let mut card = Card { rx, tx: Tx { buffer: vec![0; MAX_LARGE_FRAME_BYTES], sent: 0 } };
+        let addressing = Addressing::Static { address: SERVER, prefix_bits: 24, gateway: None };
+        let limits = Limits { connections, buffer_bytes: connections * (16 << 10) };
+        let config = Config { addressing, limits, keepalive_s: 300, seed: 1 };
+        let mut stack = Stack::new(config, &mut card, 0).expect("the configuration is valid");
+        stack.listen(PORT);
+        let engine = Engine::new(Options::default(), still::environment(), Now::default());
+        Machine { card, station: Station::new(stack, engine, Peers::Trusted, connections) }
+    }
+
+    #[inline(never)]
+    fn turn(&mut self, now_ns: u64) {
+        let now = Now { monotonic_ns: now_ns, unix_us: now_ns / 1000 };
+        black_box(self.station.receive(&mut self.card, now));
+        self.station.reply(&mut self.card, None::<&mut SimulatedDisk>, now);
+        black_box(self.station.next_deadline_ns());
+        self.station.rest(now_ns);
+    }
+
+    fn give(&mut self, frames: Vec<Vec<u8>>) {
+        self.card.rx = Rx { frames, next: 0 };
+        self.card.tx.sent = 0;
+    }
+}
+
+/// A client that answers nothing and knows what to expect.
+struct Client {
+    port: u16,
+    sequence: TcpSeqNumber,
+    acknowledged: TcpSeqNumber,
+}
+
+impl Client {
+    fn frame(&self, control: TcpControl, acknowledged: Option<TcpSeqNumber>, payload: &[u8]) -> Vec<u8> {
+        let (from_port, sequence) = (self.port, self.sequence);
+        Segment { to: SERVER, from_port, control, sequence, acknowledged, payload }.frame()
+    }
+
+    fn open(machine: &mut Machine, port: u16) -> Client {
+        let mut client = Client { port, sequence: TcpSeqNumber(1000), acknowledged: TcpSeqNumber(0) };
+        machine.give(vec![client.frame(TcpControl::Syn, None, &[])]);
+        machine.turn(0);
+        client.sequence += 1;
+        let reply = &machine.card.tx.buffer[..MAX_FRAME_BYTES];
+        client.acknowledged = frames::syn_ack_sequence(reply).expect("a SYN is accepted") + 1;
+        machine.give(vec![client.frame(TcpControl::None, Some(client.acknowledged), &[])]);
+        machine.turn(0);
+        client
+    }
+}
+
+fn main() {
+    let numbers: Vec<usize> = env::args().skip(1).map(|word| word.parse().expect("a number")).collect();
+    let [connections, pipeline, turns] = numbers[..] else { panic!("give connections, pipeline and turns") };
+    let mut machine = Machine::new(connections + 8);
+    machine.give(vec![frames::arp_request(SERVER)]);
+    machine.turn(0);
+    let mut clients: Vec<Client> = (0..connections).map(|n| Client::open(&mut machine, 1024 + n as u16)).collect();
+    let request = REQUEST.repeat(pipeline);
+    let mut elapsed = Duration::ZERO;
+    for turn in 0..turns {
+        let busy = clients.iter_mut().step_by((connections / BUSY).max(1)).take(BUSY);
+        let frames = busy.map(|client| {
+            let frame = client.frame(TcpControl::Psh, Some(client.acknowledged), request.as_bytes());
+            client.sequence += request.len();
+            client.acknowledged += b"$-1\r\n".len() * pipeline;
+            frame
+        });
+        let frames: Vec<_> = frames.collect();
+        let count = frames.len();
+        machine.give(frames);
+        let start = Instant::now();
+        machine.turn(1_000_000 + turn as u64 * 100_000);
+        elapsed += start.elapsed();
+        assert_eq!(machine.card.tx.sent, count, "each batch has one reply, and nothing else is sent");
+    }
+    let requests = turns * BUSY.min(connections) * pipeline;
+    println!(
+        "{connections} connections, pipeline {pipeline}: {:.1} ns a request",
+        elapsed.as_nanos() as f64 / requests as f64
+    );
+}
