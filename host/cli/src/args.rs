@@ -235,6 +235,10 @@ pub struct MonitorArgs {
     #[arg(long, requires = "mac")]
     pub stream: Option<i32>,
 
+    /// What a socket is attached to whose rings the guest works itself
+    #[arg(long)]
+    pub xdp: Option<String>,
+
     /// The network card's address
     #[arg(long, default_value = "52:54:00:00:00:01")]
     pub mac: Mac,

@@ -69,6 +69,7 @@ pub fn run(args: &MonitorArgs) -> Result<ExitCode> {
         memory_bytes: u64::from(args.memory) << 20,
         boot_line: args.boot_line.clone(),
         network: network.map(|backend| Network { backend, mac: args.mac.0 }),
+        direct: args.xdp.clone(),
         disk: args.disk.map(inherit).transpose()?.map(Disk::new).transpose().context("the disk")?,
     };
     match kayvee_vmm::run(config)? {

@@ -19,6 +19,8 @@ pub enum Role {
     Io,
     /// Carries out the disk's requests.
     Disk,
+    /// Has the kernel send what the guest has queued.
+    Doorbell,
 }
 
 /// What every thread needs: waiting for each other, memory for what grows, the time, and an end.
@@ -53,6 +55,7 @@ impl Role {
                 libc::SYS_recvfrom,
                 libc::SYS_sendto,
             ],
+            Role::Doorbell => &[libc::SYS_sendto],
             Role::Disk => &[libc::SYS_preadv, libc::SYS_pwritev2, libc::SYS_fdatasync],
         }
     }

@@ -18,6 +18,7 @@ mod confine;
 mod console;
 mod cpu;
 mod devices;
+mod direct;
 mod io;
 mod machine;
 mod memory;

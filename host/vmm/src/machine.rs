@@ -10,6 +10,7 @@ use crate::{
         entropy::Source,
         net::{Card, Network},
     },
+    direct::Direct,
     io::Io,
     memory::{self, Memory},
     stats::{Cause, Stats},
@@ -58,8 +59,11 @@ pub struct Config {
     pub memory_bytes: u64,
     /// The boot line, to which the devices' places are added.
     pub boot_line: String,
-    /// The network, if there is one.
+    /// The network of a virtio card, if there is one.
     pub network: Option<Network>,
+    /// What a socket is to be attached to whose rings the guest works itself, in the words of
+    /// [`kayvee_xdp_socket::Attachment`].
+    pub direct: Option<String>,
     /// The disk, if there is one.
     pub disk: Option<Disk>,
 }
@@ -113,6 +117,7 @@ pub struct Plugged<M> {
 
 /// The machine but for its processor.
 struct Board {
+    direct: Option<Arc<Direct>>,
     devices: Vec<Arc<dyn Registers>>,
     console: Mutex<console::Port>,
     wake: Wake,
@@ -156,7 +161,7 @@ impl Slots<'_> {
 
 /// Runs a guest until its end. To be called once in a process, which ends soon after.
 pub fn run(config: Config) -> Result<Ending> {
-    let Config { mut image, memory_bytes, boot_line, network, disk } = config;
+    let Config { mut image, memory_bytes, boot_line, network, direct, disk } = config;
     // For this thread and those that it starts: signals are read, not delivered.
     let mut stop_signals = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| stop_signals.add(signal));
@@ -173,6 +178,9 @@ pub fn run(config: Config) -> Result<Ending> {
     let disk = disk.map(|disk| slots.plug(Block::new(disk.file, disk.bytes, disk.is_read_only))).transpose()?;
     let entropy = slots.plug(Source::open().context("/dev/urandom")?)?;
 
+    let direct = direct.map(|attachment| Direct::open(&vm, &attachment)).transpose()?.map(Arc::new);
+    slots.boot_words.extend(direct.iter().map(|_| Direct::boot_word()));
+
     let entry = boot::load(
         &memory,
         memory_bytes,
@@ -184,6 +192,7 @@ pub fn run(config: Config) -> Result<Ending> {
     cpu::enter_at(&vcpu, entry)?;
     let wake = Wake::new()?;
     let board = Arc::new(Board {
+        direct: direct.clone(),
         devices: slots.devices,
         console: Mutex::new(console::Port::new(wake.clone(), Output::new())),
         wake,
@@ -196,6 +205,9 @@ pub fn run(config: Config) -> Result<Ending> {
     if let Some(disk) = disk {
         let wake = board.wake.clone();
         start("disk", &board, move |_| run_disk(&disk, &wake))?;
+    }
+    if let Some(direct) = direct {
+        start("net", &board, move |_| direct.run())?;
     }
     start("cpu", &board, move |board| run_processor(&mut vcpu, board))?;
     let ends = [signals.as_fd(), board.ended.as_fd()];
@@ -332,7 +344,8 @@ impl Board {
             us => Some(Duration::from_micros(us.into())),
         };
         let start = Instant::now();
-        self.wake.wait(&[], timeout).context("waiting for the guest")?;
+        let socket = self.direct.as_ref().map(|direct| direct.socket());
+        self.wake.wait(socket.as_slice(), timeout).context("waiting for the guest")?;
         Ok(start.elapsed())
     }
 }

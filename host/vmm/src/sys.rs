@@ -41,6 +41,20 @@ pub fn give_memory(vm: &VmFd, slot: u32, region: &GuestRegionMmap<()>) -> Result
     Ok(unsafe { vm.set_user_memory_region(slot) }?)
 }
 
+/// Lets the guest reach memory that it shares with the kernel, from `start` on. Neither is ever taken away.
+pub fn share_memory(vm: &VmFd, slot: u32, address: u64, start: ptr::NonNull<u8>, len: u64) -> Result<()> {
+    let slot = kvm_userspace_memory_region {
+        slot,
+        flags: 0,
+        guest_phys_addr: address,
+        memory_size: len,
+        userspace_addr: start.as_ptr() as u64,
+    };
+    // SAFETY: the caller has leaked the mapping at `start`, whose pages are all `len` bytes long, and nobody in this
+    // program touches it.
+    Ok(unsafe { vm.set_user_memory_region(slot) }?)
+}
+
 /// An event in the form in which KVM's crate takes it.
 pub fn for_kvm(event: &EventFd) -> io::Result<vmm_sys_util::eventfd::EventFd> {
     let owned = event.as_fd().try_clone_to_owned()?.into_raw_fd();

@@ -1,0 +1,124 @@
+//! The direct path: an AF_XDP socket whose frames and rings lie in the guest's memory, so that frames come and go without
+//! this program.
+//!
+//! The guest's driver works the rings itself, against the kernel. It finds them by a page that describes them; it rings a
+//! doorbell when the kernel wants to be told of frames to send, and sleeps in a `ppoll` that has the socket among its
+//! descriptors. What a guest writes into the rings the kernel checks: it can lose its own frames and send any on its own
+//! link, and reach nothing but the memory of the frames.
+
+use crate::{
+    confine::{self, Role},
+    machine::Ending,
+    memory::Memory,
+    sys,
+};
+use anyhow::{Context, Result};
+use kayvee_xdp::{Description, RingPlace};
+use kayvee_xdp_socket::{Attachment, FRAME_BYTES, FrameMemory, Socket};
+use kvm_ioctls::{IoEventAddress, NoDatamatch, VmFd};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
+use vm_memory::{Bytes, GuestAddress};
+
+/// Where the description is; frames and rings follow, each from a multiple of [`PLACE_BYTES`] on.
+const DESCRIPTION: u64 = 0xd000_0000;
+const PLACE_BYTES: u64 = 2 << 20;
+/// The devices' registers begin behind this.
+const PLACES_END: u64 = 0xfe00_0000;
+const PAGE_BYTES: u64 = 4096;
+/// The first memory slot; those of main memory are below.
+const FIRST_SLOT: u32 = 8;
+/// Memory for frames: 4,096 places.
+const FRAMES_BYTES: usize = 8 << 20;
+/// A write of any size to this port has the frames in the tx ring sent.
+const DOORBELL_PORT: u16 = 0x510;
+
+/// The guest's own way to the network.
+pub struct Direct {
+    socket: Arc<Socket>,
+    doorbell: EventFd,
+}
+
+impl Direct {
+    /// Opens a socket as `attachment` says and maps it into the guest.
+    pub fn open(vm: &VmFd, attachment: &str) -> Result<Direct> {
+        // For ever: the guest reaches both as long as it lives, which is as long as this process does.
+        let frames: &FrameMemory = Box::leak(Box::new(FrameMemory::allocate(FRAMES_BYTES)?));
+        let socket = Attachment::parse(attachment)?.open(frames).context("the guest's AF_XDP socket")?.socket;
+        // The same, for whoever drops the last of these.
+        let socket = Arc::new(socket);
+        std::mem::forget(socket.clone());
+        let mut slots = Slots { vm, slot: FIRST_SLOT, next: DESCRIPTION + PLACE_BYTES };
+        let frames_address = slots.map(frames.start(), frames.len() as u64).context("mapping the frames")?;
+        let mut rings = [RingPlace::default(); 4];
+        for (place, ring) in rings.iter_mut().zip(&socket.rings) {
+            let address = slots.map(ring.start(), ring.len() as u64).context("mapping a ring")?;
+            *place = RingPlace { address, len: ring.len() as u32, layout: ring.layout };
+        }
+        let description = Description {
+            mac: socket.mac,
+            checksums: socket.checksums,
+            frames_address,
+            frames_len: frames.len() as u32,
+            frame_bytes: FRAME_BYTES,
+            rings,
+            doorbell_port: DOORBELL_PORT,
+            sleep_port: crate::cpu::SLEEP_PORT,
+        };
+        slots.describe(&description.encode()).context("mapping their description")?;
+        let doorbell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)?;
+        vm.register_ioevent(&sys::for_kvm(&doorbell)?, &IoEventAddress::Pio(DOORBELL_PORT.into()), NoDatamatch)
+            .context("hanging up the doorbell")?;
+        Ok(Direct { socket, doorbell })
+    }
+
+    /// What the guest finds it by.
+    pub fn boot_word() -> String {
+        format!("xdp={DESCRIPTION:#x} ")
+    }
+
+    /// The descriptor that ends a sleep when a frame has come.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Answers the doorbell: one system call for all frames that the guest has queued since the last one.
+    pub fn run(&self) -> Result<Ending> {
+        confine::limit(Role::Doorbell)?;
+        loop {
+            self.doorbell.read().context("waiting at the doorbell")?;
+            // What could not be sent remains in the ring; the guest rings again.
+            let _ = self.socket.send();
+        }
+    }
+}
+
+/// Finds places in the guest's physical memory.
+struct Slots<'a> {
+    vm: &'a VmFd,
+    slot: u32,
+    next: u64,
+}
+
+impl Slots<'_> {
+    fn map(&mut self, start: std::ptr::NonNull<u8>, len: u64) -> Result<u64> {
+        let (address, len) = (self.next, len.next_multiple_of(PAGE_BYTES));
+        self.next = (address + len).next_multiple_of(PLACE_BYTES);
+        assert!(self.next <= PLACES_END, "what is mapped fits below the devices");
+        sys::share_memory(self.vm, self.slot, address, start, len)?;
+        self.slot += 1;
+        Ok(address)
+    }
+
+    fn describe(&mut self, description: &[u8]) -> Result<()> {
+        let page = Memory::from_ranges(&[(GuestAddress(DESCRIPTION), PAGE_BYTES as usize)])?;
+        page.write_slice(description, GuestAddress(DESCRIPTION))?;
+        sys::give_memory(self.vm, self.slot, vm_memory::GuestMemoryBackend::iter(&page).next().expect("one range"))?;
+        // For ever, as the rest.
+        std::mem::forget(page);
+        Ok(())
+    }
+}
