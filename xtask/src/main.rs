@@ -356,6 +356,7 @@ fn fuzz(effort: Effort) -> io::Result<Tally> {
         "log",
         "http",
         "site",
+        "vmm",
         "canary",
     ] {
         let mut fuzz = Command::new("cargo");

@@ -19,6 +19,8 @@ mod console;
 mod cpu;
 mod devices;
 mod direct;
+#[doc(hidden)]
+pub mod hostile;
 mod io;
 mod machine;
 mod memory;
