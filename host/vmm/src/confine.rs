@@ -7,7 +7,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// `KVM_RUN`, the one request that the processor's thread makes.
+/// `KVM_RUN`; the only other request of the processor's thread tells a tap what the guest's driver can do.
 const KVM_RUN: u64 = 0xae80;
 
 /// A thread's work.
@@ -76,7 +76,9 @@ impl Role {
         let is_query = when(1, SeccompCmpOp::Eq, libc::F_GETFD as u64)?;
         rules.push((libc::SYS_fcntl, vec![SeccompRule::new(vec![is_query])?]));
         if self == Role::Processor {
-            rules.push((libc::SYS_ioctl, vec![SeccompRule::new(vec![when(1, SeccompCmpOp::Eq, KVM_RUN)?])?]));
+            let requests = [KVM_RUN, u64::from(libc::TUNSETOFFLOAD)];
+            let rule = |request| SeccompRule::new(vec![when(1, SeccompCmpOp::Eq, request)?]);
+            rules.push((libc::SYS_ioctl, requests.into_iter().map(rule).collect::<Result<_, _>>()?));
         }
         let architecture = TargetArch::x86_64;
         let filter = SeccompFilter::new(

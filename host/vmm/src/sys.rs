@@ -234,13 +234,18 @@ fn count_or_error(result: isize) -> io::Result<usize> {
     Ok(Errno::result(result)? as usize)
 }
 
-/// Has a tap device put a header of this length before each frame, and offers it none of the work that a header could
-/// ask for.
-pub fn set_up_tap(fd: RawFd, header_bytes: libc::c_int) -> io::Result<()> {
+/// Has a tap device put a header of this length before each frame.
+pub fn set_tap_header(fd: RawFd, header_bytes: libc::c_int) -> io::Result<()> {
     // SAFETY: the operation reads one integer.
     Errno::result(unsafe { libc::ioctl(fd, libc::TUNSETVNETHDRSZ as _, &header_bytes) })?;
+    set_tap_offloads(fd, false, false)
+}
+
+/// Says whether a tap device may give frames whose checksum is not complete, and merged segments of TCP.
+pub fn set_tap_offloads(fd: RawFd, completes: bool, merges: bool) -> io::Result<()> {
+    let flags = if completes { libc::TUN_F_CSUM } else { 0 } | if merges { libc::TUN_F_TSO4 } else { 0 };
     // SAFETY: the operation takes an integer, and touches no memory.
-    Errno::result(unsafe { libc::ioctl(fd, libc::TUNSETOFFLOAD as _, 0) })?;
+    Errno::result(unsafe { libc::ioctl(fd, libc::TUNSETOFFLOAD as _, libc::c_ulong::from(flags)) })?;
     Ok(())
 }
 

@@ -234,6 +234,22 @@ pub fn wants_wake(queue: &Queue, memory: &Memory) -> Result<bool, Broken> {
     Ok(u16::from_le(flags) & NO_INTERRUPT == 0)
 }
 
+/// Gives several buffers back at once: the driver sees all of them or none.
+pub fn add_used_together(queue: &mut Queue, memory: &Memory, buffers: &[(u16, u32)]) -> Result<(), Broken> {
+    const ELEMENTS_OFFSET: u64 = 4;
+    const ELEMENT_BYTES: u64 = 8;
+    let Some(((last, len), before)) = buffers.split_last() else { return Ok(()) };
+    for (head, len) in before {
+        let at = u64::from(queue.next_used() % queue.size()) * ELEMENT_BYTES + ELEMENTS_OFFSET;
+        let at = GuestAddress(queue.used_ring().saturating_add(at));
+        let element = [u32::from(*head).to_le(), len.to_le()];
+        memory.write_obj(element, at).map_err(|_| Broken("the used ring is not in memory"))?;
+        queue.set_next_used(queue.next_used().wrapping_add(1));
+    }
+    // This one publishes the index.
+    Ok(queue.add_used(memory, *last, *len)?)
+}
+
 /// The pieces of memory that a descriptor names.
 pub fn slices<'a>(
     memory: &'a Memory,

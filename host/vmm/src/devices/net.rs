@@ -2,22 +2,34 @@
 
 use crate::{
     memory::Memory,
-    sys::{self, Pieces},
-    transport::{Broken, Model, slices, wants_wake},
+    sys::{self, PIECES_MAX, Pieces},
+    transport::{Broken, Model, add_used_together, slices, wants_wake},
 };
 use std::{
+    collections::VecDeque,
     fs::File,
     io::{self, ErrorKind, Read, Write},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd},
         unix::net::UnixStream,
     },
+    ops::Range,
 };
 use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, VolatileSlice};
 
+/// Feature bits, §5.1.3. The device completes checksums of what is sent ...
+const F_CSUM: u64 = 1 << 0;
+/// ... and may leave them incomplete in what it gives.
+const F_GUEST_CSUM: u64 = 1 << 1;
 /// The device has an address of its own.
 const F_MAC: u64 = 1 << 5;
+/// It may give several segments of TCP over IPv4 merged into one frame.
+const F_GUEST_TSO4: u64 = 1 << 7;
+/// It divides large frames.
+const F_HOST_TSO4: u64 = 1 << 11;
+/// A frame may lie in several receive buffers.
+const F_MRG_RXBUF: u64 = 1 << 15;
 
 /// The receiving queue's number.
 pub const RX: usize = 0;
@@ -25,12 +37,17 @@ pub const RX: usize = 0;
 pub const TX: usize = 1;
 const QUEUE_SIZE: u16 = 256;
 
-/// `struct virtio_net_hdr`, §5.1.6.
+/// `struct virtio_net_hdr`, §5.1.6: flags, how to segment, bytes of all headers and in a segment, where the checksum
+/// begins and goes, number of buffers.
 const HEADER_BYTES: usize = 12;
+/// What of it says how to segment.
+const SEGMENTATION: Range<usize> = 1..6;
 /// Where it says of how many buffers a frame consists.
 const NUM_BUFFERS_OFFSET: u64 = 10;
 /// A frame without a tag, and one, as Ethernet allows them here.
 const FRAME_BYTES_MAX: usize = 14 + 4 + 1500;
+/// One of merged segments, or one to be divided.
+const LARGE_FRAME_BYTES_MAX: usize = 14 + 4 + 65_535;
 /// Frames sent or received in a row before the other direction has its turn.
 const BURST: usize = 256;
 
@@ -62,7 +79,7 @@ enum Sent {
 impl Backend {
     /// A tap device.
     pub fn tap(file: File) -> io::Result<Backend> {
-        sys::set_up_tap(file.as_raw_fd(), HEADER_BYTES as i32)?;
+        sys::set_tap_header(file.as_raw_fd(), HEADER_BYTES as i32)?;
         sys::set_nonblocking(&file)?;
         Ok(Backend::Tap(file))
     }
@@ -83,6 +100,25 @@ impl Backend {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// What it can do for a driver.
+    fn offloads(&self) -> u64 {
+        match self {
+            Backend::Tap(_) => F_CSUM | F_GUEST_CSUM | F_GUEST_TSO4 | F_HOST_TSO4 | F_MRG_RXBUF,
+            Backend::Stream(_) => 0,
+        }
+    }
+
+    /// Lets the frames that come in be as these features allow.
+    fn set_offloads(&mut self, features: u64) {
+        if let Backend::Tap(tap) = self {
+            let completes = features & F_GUEST_CSUM != 0;
+            let merges = completes && features & F_GUEST_TSO4 != 0 && features & F_MRG_RXBUF != 0;
+            if let Err(error) = sys::set_tap_offloads(tap.as_raw_fd(), completes, merges) {
+                log::warn!("the tap device: {error}");
+            }
         }
     }
 
@@ -162,10 +198,25 @@ impl Stream {
     }
 }
 
+/// A piece of a receive buffer that the guest has left.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    head: u16,
+    address: GuestAddress,
+    len: u32,
+    /// The last one of its buffer.
+    is_last: bool,
+}
+
 /// The card.
 pub struct Card {
     network: Network,
     pieces: Pieces,
+    /// What the driver has agreed on.
+    features: u64,
+    /// Receive buffers taken from the ring and not yet given back, with so many bytes together.
+    posted: VecDeque<Piece>,
+    posted_bytes: usize,
     /// The guest has no room for the next frame; it will say when it has.
     is_blocked: bool,
     /// The network is gone.
@@ -184,7 +235,15 @@ pub struct Worked {
 impl Card {
     /// A card that is plugged in.
     pub fn new(network: Network) -> Card {
-        Card { network, pieces: Pieces::default(), is_blocked: true, is_unplugged: false }
+        Card {
+            network,
+            pieces: Pieces::default(),
+            features: 0,
+            posted: VecDeque::with_capacity(PIECES_MAX),
+            posted_bytes: 0,
+            is_blocked: true,
+            is_unplugged: false,
+        }
     }
 
     /// The descriptor that says when there are frames, or room for them.
@@ -218,14 +277,15 @@ impl Card {
                 again = true;
                 break;
             }
-            let Some(chain) = queue.iter(memory)?.next() else {
+            self.post(queue, memory)?;
+            if !self.has_room() {
                 if queue.enable_notification(memory)? {
                     continue;
                 }
                 self.is_blocked = true;
                 break;
-            };
-            match self.receive_one(queue, memory, chain)? {
+            }
+            match self.receive_one(queue, memory)? {
                 Some(()) => count += 1,
                 None => break,
             }
@@ -236,37 +296,84 @@ impl Card {
         Ok(Worked { wake: count > 0 && wants_wake(queue, memory)?, again })
     }
 
-    fn receive_one(
-        &mut self,
-        queue: &mut Queue,
-        memory: &Memory,
-        chain: DescriptorChain<&Memory>,
-    ) -> Result<Option<()>, Broken> {
-        let head = chain.head_index();
-        let mut pieces = self.pieces.begin();
-        let mut header = None;
-        for descriptor in chain.filter(|descriptor| descriptor.is_write_only()) {
-            header = header.or((descriptor.len() as usize >= HEADER_BYTES).then_some(descriptor.addr()));
-            slices(memory, descriptor.addr(), descriptor.len(), |slice| push(&mut pieces, &slice))?;
+    fn merges(&self) -> bool {
+        self.features & F_MRG_RXBUF != 0
+    }
+
+    /// Whether any frame that may come would fit what is posted.
+    fn has_room(&self) -> bool {
+        let frame_bytes = match self.features & F_GUEST_TSO4 {
+            0 => FRAME_BYTES_MAX,
+            _ => LARGE_FRAME_BYTES_MAX,
+        };
+        // A frame that is too long for the one buffer that it may have is cut off.
+        if self.merges() { self.posted_bytes >= HEADER_BYTES + frame_bytes } else { !self.posted.is_empty() }
+    }
+
+    /// Takes buffers from the ring for the next frame.
+    fn post(&mut self, queue: &mut Queue, memory: &Memory) -> Result<(), Broken> {
+        while !self.has_room() {
+            let Some(chain) = queue.iter(memory)?.next() else { return Ok(()) };
+            let head = chain.head_index();
+            let before = self.posted.len();
+            for descriptor in chain.filter(|descriptor| descriptor.is_write_only()) {
+                if self.posted.len() == PIECES_MAX {
+                    return Err(Broken("receive buffers of too many pieces"));
+                }
+                let (address, len) = (descriptor.addr(), descriptor.len());
+                self.posted.push_back(Piece { head, address, len, is_last: false });
+                self.posted_bytes += len as usize;
+            }
+            match self.posted.get(before) {
+                Some(first) if first.len as usize >= HEADER_BYTES => {}
+                _ => return Err(Broken("a receive buffer without room for a header")),
+            }
+            self.posted.iter_mut().last().expect("there is a first one").is_last = true;
         }
-        let header = header.ok_or(Broken("a receive buffer without room for a header"))?;
+        Ok(())
+    }
+
+    fn receive_one(&mut self, queue: &mut Queue, memory: &Memory) -> Result<Option<()>, Broken> {
+        let mut pieces = self.pieces.begin();
+        let merges = self.features & F_MRG_RXBUF != 0;
+        for piece in &self.posted {
+            slices(memory, piece.address, piece.len, |slice| push(&mut pieces, &slice))?;
+            if piece.is_last && !merges {
+                break;
+            }
+        }
         match self.network.backend.receive(&mut pieces) {
             Ok(Some(bytes)) => {
-                set_num_buffers(memory, header)?;
-                queue.add_used(memory, head, bytes as u32)?;
+                self.give_back(queue, memory, bytes)?;
                 Ok(Some(()))
             }
-            Ok(None) => {
-                queue.go_to_previous_position();
-                Ok(None)
-            }
+            Ok(None) => Ok(None),
             Err(error) => {
                 log::warn!("the network is gone: {error}");
                 self.is_unplugged = true;
-                queue.go_to_previous_position();
                 Ok(None)
             }
         }
+    }
+
+    /// Gives back the buffers that a frame of so many bytes takes, all at once (§5.1.6.4).
+    fn give_back(&mut self, queue: &mut Queue, memory: &Memory, frame_bytes: usize) -> Result<(), Broken> {
+        let mut rest = frame_bytes;
+        let (mut pieces, mut buffers, mut count) = (0, [(0, 0); PIECES_MAX], 0);
+        let mut len = 0;
+        while rest > 0 || len > 0 {
+            let piece = self.posted.get(pieces).ok_or(Broken("a frame that is longer than what is there for it"))?;
+            let part = rest.min(piece.len as usize);
+            (rest, len, pieces) = (rest - part, len + part, pieces + 1);
+            if piece.is_last {
+                buffers[count] = (piece.head, len as u32);
+                (count, len) = (count + 1, 0);
+            }
+        }
+        let first = self.posted.front().map_or(GuestAddress(0), |piece| piece.address);
+        set_num_buffers(memory, first, count as u16)?;
+        self.posted_bytes -= self.posted.drain(..pieces).map(|piece| piece.len as usize).sum::<usize>();
+        add_used_together(queue, memory, &buffers[..count])
     }
 
     /// Sends what the guest has left to be sent.
@@ -307,20 +414,35 @@ impl Card {
         }
     }
 
-    /// The guest's own header is not passed on: no work was offered that it could ask for.
+    /// Of the guest's header only what was agreed on is passed on. A tap checks the rest: what it says of bytes that are
+    /// not in the frame is refused there, and the frame lost.
     fn send_one(&mut self, memory: &Memory, chain: DescriptorChain<&Memory>) -> Result<Sent, Broken> {
-        let mut no_header = [0u8; HEADER_BYTES];
-        let mut pieces = self.pieces.begin();
-        push(&mut pieces, &VolatileSlice::from(&mut no_header[..]))?;
-        let mut skipped = 0;
+        let mut header = [0u8; HEADER_BYTES];
+        let mut filled = 0;
+        let mut frame = [(GuestAddress(0), 0); PIECES_MAX];
+        let mut count = 0;
         for descriptor in chain.filter(|descriptor| !descriptor.is_write_only()) {
-            let skip = (HEADER_BYTES - skipped).min(descriptor.len() as usize);
-            skipped += skip;
-            let address = GuestAddress(descriptor.addr().0.saturating_add(skip as u64));
-            slices(memory, address, descriptor.len() - skip as u32, |slice| push(&mut pieces, &slice))?;
+            let part = (HEADER_BYTES - filled).min(descriptor.len() as usize);
+            let read = memory.read_slice(&mut header[filled..filled + part], descriptor.addr());
+            read.map_err(|_| Broken("a buffer that is not in memory"))?;
+            filled += part;
+            let place = frame.get_mut(count).ok_or(Broken("a frame of too many pieces"))?;
+            *place = (GuestAddress(descriptor.addr().0.saturating_add(part as u64)), descriptor.len() - part as u32);
+            count += 1;
         }
-        let frame_bytes = pieces.bytes() - HEADER_BYTES;
-        if skipped < HEADER_BYTES || frame_bytes > FRAME_BYTES_MAX {
+        let has = |feature| self.features & feature != 0;
+        if !has(F_CSUM) {
+            header = [0; HEADER_BYTES];
+        } else if !has(F_HOST_TSO4) {
+            header[SEGMENTATION].fill(0);
+        }
+        let most = if has(F_CSUM) && has(F_HOST_TSO4) { LARGE_FRAME_BYTES_MAX } else { FRAME_BYTES_MAX };
+        let mut pieces = self.pieces.begin();
+        push(&mut pieces, &VolatileSlice::from(&mut header[..]))?;
+        for (address, len) in &frame[..count] {
+            slices(memory, *address, *len, |slice| push(&mut pieces, &slice))?;
+        }
+        if filled < HEADER_BYTES || pieces.bytes() - HEADER_BYTES > most {
             return Err(Broken("a frame without a header, or too long"));
         }
         Ok(self.network.backend.send(&mut pieces))
@@ -331,10 +453,10 @@ fn push<'a>(pieces: &mut sys::Transfer<'a>, slice: &VolatileSlice<'a>) -> Result
     if pieces.push(slice) { Ok(()) } else { Err(Broken("a buffer of too many pieces")) }
 }
 
-/// One, as buffers are not merged (§5.1.6.4.1).
-fn set_num_buffers(memory: &Memory, header: GuestAddress) -> Result<(), Broken> {
+/// Says in how many buffers a frame lies: one, where they are not merged (§5.1.6.4.1).
+fn set_num_buffers(memory: &Memory, header: GuestAddress, count: u16) -> Result<(), Broken> {
     let at = GuestAddress(header.0.saturating_add(NUM_BUFFERS_OFFSET));
-    memory.write_obj(1u16.to_le(), at).map_err(|_| Broken("a receive buffer that is not in memory"))
+    memory.write_obj(count.to_le(), at).map_err(|_| Broken("a receive buffer that is not in memory"))
 }
 
 impl Model for Card {
@@ -342,14 +464,18 @@ impl Model for Card {
     const QUEUE_SIZES: &'static [u16] = &[QUEUE_SIZE, QUEUE_SIZE];
 
     fn features(&self) -> u64 {
-        F_MAC
+        F_MAC | self.network.backend.offloads()
     }
 
     fn config(&self, offset: usize) -> u8 {
         self.network.mac.get(offset).copied().unwrap_or(0)
     }
 
-    fn restart(&mut self, _features: u64) {
+    fn restart(&mut self, features: u64) {
+        self.features = features;
+        self.network.backend.set_offloads(features);
+        self.posted.clear();
+        self.posted_bytes = 0;
         // Until the guest has left buffers, and said so.
         self.is_blocked = true;
     }
