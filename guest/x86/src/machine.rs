@@ -154,6 +154,11 @@ impl Setup {
         self.tables.map(start, start.checked_add(bytes).ok_or(MapError::OutOfBounds)?, Kind::Device)
     }
 
+    /// Maps memory that the hypervisor shares with this machine beside its main memory, at its own address.
+    pub fn map_shared(&mut self, start: u64, bytes: u64) -> Result<(), MapError> {
+        self.tables.map(start, start.checked_add(bytes).ok_or(MapError::OutOfBounds)?, Kind::Memory)
+    }
+
     /// Lets a device's interrupt line end a sleep; `None` stands for a line that nobody has named.
     pub fn enable_interrupt_line(&self, line: Option<u32>) {
         match line {

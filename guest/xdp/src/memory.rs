@@ -36,6 +36,13 @@ impl SharedMemory {
         self.len == 0
     }
 
+    /// A copy of its first bytes.
+    pub fn read<const N: usize>(&self) -> [u8; N] {
+        let pointer = self.pointer(0, N);
+        // SAFETY: that many bytes lie there, and every pattern is a value. Volatile, because the other side may write.
+        unsafe { pointer.cast::<[u8; N]>().read_volatile() }
+    }
+
     /// Cuts it in two.
     pub(crate) fn split_at(self, at: usize) -> (SharedMemory, SharedMemory) {
         let second = self.pointer(at, self.len - at);

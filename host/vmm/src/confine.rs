@@ -76,7 +76,7 @@ impl Role {
         let is_query = when(1, SeccompCmpOp::Eq, libc::F_GETFD as u64)?;
         rules.push((libc::SYS_fcntl, vec![SeccompRule::new(vec![is_query])?]));
         if self == Role::Processor {
-            let requests = [KVM_RUN, u64::from(libc::TUNSETOFFLOAD)];
+            let requests = [KVM_RUN, libc::TUNSETOFFLOAD];
             let rule = |request| SeccompRule::new(vec![when(1, SeccompCmpOp::Eq, request)?]);
             rules.push((libc::SYS_ioctl, requests.into_iter().map(rule).collect::<Result<_, _>>()?));
         }

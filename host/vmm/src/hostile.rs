@@ -54,8 +54,7 @@ impl Driver {
         for (queue, driver) in drivers.iter().enumerate() {
             set(0x30, queue as u64);
             set(0x38, SIZE.into());
-            for (offset, address) in
-                [(0x80, driver.base), (0x90, driver.base + AVAILABLE), (0xa0, driver.base + USED)]
+            for (offset, address) in [(0x80, driver.base), (0x90, driver.base + AVAILABLE), (0xa0, driver.base + USED)]
             {
                 set(offset, address);
                 set(offset + 4, address >> 32);
@@ -203,7 +202,8 @@ pub fn guest(data: &[u8]) {
             3 | 4 => {
                 let queue = numbers.next(1) as usize % drivers.len();
                 let (index, address) = (numbers.next(1) as u16 % SIZE, numbers.address());
-                let (len, flags, next) = (numbers.next(2) as u32, numbers.next(1) as u16 % 8, numbers.next(1) as u16 % 20);
+                let (len, flags, next) =
+                    (numbers.next(2) as u32, numbers.next(1) as u16 % 8, numbers.next(1) as u16 % 20);
                 let len = if len > 0xff00 { len << 16 } else { len };
                 drivers[queue].descriptor(index, address, len, flags, next);
             }

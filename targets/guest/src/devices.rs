@@ -1,8 +1,11 @@
 //! Finds the machine's devices: those that the hypervisor names on the command line, those in QEMU's virtio-mmio slots,
 //! and those on PCI.
 
-use crate::sys::registers::{self, Pci};
-use alloc::{format, string::String, vec::Vec};
+use crate::sys::{
+    registers::{self, Pci},
+    rings::{self, DoorbellPort},
+};
+use alloc::{boxed::Box, format, string::String, vec::Vec};
 use kayvee_platform::Entropy;
 use kayvee_virtio::{
     DeviceError,
@@ -18,6 +21,7 @@ use kayvee_x86::{
     cpu::{CpuEntropy, Hypervisor},
     machine::Setup,
 };
+use kayvee_xdp::XdpDevice;
 
 /// QEMU's `microvm` has its virtio-mmio slots here, used or not.
 const QEMU_SLOTS: u64 = 0xfeb0_0000;
@@ -98,11 +102,16 @@ impl Transport for AnyTransport {
 }
 
 /// The machine's network card.
-pub type Card = NetDevice<AnyTransport>;
+pub enum Card {
+    /// A virtio device.
+    Virtio(Box<NetDevice<AnyTransport>>),
+    /// A socket of the host's whose rings are here.
+    Xdp(XdpDevice<DoorbellPort>),
+}
 
 /// What the machine has.
 pub struct Devices {
-    /// The first network card.
+    /// The network card: the first, if there are several.
     pub card: Card,
     /// The disk, if there is one.
     pub disk: Option<BlkDevice<AnyTransport>>,
@@ -113,7 +122,7 @@ pub struct Devices {
 type Found = Vec<(DeviceKind, AnyTransport)>;
 
 /// Finds and starts the devices that the store needs, or says what is missing.
-pub fn find(setup: &mut Setup, named: &[String]) -> Result<Devices, String> {
+pub fn find(setup: &mut Setup, named: &[String], xdp: Option<u64>) -> Result<Devices, String> {
     let mut found = Vec::new();
     if named.is_empty() {
         find_in_slots(setup, &mut found)?;
@@ -126,15 +135,22 @@ pub fn find(setup: &mut Setup, named: &[String]) -> Result<Devices, String> {
         Some(found.swap_remove(at).1)
     };
     let seed = seed(take(DeviceKind::Rng))?;
-    let transport = take(DeviceKind::Net).ok_or("there is no virtio network card: add -device virtio-net-device")?;
-    let queue_size = if setup.machine().memory_bytes() < SMALL_MEMORY_BYTES { SMALL_QUEUE_SIZE } else { QUEUE_SIZE };
-    let card = NetDevice::new(transport, queue_size).map_err(|error| format!("network card: {error}"))?;
+    let card = match xdp {
+        Some(address) => Card::Xdp(rings::open(setup, address)?),
+        None => Card::Virtio(Box::new(net(setup, take(DeviceKind::Net))?)),
+    };
     let disk = take(DeviceKind::Block).map(BlkDevice::new).transpose().map_err(|error| format!("disk: {error}"))?;
     if take(DeviceKind::Block).is_some() {
         // Which of them holds the log cannot be told from their places, which change with the monitor's arguments.
         return Err("there are several disks: leave only the one for the log".into());
     }
     Ok(Devices { card, disk, seed })
+}
+
+fn net(setup: &Setup, device: Option<AnyTransport>) -> Result<NetDevice<AnyTransport>, String> {
+    let transport = device.ok_or("there is no virtio network card: add -device virtio-net-device")?;
+    let queue_size = if setup.machine().memory_bytes() < SMALL_MEMORY_BYTES { SMALL_QUEUE_SIZE } else { QUEUE_SIZE };
+    NetDevice::new(transport, queue_size).map_err(|error| format!("network card: {error}"))
 }
 
 fn find_named(setup: &mut Setup, named: &[String], found: &mut Found) -> Result<(), String> {

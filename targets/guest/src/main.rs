@@ -4,31 +4,40 @@
 
 extern crate alloc;
 
+mod card;
 mod devices;
 mod disk;
 mod server;
 mod sys;
 
 use alloc::format;
+use card::Card;
+use devices::AnyTransport;
 use disk::Disk;
 use kayvee_net::{Config, Limits, Stack};
 use kayvee_platform::{Clock, ProcessorTime};
 use kayvee_server::{Engine, Environment, boot::BootArgs};
 use kayvee_station::{Peers, Station};
-use kayvee_x86::{clock::CLOCK, console, machine::Setup, power::Status};
+use kayvee_virtio::blk::BlkDevice;
+use kayvee_x86::{
+    clock::CLOCK,
+    console,
+    machine::{Machine, Setup},
+    power::Status,
+};
 use server::Server;
 
 /// Runs the store until somebody asks it to end.
 fn run(mut setup: Setup) -> ! {
     let command_line = setup.machine().command_line();
-    let mut args = BootArgs::parse(command_line).unwrap_or_else(|error| setup.machine().refuse(&error));
+    let args = BootArgs::parse(command_line).unwrap_or_else(|error| setup.machine().refuse(&error));
     console::init(args.options.loglevel.filter());
     let (hypervisor, memory_bytes) = (setup.machine().hypervisor(), setup.machine().memory_bytes());
     log::info!("kayvee {} on {}, {} MiB", env!("CARGO_PKG_VERSION"), hypervisor.name(), memory_bytes >> 20);
     if let Some(host_time_us) = args.host_time_us {
         CLOCK.hint_unix_us(host_time_us);
     }
-    let devices::Devices { mut card, disk, seed } = match devices::find(&mut setup, &args.virtio_mmio) {
+    let devices::Devices { card, disk, seed } = match devices::find(&mut setup, &args.virtio_mmio, args.xdp) {
         Ok(devices) => devices,
         Err(why) => setup.machine().refuse(&why),
     };
@@ -39,6 +48,21 @@ fn run(mut setup: Setup) -> ! {
         machine.end(Status::Failed);
     }
 
+    match card {
+        devices::Card::Virtio(card) => serve(&machine, args, *card, disk, &seed),
+        devices::Card::Xdp(card) => serve(&machine, args, card, disk, &seed),
+    }
+}
+
+/// Makes the store on this card, and runs it until its end.
+fn serve(
+    machine: &Machine,
+    mut args: BootArgs,
+    mut card: impl Card,
+    disk: Option<BlkDevice<AnyTransport>>,
+    seed: &[u8; 48],
+) -> ! {
+    let hypervisor = machine.hypervisor();
     let limits = Limits::for_memory(sys::HEAP.total_bytes(), args.options.maxclients);
     args.options.maxclients = args.options.maxclients.min(limits.clients() as u32);
     let (stack_seed, engine_seed) = seed.split_at(8);
@@ -65,7 +89,7 @@ fn run(mut setup: Setup) -> ! {
     };
     let has_log = args.options.appendonly;
     let mut engine = Engine::new(args.options, environment, now);
-    let mut disk = disk.map(|device| Disk::new(device, &machine));
+    let mut disk = disk.map(|device| Disk::new(device, machine));
     match &mut disk {
         Some(disk) => engine.open_log(disk).unwrap_or_else(|error| machine.refuse(&format!("disk: {error}"))),
         None if has_log => machine.refuse(&"option 'appendonly': there is no disk: add -device virtio-blk-device"),
@@ -74,6 +98,6 @@ fn run(mut setup: Setup) -> ! {
     // It lives until the machine ends, so nothing of it is ever taken apart, and there is no code for that.
     // Who reaches a machine whose only network this is was meant to.
     let station = Station::new(stack, engine, Peers::Trusted, limits.connections);
-    let mut server = Server::new(&machine, card, disk, station);
+    let mut server = Server::new(machine, card, disk, station);
     machine.end(server.run())
 }

@@ -1,8 +1,8 @@
 //! The loop: frames to the station, its replies back, and sleep when there is nothing to do.
 
-use crate::{devices::Card, disk::Disk};
+use crate::{card::Card, disk::Disk};
 use kayvee_net::Lease;
-use kayvee_platform::{Clock, FrameDevice, FrameRx};
+use kayvee_platform::{Clock, FrameRx};
 use kayvee_station::Station;
 use kayvee_x86::{console, machine::Machine, power::Status};
 
@@ -19,18 +19,18 @@ const SENDING_NS: u64 = 1_000_000;
 const CONSOLE_NS: u64 = 100_000_000;
 
 /// The store on the network.
-pub struct Server<'a> {
+pub struct Server<'a, C> {
     machine: &'a Machine,
-    card: Card,
+    card: C,
     disk: Option<Disk<'a>>,
     station: Station,
     /// When to look at the console.
     console_due_ns: Option<u64>,
 }
 
-impl<'a> Server<'a> {
+impl<'a, C: Card> Server<'a, C> {
     /// Joins the parts.
-    pub fn new(machine: &'a Machine, card: Card, disk: Option<Disk<'a>>, station: Station) -> Server<'a> {
+    pub fn new(machine: &'a Machine, card: C, disk: Option<Disk<'a>>, station: Station) -> Server<'a, C> {
         Server { machine, card, disk, station, console_due_ns: None }
     }
 
@@ -46,7 +46,7 @@ impl<'a> Server<'a> {
             }
             if let Some(shutdown) = self.station.engine().shutdown() {
                 let clock = self.machine.clock();
-                self.station.end(&mut self.card, || clock.now().monotonic_ns, Card::is_sending);
+                self.station.end(&mut self.card, || clock.now().monotonic_ns, C::is_sending);
                 return if shutdown.status == 0 { Status::Clean } else { Status::Failed };
             }
             self.wait();

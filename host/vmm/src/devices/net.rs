@@ -9,11 +9,11 @@ use std::{
     collections::VecDeque,
     fs::File,
     io::{self, ErrorKind, Read, Write},
+    ops::Range,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd},
         unix::net::UnixStream,
     },
-    ops::Range,
 };
 use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, VolatileSlice};

@@ -1,0 +1,61 @@
+//! An AF_XDP socket's rings and frames, which the monitor has put into the machine's physical memory.
+
+use alloc::{format, string::String};
+use core::ptr::NonNull;
+use kayvee_x86::{machine::Setup, port};
+use kayvee_xdp::{DESCRIPTION_BYTES, Description, Doorbell, Parts, Ring, RingPlace, Rings, SharedMemory, XdpDevice};
+
+/// Where a monitor may put them: main memory is below, or above.
+const PLACES: core::ops::Range<u64> = 3 << 30..4 << 30;
+/// A monitor's ports that ring 3 can reach.
+const PORTS_END: u16 = 0x1000;
+
+/// The port by which the monitor is told of frames to send.
+#[derive(Debug)]
+pub struct DoorbellPort(u16);
+
+impl Doorbell for DoorbellPort {
+    fn ring(&mut self) -> bool {
+        // SAFETY: the monitor has named the port for this purpose; it knows no memory.
+        unsafe { port::write_u8(self.0, 0) };
+        // The bell only wakes up who sends.
+        false
+    }
+}
+
+/// Takes the socket into use whose description is at this address.
+pub fn open(setup: &mut Setup, description_at: u64) -> Result<XdpDevice<DoorbellPort>, String> {
+    let page = share(setup, description_at, DESCRIPTION_BYTES as u32)?;
+    let description = Description::decode(&page.read()).map_err(|error| format!("{error}"))?;
+    if description.doorbell_port >= PORTS_END {
+        return Err(format!("the network's doorbell has the impossible port {:#x}", description.doorbell_port));
+    }
+    let frames = share(setup, description.frames_address, description.frames_len)?;
+    let [fill, completion, rx, tx] = description.rings;
+    let mut ring = |place: RingPlace, of: fn(SharedMemory, _) -> Result<Ring, _>| {
+        of(share(setup, place.address, place.len)?, place.layout).map_err(|error| format!("{error}"))
+    };
+    let rings = Rings {
+        fill: ring(fill, Ring::of_addresses)?,
+        completion: ring(completion, Ring::of_addresses)?,
+        rx: ring(rx, Ring::of_descriptors)?,
+        tx: ring(tx, Ring::of_descriptors)?,
+    };
+    let Description { mac, checksums, frame_bytes, doorbell_port, .. } = description;
+    let parts = Parts { mac, checksums, frames, frame_bytes, rings };
+    XdpDevice::new(parts, DoorbellPort(doorbell_port)).map_err(|error| format!("{error}"))
+}
+
+/// Maps what the monitor shares with this machine.
+fn share(setup: &mut Setup, address: u64, len: u32) -> Result<SharedMemory, String> {
+    let end = address.checked_add(u64::from(len)).filter(|end| *end <= PLACES.end && len > 0);
+    let start = NonNull::new(address as *mut u8).filter(|_| end.is_some() && PLACES.contains(&address));
+    let start = start.ok_or_else(|| format!("the network's rings cannot be at {address:#x}, {len} bytes"))?;
+    setup
+        .map_shared(address, len.into())
+        .map_err(|_| format!("the network's rings at {address:#x} cannot be mapped"))?;
+    // SAFETY: 1. the range is mapped for reading and writing, and stays so; where the monitor has put nothing there, it
+    // reads as zeros or ones. 2. It is no main memory, so nothing else in this program is there; each of the socket's parts
+    // is shared once.
+    Ok(unsafe { SharedMemory::new(start, len as usize) })
+}
