@@ -106,7 +106,7 @@ pub enum Card {
     /// A virtio device.
     Virtio(Box<NetDevice<AnyTransport>>),
     /// A socket of the host's whose rings are here.
-    Xdp(XdpDevice<DoorbellPort>),
+    Xdp(Box<XdpDevice<DoorbellPort>>),
 }
 
 /// What the machine has.
@@ -136,7 +136,7 @@ pub fn find(setup: &mut Setup, named: &[String], xdp: Option<u64>) -> Result<Dev
     };
     let seed = seed(take(DeviceKind::Rng))?;
     let card = match xdp {
-        Some(address) => Card::Xdp(rings::open(setup, address)?),
+        Some(address) => Card::Xdp(Box::new(rings::open(setup, address)?)),
         None => Card::Virtio(Box::new(net(setup, take(DeviceKind::Net))?)),
     };
     let disk = take(DeviceKind::Block).map(BlkDevice::new).transpose().map_err(|error| format!("disk: {error}"))?;

@@ -50,7 +50,7 @@ fn run(mut setup: Setup) -> ! {
 
     match card {
         devices::Card::Virtio(card) => serve(&machine, args, *card, disk, &seed),
-        devices::Card::Xdp(card) => serve(&machine, args, card, disk, &seed),
+        devices::Card::Xdp(card) => serve(&machine, args, *card, disk, &seed),
     }
 }
 
