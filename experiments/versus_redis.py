@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Kayvee beside redis-server, in one run.
 
-    experiments/versus_redis.py [--workloads get-set|default-set|large-keys] [--target linux|kvm|tcg]
+    experiments/versus_redis.py [--workloads get-set|default-set|large-keys|latency] [--target linux|kvm|tcg|xdp|vmm]
                                 [--repetitions 5] [--requests 1000000]
 
 Starts both, then alternates: each repetition runs redis-benchmark against one of them while the other is stopped
 (SIGSTOP), and then the other way round. Prints the medians of throughput, their ratio, and the processor time that the
 server and the client used per request. A guest is reached at its own address, over its tap.
+
+With `xdp` (a process over an AF_XDP socket) and `vmm` (a guest of our own monitor over such a socket) both sides are
+reached over a veth pair: redis-server in a network namespace of its own, Kayvee at the end of the pair that it makes, and
+the client in a third namespace that both lead to. They are made for the run and removed after it.
 
 Needs redis-server and redis-benchmark, a built `./kayvee`, and for guests the right to make taps.
 """
@@ -36,6 +40,11 @@ WORKLOADS = {
         ("GET, 50 clients, pipeline 16", ["-t", "get", "-c", "50", "-P", "16"], 3),
         ("SET, 50 clients, pipeline 16", ["-t", "set", "-c", "50", "-P", "16"], 3),
     ]),
+    # One client that waits for each reply: the rate is that of round trips.
+    "latency": ([], [
+        ("GET, 1 client", ["-t", "get", "-c", "1"], 0.05),
+        ("SET, 1 client", ["-t", "set", "-c", "1"], 0.05),
+    ]),
     # All that redis-benchmark runs by itself; each of its lines is a line here.
     "default-set": ([], [("default set, pipeline 16", ["-P", "16"], 0.5)]),
     # Keys of a million elements. HGETALL of all of them is few requests, so it is counted in elements.
@@ -58,6 +67,43 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+class Namespaces:
+    """One for the client and Kayvee, one for redis-server, and a veth pair between them."""
+
+    REDIS, CLIENT = "198.18.0.2", "198.18.0.1"
+
+    def __init__(self):
+        self.client, self.redis = f"kvclient-{os.getpid()}", f"kvredis-{os.getpid()}"
+        try:
+            for name in (self.client, self.redis):
+                self.ip("netns", "add", name)
+                self.ip("-n", name, "link", "set", "lo", "up")
+            self.ip("-n", self.client, "link", "add", "redis0", "type", "veth", "peer", "name", "redis0", "netns", self.redis)
+            for name, address in ((self.client, self.CLIENT), (self.redis, self.REDIS)):
+                self.ip("-n", name, "addr", "add", f"{address}/30", "dev", "redis0")
+                self.ip("-n", name, "link", "set", "redis0", "up")
+        except subprocess.CalledProcessError as error:
+            self.remove()
+            sys.exit(f"no network namespaces can be made: {error}")
+
+    @staticmethod
+    def ip(*arguments):
+        subprocess.run(["ip", *arguments], check=True)
+
+    def remove(self):
+        for name in (self.client, self.redis):
+            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+
+
+# Set for the targets that need them.
+namespaces = None
+
+
+def inside(which):
+    """The words that start a command where it belongs."""
+    return ["ip", "netns", "exec", getattr(namespaces, which)] if namespaces else []
 
 
 class Server:
@@ -85,12 +131,14 @@ class Server:
 
 def start_redis():
     port = free_port()
+    host = Namespaces.REDIS if namespaces else "127.0.0.1"
     process = subprocess.Popen(
-        ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"],
+        [*inside("redis"), "redis-server", "--port", str(port), "--bind", host, "--protected-mode", "no",
+         "--save", "", "--appendonly", "no"],
         stdout=subprocess.PIPE, text=True)
     for line in process.stdout:
         if "Ready to accept connections" in line:
-            return Server("redis-server", process, process.pid, "127.0.0.1", port)
+            return Server("redis-server", process, process.pid, host, port)
     sys.exit("redis-server did not start")
 
 
@@ -106,9 +154,12 @@ def child_of(pid):
 
 def start_kayvee(target, memory_mib, arguments=()):
     port = free_port()
-    command = [os.path.join(ROOT, "kayvee"), "run", "--target", target, "--port", str(port)]
-    if target != "linux":
-        command += ["--memory", str(memory_mib), "--net", "tap"]
+    command = [*inside("client"), os.path.join(ROOT, "kayvee"), "run", "--port", str(port)]
+    command += {
+        "linux": ["--target", "linux"],
+        "xdp": ["--target", "linux", "--net", "xdp"],
+        "vmm": ["--target", "kvm", "--net", "xdp", "--memory", str(memory_mib)],
+    }.get(target, ["--target", target, "--memory", str(memory_mib), "--net", "tap"])
     command += arguments
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     seen = []
@@ -124,7 +175,7 @@ def start_kayvee(target, memory_mib, arguments=()):
 
 def run(server, arguments, requests):
     """One run of redis-benchmark: requests per second, server and client microseconds of processor time a request."""
-    command = ["redis-benchmark", "-h", server.host, "-p", str(server.port), "-n", str(requests), "--csv", *arguments]
+    command = [*inside("client"), "redis-benchmark", "-h", server.host, "-p", str(server.port), "-n", str(requests), "--csv", *arguments]
     before = server.processor_seconds()
     with tempfile.TemporaryFile("w+") as output:
         client = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -136,13 +187,15 @@ def run(server, arguments, requests):
         sys.exit(f"redis-benchmark failed against {server.name}: {text}")
     server_us = (server.processor_seconds() - before) * 1e6 / requests
     client_us = (usage.ru_utime + usage.ru_stime) * 1e6 / requests
-    rates = {name: float(rate) for name, rate in re.findall(r'^"([^"]*)","([\d.]+)"', text, re.M)}
-    return rates, server_us, client_us
+    rates, medians = {}, {}
+    for name, rate, median_ms in re.findall(r'^"([^"]*)","([\d.]+)","[\d.]+","[\d.]+","([\d.]+)"', text, re.M):
+        rates[name], medians[name] = float(rate), float(median_ms) * 1000
+    return rates, server_us, client_us, statistics.median(medians.values())
 
 
 def fill(server, commands):
     """Empties a store and puts into it what a workload needs."""
-    base = ["redis-benchmark", "-h", server.host, "-p", str(server.port), "-q", "-r", str(10 * LARGE)]
+    base = [*inside("client"), "redis-benchmark", "-h", server.host, "-p", str(server.port), "-q", "-r", str(10 * LARGE)]
     for command in [["-n", "1", "-c", "1", "FLUSHALL"], *commands]:
         subprocess.run([*base, *command], check=True, stdout=subprocess.DEVNULL)
 
@@ -152,7 +205,7 @@ def report(name, results, redis, kayvee):
     rates, costs = {}, {}
     for server, rows in results.items():
         rates[server] = {line: statistics.median(row[0][line] for row in rows) for line in rows[0][0]}
-        costs[server] = [statistics.median(row[at] for row in rows) for at in (1, 2)]
+        costs[server] = [statistics.median(row[at] for row in rows) for at in (1, 2, 3)]
     lines = list(rates[redis])
     ratios = [rates[kayvee][line] / rates[redis][line] for line in lines]
     if len(lines) > 1:
@@ -161,24 +214,36 @@ def report(name, results, redis, kayvee):
     for server in (redis, kayvee):
         rate = statistics.median(rates[server].values())
         ratio = 1 if server is redis else statistics.median(ratios)
-        server_us, client_us = costs[server]
+        server_us, client_us, p50_us = costs[server]
         print(f"{name:32} {server.name:14} {rate:12,.0f} {ratio:6.2f} {server_us:10.2f} "
-              f"{server_us / costs[redis][0]:6.2f} {client_us:10.2f}", flush=True)
+              f"{server_us / costs[redis][0]:6.2f} {client_us:10.2f} {p50_us:8.0f} {p50_us / costs[redis][2]:6.2f}", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", default="get-set", choices=sorted(WORKLOADS))
-    parser.add_argument("--target", default="linux", choices=["linux", "kvm", "tcg"])
+    parser.add_argument("--target", default="linux", choices=["linux", "kvm", "tcg", "xdp", "vmm"])
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--requests", type=int, default=1_000_000, help="scale of a run; pipelined ones take 3 times that")
     parser.add_argument("--memory", type=int, default=128, help="of a guest, in MiB")
     options = parser.parse_args()
 
+    global namespaces
+    if options.target in ("xdp", "vmm"):
+        namespaces = Namespaces()
+    try:
+        compare(options)
+    finally:
+        if namespaces:
+            namespaces.remove()
+
+
+def compare(options):
     redis, kayvee = start_redis(), start_kayvee(options.target, options.memory)
     try:
         redis.pause(), kayvee.pause()
-        print(f"{'workload':32} {'':14} {'requests/s':>12} {'ratio':>6} {'server us':>10} {'ratio':>6} {'client us':>10}")
+        print(f"{'workload':32} {'':14} {'requests/s':>12} {'ratio':>6} {'server us':>10} {'ratio':>6} {'client us':>10} "
+              f"{'p50 us':>8} {'ratio':>6}")
         content, runs = WORKLOADS[options.workloads]
         for server in (redis, kayvee):
             server.resume()

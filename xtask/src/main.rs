@@ -82,6 +82,7 @@ const SECTIONS: &[Section] = &[
         what: "vectors and redis-cli on a guest whose network needs no rights",
         run: |_| some(&["--target", "tcg", "--net", "user", "--memory", "64"]),
     },
+    Section { name: "xdp", what: "vectors, load and Linux' own TCP on a process past the kernel's network", run: xdp },
     Section {
         name: "crash",
         what: "what was acknowledged is there after kill -9, on every target in turn",
@@ -299,6 +300,26 @@ fn some(arguments: &[&str]) -> io::Result<Tally> {
     tally += clients::redis_cli(&store.addr)?;
     tally += store.end()?;
     Ok(tally)
+}
+
+/// The process over an AF_XDP socket, in network namespaces that end with the tests.
+fn xdp(effort: Effort) -> io::Result<Tally> {
+    need_build()?;
+    let namespace = match kayvee_link::Namespace::create() {
+        Ok(namespace) => namespace,
+        Err(error) => return Ok(Tally::skipped(&format!("it needs root: {error:#}"))),
+    };
+    let inside = || {
+        kayvee_link::switch_on("lo")?;
+        let mut tally = everything(effort, &["--target", "linux", "--net", "xdp"])?;
+        let kills = if effort == Effort::Long { "1000" } else { "100" };
+        let mut tests = Command::new("cargo");
+        tests.args(["test", "--locked", "--release", "-p", "kayvee-cli", "--test", "xdp", "--", "--ignored"]);
+        tally += run(tests.args(["--test-threads", "1"]).env("KAYVEE_KILLS", kills))?;
+        tally += cargo(&["test", "--locked", "--release", "-p", "kayvee-xdp-socket", "--", "--ignored"])?;
+        Ok(tally)
+    };
+    namespace.enter(inside).map_err(io::Error::other)
 }
 
 /// The crash-consistency model of the persistent log, on seeds that no other run has had.

@@ -145,24 +145,33 @@ impl<B: Doorbell> XdpDevice<B> {
         Ok(XdpDevice { mac, checksums, rx, tx })
     }
 
+    /// Its two halves.
+    pub fn into_halves(self) -> (XdpRx, XdpTx<B>) {
+        (self.rx, self.tx)
+    }
+
     /// What the other side has done wrong, after which nothing is received nor sent.
     pub fn error(&self) -> Option<Violation> {
         self.rx.error.or(self.tx.error)
     }
 
-    /// Whether the kernel holds frames that are not sent yet.
+    /// As [`XdpTx::is_sending`].
     pub fn is_sending(&mut self) -> bool {
-        self.tx.reclaim();
-        self.tx.error.is_none() && self.tx.free.len() < self.tx.frames.count as usize
+        self.tx.is_sending()
     }
 
-    /// Rings again where the kernel has left frames in the ring, as it does where it has no memory for them.
+    /// As [`XdpTx::send_again`].
     pub fn send_again(&mut self) {
-        self.tx.ring();
+        self.tx.send_again();
     }
 }
 
 impl XdpRx {
+    /// What the other side has done wrong, after which nothing is received.
+    pub fn error(&self) -> Option<Violation> {
+        self.error
+    }
+
     /// Writes down that the kernel may use a place.
     #[inline]
     fn give(&mut self, place: u32) {
@@ -243,6 +252,27 @@ impl FrameRx for XdpRx {
 }
 
 impl<B: Doorbell> XdpTx<B> {
+    /// What the other side has done wrong, after which nothing is sent.
+    pub fn error(&self) -> Option<Violation> {
+        self.error
+    }
+
+    /// Whether the kernel holds frames that are not sent yet.
+    pub fn is_sending(&mut self) -> bool {
+        self.reclaim();
+        self.error.is_none() && self.free.len() < self.frames.count as usize
+    }
+
+    /// What is rung.
+    pub fn doorbell(&self) -> &B {
+        &self.doorbell
+    }
+
+    /// Rings again where the kernel has left frames in the ring, as it does where it has no memory for them.
+    pub fn send_again(&mut self) {
+        self.ring();
+    }
+
     /// Takes back the places of what was sent.
     fn reclaim(&mut self) {
         if self.error.is_some() {
@@ -398,9 +428,9 @@ mod tests {
             card.split().1.flush();
             card.split().1.flush();
             assert_eq!(kernel.rings.get(), round);
-            assert!(card.is_sending());
+            assert!(card.tx.is_sending());
             assert_eq!(kernel.send_all(), [vec![1; 60], vec![2; 1514], vec![3; 14]]);
-            assert!(!card.is_sending());
+            assert!(!card.tx.is_sending());
         }
     }
 
@@ -418,10 +448,10 @@ mod tests {
         let (mut card, kernel) = card();
         assert!(send(&mut card, &[1; 60]));
         card.split().1.flush();
-        card.send_again();
+        card.tx.send_again();
         assert_eq!(kernel.rings.get(), 2);
         kernel.send_all();
-        card.send_again();
+        card.tx.send_again();
         assert_eq!(kernel.rings.get(), 2);
     }
 
@@ -480,7 +510,7 @@ mod tests {
             assert_eq!(card.error(), Some(Violation::Index));
             let (mut card, kernel) = self::card();
             kernel.completion.u32(kernel.completion.layout.producer).store(index, Relaxed);
-            card.is_sending();
+            card.tx.is_sending();
             assert_eq!(card.error(), Some(Violation::Index));
             assert!(!send(&mut card, &[1; 60]));
         }
@@ -492,7 +522,7 @@ mod tests {
         for address in [first, 0, u64::MAX] {
             let (mut card, kernel) = card();
             kernel.completion.put(address, 0);
-            assert!(!card.is_sending());
+            assert!(!card.tx.is_sending());
             assert_eq!(card.error(), Some(Violation::Frame(address)));
         }
     }

@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kayvee_disk::Spec;
+use kayvee_xdp_socket::Attachment;
 use std::{ffi::OsString, fmt, path::PathBuf, str::FromStr};
 
 const AFTER_HELP: &str = "\
@@ -97,8 +98,9 @@ pub struct RunArgs {
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..=4 << 20))]
     pub memory: Option<u32>,
 
-    /// How the guest is reached: through a tap of its own (needs rights), or without any rights
-    #[arg(long, value_enum, default_value_t = Net::Auto)]
+    /// How the store is reached: auto; tap, with an address of its own on this host (needs rights); user, without any
+    /// rights; xdp, past the kernel's network over a link of its own, or xdp:INTERFACE[,ip=ADDRESS/BITS[,gateway=ADDRESS]]
+    #[arg(long, value_name = "NETWORK", value_parser = Net::parse, default_value_t = Net::Auto)]
     pub net: Net,
 
     /// The guest's machine type
@@ -175,15 +177,40 @@ pub enum Target {
     Linux,
 }
 
-/// How a guest is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// How the store is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Net {
-    /// tap with the rights for it, else user
+    /// By the best means that this user's rights allow
     Auto,
-    /// A tap device in this system's network
+    /// A tap device in this host's network
     Tap,
     /// A TCP/IP stack in this program, which needs no rights
     User,
+    /// An AF_XDP socket
+    Xdp(Attachment),
+}
+
+impl Net {
+    fn parse(text: &str) -> Result<Net, String> {
+        match text {
+            "auto" => Ok(Net::Auto),
+            "tap" => Ok(Net::Tap),
+            "user" => Ok(Net::User),
+            _ if text.starts_with("xdp") => Attachment::parse(text).map(Net::Xdp).map_err(|error| error.to_string()),
+            _ => Err("it is auto, tap, user or xdp".into()),
+        }
+    }
+}
+
+impl fmt::Display for Net {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Net::Auto => f.write_str("auto"),
+            Net::Tap => f.write_str("tap"),
+            Net::User => f.write_str("user"),
+            Net::Xdp(attachment) => attachment.fmt(f),
+        }
+    }
 }
 
 /// What runs a guest under KVM.
@@ -215,7 +242,7 @@ macro_rules! display_as_argument {
         })+
     };
 }
-display_as_argument!(Target, Net, Vmm, Machine, RedisVersion);
+display_as_argument!(Target, Vmm, Machine, RedisVersion);
 
 #[derive(Args)]
 pub struct MonitorArgs {

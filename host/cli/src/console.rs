@@ -37,9 +37,11 @@ pub fn next_line(console: &mut impl BufRead) -> Option<String> {
     }
 }
 
-/// The line `SECONDS LEVEL ready: ADDRESS`, which means that connections are accepted.
+/// The line `SECONDS LEVEL ready: ADDRESS` of a guest, or `PID:M DAY MONTH YEAR TIME MARK ready: ADDRESS` of a process, which
+/// means that connections are accepted.
 fn announces_readiness(line: &str) -> bool {
-    line.split_ascii_whitespace().nth(2) == Some("ready:")
+    let words: Vec<&str> = line.split_ascii_whitespace().take(7).collect();
+    matches!(words[..], [_, "info", "ready:", ..] | [_, _, _, _, _, "*", "ready:"])
 }
 
 #[cfg(test)]
@@ -59,7 +61,14 @@ mod tests {
     #[test]
     fn only_the_fixed_line_announces() {
         assert!(announces_readiness("0.012 info ready: 172.30.0.2:6379"));
-        for line in ["", "ready: x", "0.012 info already ready: x", "0.012 info net: 172.30.0.2/30"] {
+        assert!(announces_readiness("7:M 20 Nov 2026 20:57:24.744 * ready: 172.30.0.2:6390"));
+        for line in [
+            "",
+            "ready: x",
+            "7:M 20 Nov 2026 20:57:24.744 # not ready: x",
+            "0.012 info already ready: x",
+            "0.012 info net: 172.30.0.2/30",
+        ] {
             assert!(!announces_readiness(line), "{line:?}");
         }
     }

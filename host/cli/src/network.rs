@@ -53,14 +53,14 @@ pub enum End {
 
 impl Network {
     /// Opens a way to a guest, the best that `wanted` and this user's rights allow.
-    pub fn open(wanted: Net) -> Result<Network> {
-        if wanted == Net::User {
+    pub fn open(wanted: &Net) -> Result<Network> {
+        if *wanted == Net::User {
             return Ok(Network::User);
         }
         match Tap::create() {
             Ok(tap) => Ok(Network::Tap(tap)),
             Err(TapError::Failed(error)) => Err(error),
-            Err(TapError::NotAllowed(_)) if wanted == Net::Auto => Ok(Network::User),
+            Err(TapError::NotAllowed(_)) if *wanted == Net::Auto => Ok(Network::User),
             Err(TapError::NotAllowed(error)) => {
                 let help = "run as root, or with --net user, which needs no rights";
                 Err(anyhow!(error).context(format!("no right to make a tap device: {help}")))

@@ -8,20 +8,26 @@ use crate::{
     log::Log,
     monitor,
     network::Network,
-    probe, proxy,
+    probe,
+    proxy::{self, Proxy},
     qemu::{self, Accelerator, Ending, Guest},
     ready, store,
     store::Store,
     supervise::{self, Ask, End, Outcome, Run},
 };
 use anyhow::{Context, Result, anyhow, bail};
+use kayvee_link::VethPair;
+use kayvee_xdp_socket::Attachment;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signal_hook::iterator::Signals;
 use std::{
     ffi::OsString,
     io::{self, Write},
     net::{SocketAddr, TcpStream},
-    os::unix::process::CommandExt,
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::process::CommandExt,
+    },
     process::Command,
     rc::Rc,
     sync::Arc,
@@ -43,10 +49,17 @@ const CONNECT_INTERVAL: Duration = Duration::from_millis(5);
 /// Boots the store, and stays with it until its end unless it is to run in the background.
 pub fn run(args: &RunArgs) -> Result<()> {
     let store = Store::from_args(args)?;
+    let is_past_the_kernel = matches!(args.net, Net::Xdp(_));
     let needs_qemu = args.machine != Machine::Microvm || args.pcap.is_some();
-    if args.target == Target::Linux && (args.net != Net::Auto || args.vmm != Vmm::Auto || needs_qemu) {
-        let what = "--net, --vmm, --machine and --pcap are about guests; leave them out with --target linux";
-        return Err(UsageError(what.into()).into());
+    let is_for_guest = args.machine != Machine::Microvm
+        || args.vmm != Vmm::Auto
+        || !is_past_the_kernel && (args.net != Net::Auto || args.pcap.is_some());
+    if args.target == Target::Linux && is_for_guest {
+        let what = "--vmm and --machine are about guests, and so are --net and --pcap, but for --net xdp";
+        return Err(UsageError(format!("{what}; leave them out with --target linux")).into());
+    }
+    if args.target != Target::Linux && is_past_the_kernel {
+        return Err(UsageError("--net xdp is for the Linux process: add --target linux".into()).into());
     }
     if args.vmm == Vmm::Kayvee && (args.target == Target::Tcg || needs_qemu) {
         let what = "--vmm kayvee has neither emulation nor --machine or --pcap; use --vmm qemu for these";
@@ -103,7 +116,13 @@ impl Session {
     fn run(&self, args: &RunArgs, store: Store, signals: Signals) -> Result<()> {
         match self.choose(args, store.options().http_port > 0)? {
             Some(by) => self.run_guest(args, by, &store, signals),
-            None => self.run_process(&store.with_default_maxmemory(args.memory), signals),
+            None => {
+                let store = store.with_default_maxmemory(args.memory);
+                match &args.net {
+                    Net::Xdp(attachment) => self.run_past_the_kernel(args, attachment, &store, signals),
+                    _ => self.run_process(&store, signals),
+                }
+            }
         }
     }
 
@@ -187,6 +206,10 @@ impl Session {
             announce,
             end: End::Signal,
         };
+        self.supervise_process(run, signals)
+    }
+
+    fn supervise_process(&self, run: Run, signals: Signals) -> Result<()> {
         let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;
         match failure {
             Some(failure) => Err(failure),
@@ -195,12 +218,62 @@ impl Session {
         }
     }
 
+    /// Runs the Linux process on a network of its own: over a link that this program makes and carries the port to, or on
+    /// an interface, from which this host itself does not reach it.
+    fn run_past_the_kernel(
+        &self,
+        args: &RunArgs,
+        attachment: &Attachment,
+        store: &Store,
+        signals: Signals,
+    ) -> Result<()> {
+        let web = self.web_address(store)?;
+        let link = match attachment {
+            Attachment::Own => {
+                let addresses = store.listen_addresses(store.options().port)?;
+                let listeners = listen::listen(&addresses, store.options().tcp_backlog)?;
+                Some((listeners, VethPair::create().context("making a link for the store")?))
+            }
+            Attachment::Interface { .. } => None,
+        };
+        let attachment = link.as_ref().map_or(attachment.clone(), |(_, pair)| Attachment::to_pair(pair));
+        let mut command = Command::new(image::built("kayvee-linux")?);
+        command.args(["--save", ""]).args(store.words()).args(["--net", &attachment.to_string()]);
+        if let Some(file) = &args.pcap {
+            // The process may go to another folder.
+            command.arg("--pcap").arg(std::path::absolute(file)?);
+        }
+        let mut run = Run {
+            command,
+            inherited: Vec::new(),
+            carry: None,
+            ask: Ask::WhenListening,
+            // Nobody can ask it from here.
+            prove: Box::new(|| Ok(())),
+            announce: Box::new(|| Ok(())),
+            end: End::Signal,
+        };
+        let Some((listeners, pair)) = link else {
+            run.announce = self.announcement_elsewhere(store, &attachment);
+            return self.supervise_process(run, signals);
+        };
+        let front = store::reachable(listeners[0].local_addr()?);
+        let guest = SocketAddr::new(pair.link.guest.into(), front.port());
+        let proxy = Proxy::new(listeners, settings(store, guest)?)?;
+        run.inherited = vec![pair.namespace.as_fd().as_raw_fd()];
+        run.carry = Some(Box::new(|| proxy.run()));
+        run.prove = Box::new(move || ready::ping(front));
+        let what = format!("a Linux process past the kernel's network, also at {guest}");
+        run.announce = self.announcement(store, "linux", front, web, &what);
+        self.supervise_process(run, signals)
+    }
+
     fn run_guest(&self, args: &RunArgs, by: Monitor, store: &Store, signals: Signals) -> Result<()> {
         let disk = store.disk().map(|disk| kayvee_disk::prepare(&disk).map(|prepared| (disk, prepared))).transpose()?;
         let image = Image::pack()?;
         let listeners = listen::listen(&store.listen_addresses(store.options().port)?, store.options().tcp_backlog)?;
         let front = store::reachable(listeners[0].local_addr()?);
-        let network = Network::open(args.net)?;
+        let network = Network::open(&args.net)?;
         let place = network.place();
 
         let memory_mib = args.memory.unwrap_or(GUEST_MEMORY_MIB);
@@ -212,13 +285,7 @@ impl Session {
             Some(address) => format!("a {name} guest, also at {address}:{}", front.port()),
             None => format!("a {name} guest"),
         };
-        let settings = proxy::Settings {
-            guest: place.socket(front.port()),
-            max_connections: max_connections(store)?,
-            keepalive: Some(store.options().tcp_keepalive)
-                .filter(|&seconds| seconds > 0)
-                .map(|seconds| Duration::from_secs(seconds.into())),
-        };
+        let settings = settings(store, place.socket(front.port()))?;
         let (carrier, end) = network.carrier(listeners, settings)?;
         // What the monitor inherits is to be open until it runs, and no longer.
         let mut locked_disk = None;
@@ -294,9 +361,27 @@ impl Session {
                 words.push_str(&format!(" and http://{web}/_/status"));
             }
         }
+        self.announce(target, address.to_string(), words)
+    }
+
+    /// The same for a store that this host does not reach.
+    fn announcement_elsewhere(&self, store: &Store, attachment: &Attachment) -> Box<dyn FnOnce() -> Result<()>> {
+        let port = store.options().port;
+        let address = match attachment {
+            Attachment::Interface { address: Some((address, _)), .. } => format!("{address}:{port}"),
+            _ => format!("port {port} of the address above"),
+        };
+        let words = format!(
+            "ready: {address} (a Linux process past the kernel's network, on {attachment}; not reached from this host \
+             by that interface)"
+        );
+        self.announce("linux", address, words)
+    }
+
+    fn announce(&self, target: &str, address: String, words: String) -> Box<dyn FnOnce() -> Result<()>> {
         let (claim, target) = (self.claim.clone(), target.to_string());
         Box::new(move || match claim {
-            Some(claim) => claim.announce(&target, &address.to_string(), &words),
+            Some(claim) => claim.announce(&target, &address, &words),
             None => {
                 // Whoever started this and does not read it wants the store all the same.
                 let _ = writeln!(io::stdout(), "{words}");
@@ -304,6 +389,13 @@ impl Session {
             }
         })
     }
+}
+
+/// How the port is carried to a store.
+fn settings(store: &Store, guest: SocketAddr) -> Result<proxy::Settings> {
+    let keepalive_s = Some(store.options().tcp_keepalive).filter(|&seconds| seconds > 0);
+    let keepalive = keepalive_s.map(|seconds| Duration::from_secs(seconds.into()));
+    Ok(proxy::Settings { guest, max_connections: max_connections(store)?, keepalive })
 }
 
 /// How many connections may be carried: those that the store serves and some that it refuses with a reason, as far as

@@ -1,8 +1,10 @@
 //! The process' arguments and its configuration file: redis.conf's names, as redis-server takes them.
 
+use crate::bypass::Network;
 use kayvee_commands::options::{OPTIONS, arguments_text};
 use kayvee_files::plain;
 use kayvee_server::{Options, REDIS_SAVE_POINTS};
+use kayvee_xdp_socket::Attachment;
 use std::{
     ffi::OsString,
     fmt::Write,
@@ -12,10 +14,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// A store that is to serve.
+pub struct Run {
+    /// Its options.
+    pub options: Box<Options>,
+    /// The file that they came from.
+    pub config_file: Option<String>,
+    /// The network of its own, if it is to have one.
+    pub network: Option<Network>,
+}
+
 /// What the arguments ask for.
 pub enum Invocation {
-    /// To serve, with the options and the file that they came from.
-    Run(Box<Options>, Option<String>),
+    /// To serve.
+    Run(Run),
     /// To print a text and end.
     Print(String),
 }
@@ -23,7 +35,8 @@ pub enum Invocation {
 /// Reads the arguments behind the program's name: a configuration file, then `-` for one on the standard input, then
 /// options. What comes later counts. The error is for the user, in redis-server's form.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Invocation, String> {
-    let words: Vec<OsString> = words.collect();
+    let mut words: Vec<OsString> = words.collect();
+    let network = take_network(&mut words)?;
     match words.first().and_then(|word| word.to_str()) {
         Some("--help" | "-h") => return Ok(Invocation::Print(help())),
         Some("--version" | "-v") => return Ok(Invocation::Print(format!("Kayvee {}\n", env!("CARGO_PKG_VERSION")))),
@@ -51,7 +64,28 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Invocation, String
         let line = format!("Reading the configuration file, at line {}\n>>> '{}'", error.line, error.text);
         format!("\n{head}\n{line}\n{}", error.reason)
     })?;
-    Ok(Invocation::Run(Box::new(options), config_file))
+    Ok(Invocation::Run(Run { options: Box::new(options), config_file, network }))
+}
+
+/// Takes the arguments out that are no options of redis.conf's: `--net` and `--pcap`.
+fn take_network(words: &mut Vec<OsString>) -> Result<Option<Network>, String> {
+    let mut take = |name: &str| -> Result<Option<String>, String> {
+        let Some(at) = words.iter().position(|word| word == name) else { return Ok(None) };
+        if at + 1 >= words.len() {
+            return Err(format!("{name} needs a value"));
+        }
+        let value = words.drain(at..at + 2).nth(1).and_then(|value| value.into_string().ok());
+        value.map(Some).ok_or_else(|| format!("the value of {name} is not UTF-8"))
+    };
+    let (net, record) = (take("--net")?, take("--pcap")?);
+    match net {
+        Some(net) => {
+            let attachment = Attachment::parse(&net).map_err(|error| format!("--net: {error}"))?;
+            Ok(Some(Network { attachment, record }))
+        }
+        None if record.is_some() => Err("--pcap records the frames of --net: give that, too".into()),
+        None => Ok(None),
+    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
@@ -108,6 +142,13 @@ fn help() -> String {
         "\n--disk FILE[:SIZE] names the file or block device that keeps the data; `appendonly yes` without it uses\n\
          kayvee.disk in `dir`. A new file is made with SIZE bytes (or K, M, G, T: 4G); without SIZE it can become 16G and\n\
          takes what it needs. A larger SIZE makes it larger.\n",
+    );
+    // Writing to a string does not fail.
+    let _ = write!(
+        text,
+        "\n--net NETWORK gives the store an address and a TCP/IP stack of its own, past the kernel's. NETWORK is\n{}.\n\
+         --pcap FILE records its frames, for tcpdump and Wireshark.\n",
+        kayvee_xdp_socket::USAGE
     );
     text.push_str("\n  -h, --help     Print this text\n  -v, --version  Print the version\n");
     text

@@ -24,18 +24,26 @@ pub struct Rebound {
     pub opened: Vec<(Place, TcpListener)>,
 }
 
+/// How clients reach the process.
+pub enum Reach {
+    /// By sockets of the kernel's that listen in these places.
+    Kernel(Vec<Place>),
+    /// By a network of its own, whose port is fixed.
+    Own,
+}
+
 /// The process' surroundings.
 pub struct LinuxHost {
     config_file: Option<String>,
     /// Where it listens, and what the loop is still to be told of that.
-    places: RefCell<Vec<Place>>,
+    reach: RefCell<Reach>,
     rebound: Cell<Option<Rebound>>,
 }
 
 impl LinuxHost {
-    /// Those of a process that listens in these places.
-    pub fn new(config_file: Option<String>, places: Vec<Place>) -> LinuxHost {
-        LinuxHost { config_file, places: RefCell::new(places), rebound: Cell::new(None) }
+    /// Those of a process that is reached like this.
+    pub fn new(config_file: Option<String>, reach: Reach) -> LinuxHost {
+        LinuxHost { config_file, reach: RefCell::new(reach), rebound: Cell::new(None) }
     }
 
     /// What has become of the listeners since the last call.
@@ -59,8 +67,14 @@ impl Host for LinuxHost {
         }
         let mut rebound = None;
         if (old.port, &old.bind) != (new.port, &new.bind) {
+            let Reach::Kernel(old_places) = &*self.reach.borrow() else {
+                return Err(refused(
+                    "port",
+                    "A store with a network of its own keeps its port and has no addresses to bind.",
+                ));
+            };
             let places = listeners::places(new);
-            let is_new = |place: &&Place| !self.places.borrow().contains(place);
+            let is_new = |place: &&Place| !old_places.contains(place);
             let missing: Vec<Place> = places.iter().filter(is_new).cloned().collect();
             let opened = listeners::bind(&missing, new).map_err(|error| {
                 log::warn!("{error}");
@@ -76,7 +90,7 @@ impl Host for LinuxHost {
             new.dir = current_dir();
         }
         if let Some(rebound) = rebound {
-            self.places.replace(rebound.places.clone());
+            self.reach.replace(Reach::Kernel(rebound.places.clone()));
             self.rebound.set(Some(rebound));
         }
         Ok(())

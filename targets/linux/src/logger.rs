@@ -3,6 +3,7 @@
 use kayvee_platform::{Civil, civil};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::{
+    fmt,
     fs::OpenOptions,
     io::Write,
     sync::OnceLock,
@@ -22,6 +23,15 @@ pub fn install(level: LevelFilter, file: &str) {
     // Only a second logger could make this fail, and there is none.
     let _ = log::set_logger(&Logger);
     log::set_max_level(level);
+}
+
+/// Writes a line that others wait for, whatever the level.
+pub fn fixed(text: &str) {
+    raw(&line('*', text));
+}
+
+fn line(mark: char, text: impl fmt::Display) -> String {
+    format!("{}:M {} {mark} {text}\n", std::process::id(), timestamp(SystemTime::now()))
 }
 
 /// Writes a text as it is, whatever the level.
@@ -51,7 +61,7 @@ impl Log for Logger {
                 Level::Debug => '-',
                 Level::Trace => '.',
             };
-            raw(&format!("{}:M {} {mark} {}\n", std::process::id(), timestamp(SystemTime::now()), record.args()));
+            raw(&line(mark, record.args()));
         }
     }
 

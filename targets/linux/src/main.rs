@@ -2,23 +2,28 @@
 #![deny(unsafe_code)]
 
 mod arguments;
+mod bypass;
+mod card;
 mod clock;
 mod crowd;
+mod data;
 mod host;
 mod http;
 mod listeners;
 mod logger;
 mod open_files;
 mod server;
+mod signals;
 mod site;
 mod sockets;
 #[allow(unsafe_code)]
 mod sys;
 
-use arguments::Invocation;
+use anyhow::{Result, bail};
+use arguments::{Invocation, Run};
+use bypass::Network;
 use clock::SystemClock;
-use host::LinuxHost;
-use kayvee_disk::Spec;
+use host::{LinuxHost, Reach};
 use kayvee_platform::{Clock, ProcessorTime};
 use kayvee_server::{Engine, Environment, Options};
 use nix::{
@@ -37,15 +42,15 @@ use std::{
 
 fn main() -> ExitCode {
     match arguments::parse(std::env::args_os().skip(1)) {
-        Ok(Invocation::Run(mut options, config_file)) => {
+        Ok(Invocation::Run(Run { mut options, config_file, network })) => {
             // The log file's name counts from there, so this error has no log to go to.
             if let Err(error) = enter_folder(&mut options) {
                 eprintln!("{error}");
                 return ExitCode::FAILURE;
             }
-            run(*options, config_file).map_or_else(
+            run(*options, config_file, network).map_or_else(
                 |error| {
-                    log::error!("{error}");
+                    log::error!("{error:#}");
                     ExitCode::FAILURE
                 },
                 ExitCode::from,
@@ -73,7 +78,7 @@ fn enter_folder(options: &mut Options) -> Result<(), String> {
 }
 
 /// Serves until a signal or a client ends it, and returns the exit status.
-fn run(mut options: Options, config_file: Option<String>) -> io::Result<u8> {
+fn run(mut options: Options, config_file: Option<String>, network: Option<Network>) -> Result<u8> {
     if options.daemonize {
         if options.pidfile.is_empty() {
             options.pidfile = DAEMON_PID_FILE.into();
@@ -85,6 +90,18 @@ fn run(mut options: Options, config_file: Option<String>) -> io::Result<u8> {
     if let Some(file) = &config_file {
         log::info!("Configuration loaded from {file}");
     }
+    let pid_file = PidFile::write(&options.pidfile);
+    let status = match network {
+        Some(network) => serve_past_the_kernel(options, config_file, &network),
+        None => serve(options, config_file),
+    };
+    drop(pid_file);
+    log::warn!("Kayvee is now ready to exit, bye bye...");
+    status
+}
+
+/// Serves on the kernel's sockets.
+fn serve(mut options: Options, config_file: Option<String>) -> Result<u8> {
     options.maxclients = open_files::reserve(options.maxclients)?;
     let places = listeners::places(&options);
     let sockets = listeners::bind(&places, &options).map_err(|error| {
@@ -94,32 +111,13 @@ fn run(mut options: Options, config_file: Option<String>) -> io::Result<u8> {
     let mut sockets: Vec<_> = sockets.into_iter().map(|(place, tcp)| (Some(place), Listening::Tcp(tcp))).collect();
     sockets.extend(listeners::bind_unix(&options)?.map(|unix| (None, unix)));
     if sockets.is_empty() && !options.bind.is_empty() {
-        return Err(io::Error::other("with port 0 and no unixsocket there is nothing to listen on"));
+        bail!("with port 0 and no unixsocket there is nothing to listen on");
     }
-    let pid_file = PidFile::write(&options.pidfile);
-    let host: &'static LinuxHost = Box::leak(Box::new(LinuxHost::new(config_file, places)));
-    let clock: &'static SystemClock = Box::leak(Box::new(SystemClock::new()));
-    let environment = Environment {
-        target: "linux",
-        os: operating_system(),
-        multiplexing: "epoll",
-        process_id: std::process::id(),
-        clock,
-        heap: sys::heap(),
-        system_memory_bytes: sysinfo()?.ram_total(),
-        processor_time,
-        host,
-        seed: random_seed()?,
-    };
+    let host = LinuxHost::new(config_file, Reach::Kernel(places));
     let unix_socket = options.unixsocket.clone();
-    let mut engine = Engine::new(options, environment, clock.now());
-    log::info!("Server initialized");
-    let disk = disk(engine.options())?;
-    if disk.is_none() {
-        engine.load_at_start().map_err(io::Error::other)?;
-    }
+    let (engine, clock, host) = start(options, host, "epoll")?;
     let mut server = server::Server::new(engine, sockets, clock, host)?;
-    if let Some(disk) = disk {
+    if let Some(disk) = data::disk(server.options())? {
         server.open_log(&disk)?;
     }
     server.open_http()?;
@@ -128,19 +126,47 @@ fn run(mut options: Options, config_file: Option<String>) -> io::Result<u8> {
         // Somebody may have removed it already.
         let _ = fs::remove_file(unix_socket);
     }
-    drop(pid_file);
-    log::warn!("Kayvee is now ready to exit, bye bye...");
-    status
+    Ok(status?)
 }
 
-/// The log's disk: the one that is named, or the one with the usual name where there is to be a log.
-fn disk(options: &Options) -> io::Result<Option<Spec>> {
-    if options.disk.is_empty() {
-        let usual = || Spec { path: kayvee_disk::USUAL_NAME.into(), size_bytes: None };
-        return Ok(options.appendonly.then(usual));
+/// Serves on a network of the store's own.
+fn serve_past_the_kernel(options: Options, config_file: Option<String>, network: &Network) -> Result<u8> {
+    if !options.unixsocket.is_empty() {
+        bail!("option 'unixsocket': a store with --net has no sockets of the kernel's; leave one of them out");
     }
-    let named = |why| io::Error::other(format!("option 'disk \"{}\"': {why}", options.disk));
-    Spec::parse(&options.disk).map(Some).map_err(named)
+    if options.port == 0 {
+        bail!("option 'port': a store with --net needs one");
+    }
+    let (engine, clock, _) = start(options, LinuxHost::new(config_file, Reach::Own), "AF_XDP")?;
+    bypass::Server::new(engine, network, clock)?.run()
+}
+
+/// Makes the store, with the data of its file if it has no disk.
+fn start(
+    options: Options,
+    host: LinuxHost,
+    multiplexing: &'static str,
+) -> Result<(Engine, &'static SystemClock, &'static LinuxHost)> {
+    let host: &'static LinuxHost = Box::leak(Box::new(host));
+    let clock: &'static SystemClock = Box::leak(Box::new(SystemClock::new()));
+    let environment = Environment {
+        target: "linux",
+        os: operating_system(),
+        multiplexing,
+        process_id: std::process::id(),
+        clock,
+        heap: sys::heap(),
+        system_memory_bytes: sysinfo()?.ram_total(),
+        processor_time,
+        host,
+        seed: random()?,
+    };
+    let mut engine = Engine::new(options, environment, clock.now());
+    log::info!("Server initialized");
+    if data::disk(engine.options())?.is_none() {
+        engine.load_at_start().map_err(io::Error::other)?;
+    }
+    Ok((engine, clock, host))
 }
 
 /// Where redis-server in the background leaves its number, unless told otherwise.
@@ -186,8 +212,9 @@ fn operating_system() -> String {
     format!("Linux {} {}", release.trim(), std::env::consts::ARCH)
 }
 
-fn random_seed() -> io::Result<[u8; 32]> {
-    let mut seed = [0; 32];
+/// Random bytes that nobody can predict.
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut seed = [0; N];
     File::open("/dev/urandom")?.read_exact(&mut seed)?;
     Ok(seed)
 }

@@ -3,24 +3,21 @@
 use crate::{
     clock::SystemClock,
     crowd::Crowd,
+    data,
     host::LinuxHost,
     http::Http,
     listeners::{self, Place},
+    signals::Signals,
     sockets::{Listening, Origin, Stream},
 };
-use kayvee_disk::{FileDisk, Spec, Withheld};
+use kayvee_disk::{FileDisk, Spec};
 use kayvee_platform::Clock;
-use kayvee_server::{ClientId, Engine, Fate, Peer};
-use mio::{Events, Interest, Poll, Token, Waker, net::UnixStream};
+use kayvee_server::{ClientId, Engine, Fate, Options, Peer};
+use mio::{Events, Interest, Poll, Token};
 use nix::libc;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::{
     collections::VecDeque,
     io::{self, Read, Write},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     thread,
     time::Duration,
 };
@@ -76,9 +73,7 @@ pub struct Server {
     keepalive_s: u32,
     /// When accepting goes on after the system had no room.
     accept_after_ns: u64,
-    signals: UnixStream,
-    /// Whether one of them was that of Ctrl-C.
-    interrupted: Arc<AtomicBool>,
+    signals: Signals,
     /// By client id.
     clients: Vec<Option<Client>>,
     /// Clients with bytes that are still to be read, which the kernel will not tell of again.
@@ -104,16 +99,7 @@ impl Server {
         host: &'static LinuxHost,
     ) -> io::Result<Server> {
         let poll = Poll::new()?;
-        let (mut signals, sender) = UnixStream::pair()?;
-        let sender = std::os::fd::OwnedFd::from(std::os::unix::net::UnixStream::from(sender));
-        let interrupted = Arc::new(AtomicBool::new(false));
-        // Before the wake-up, which is by the order of registering them.
-        signal_hook::flag::register(SIGINT, interrupted.clone())?;
-        signal_hook::low_level::pipe::register(SIGTERM, sender.try_clone()?)?;
-        signal_hook::low_level::pipe::register(SIGINT, sender)?;
-        poll.registry().register(&mut signals, SIGNALS, Interest::READABLE)?;
-        // The end of a terminal is not the end of the store: this only keeps the signal from ending the process.
-        signal_hook::flag::register(SIGHUP, Arc::new(AtomicBool::new(false)))?;
+        let signals = Signals::catch(poll.registry(), SIGNALS)?;
         let keepalive_s = engine.options().tcp_keepalive;
         let mut server = Server {
             engine,
@@ -124,7 +110,6 @@ impl Server {
             keepalive_s,
             accept_after_ns: 0,
             signals,
-            interrupted,
             clients: Vec::new(),
             backlog: VecDeque::new(),
             writable: Vec::new(),
@@ -140,24 +125,14 @@ impl Server {
         Ok(server)
     }
 
+    /// The store's options.
+    pub fn options(&self) -> &Options {
+        self.engine.options()
+    }
+
     /// Opens the log on a disk, and has the store be what it says.
     pub fn open_log(&mut self, spec: &Spec) -> io::Result<()> {
-        let waker = Waker::new(self.poll.registry(), DISK)?;
-        let wake = Box::new(move || {
-            // It fails where the counter behind it is full, and then the loop is awake.
-            let _ = waker.wake();
-        });
-        let mut disk = FileDisk::open(spec, wake).map_err(io::Error::other)?;
-        let named = |error| io::Error::other(format!("disk {}: {error}", spec.path.display()));
-        // A redis.conf that has a log and names no disk for it is redis-server's, whose data are then taken over once.
-        let takes_over = self.engine.options().disk.is_empty() && disk.is_blank();
-        if takes_over && self.engine.load_before_log().map_err(io::Error::other)? {
-            let mut withheld = Withheld::new(&mut disk)?;
-            self.engine.open_log(&mut withheld).map_err(named)?;
-            withheld.release()?;
-        } else {
-            self.engine.open_log(&mut disk).map_err(named)?;
-        }
+        let disk = data::open_log(&mut self.engine, spec, self.poll.registry(), DISK)?;
         self.disk = Some(disk);
         Ok(())
     }
@@ -209,7 +184,7 @@ impl Server {
             self.read_backlog();
             for event in &events {
                 match event.token() {
-                    SIGNALS => self.take_signals(),
+                    SIGNALS => self.signals.take(&mut self.engine),
                     // Every turn looks at the disk and for a new site.
                     DISK | SITE => {}
                     token if Http::owns(token) => {
@@ -266,17 +241,6 @@ impl Server {
                 Ok(())
             }
             result => result,
-        }
-    }
-
-    fn take_signals(&mut self) {
-        let mut bytes = [0; 16];
-        while self.signals.read(&mut bytes).is_ok_and(|len| len > 0) {
-            log::info!("Received a signal that asks for the end, scheduling shutdown...");
-            let options = self.engine.options();
-            let by_interrupt = self.interrupted.swap(false, Ordering::Relaxed);
-            let on = if by_interrupt { options.shutdown_on_sigint } else { options.shutdown_on_sigterm };
-            self.engine.request_shutdown(on);
         }
     }
 

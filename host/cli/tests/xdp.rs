@@ -1,0 +1,253 @@
+//! The store past the kernel's network, against Linux' own TCP: in network namespaces that end with each test.
+//!
+//! These tests need root and start processes from the release build, so `./kayvee test` runs them behind it:
+//! `cargo build --release && cargo test --release -p kayvee-cli --test xdp -- --ignored`.
+
+use anyhow::Result;
+use kayvee_link::{Namespace, VethPair};
+use std::{
+    env, fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    process::{Child, ChildStdout, Command, Stdio},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const PORT: u16 = 6379;
+/// More than two full segments.
+const LARGEST_BYTES: usize = 4500;
+
+/// A `kayvee run`, killed with the test.
+struct Store {
+    cli: Child,
+    _stdout: BufReader<ChildStdout>,
+    ready: String,
+}
+
+impl Store {
+    fn start(net: &str) -> Store {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
+        command.args(["run", "--target", "linux", "--net", net, "--", "--protected-mode", "no"]);
+        let mut cli = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut stdout = BufReader::new(cli.stdout.take().unwrap());
+        let mut ready = String::new();
+        stdout.read_line(&mut ready).unwrap();
+        assert!(ready.starts_with("ready: "), "{ready:?}");
+        Store { cli, _stdout: stdout, ready }
+    }
+
+    /// Its own address, of which `ready:` says `also at ADDRESS)`.
+    fn own_address(&self) -> SocketAddr {
+        let (_, rest) = self.ready.split_once("also at ").expect("it has an address");
+        rest.trim_end().trim_end_matches(')').parse().unwrap()
+    }
+
+    /// Has the system take it away.
+    fn kill(&mut self) {
+        self.cli.kill().unwrap();
+        self.cli.wait().unwrap();
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Already killed, in some tests.
+        let _ = self.cli.kill();
+        let _ = self.cli.wait();
+    }
+}
+
+/// Runs a test in a namespace of its own.
+fn apart(test: fn() -> Result<()>) {
+    let inside = || {
+        kayvee_link::switch_on("lo")?;
+        test()
+    };
+    Namespace::create().unwrap().enter(inside).unwrap();
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect_timeout(&address, TIMEOUT).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+/// Bytes that differ from place to place and from size to size.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 8) ^ len) as u8).collect()
+}
+
+fn echo_request(payload: &[u8]) -> Vec<u8> {
+    [format!("*2\r\n$4\r\nECHO\r\n${}\r\n", payload.len()).as_bytes(), payload, b"\r\n"].concat()
+}
+
+/// Has the store send a text back.
+fn echo(stream: &mut TcpStream, payload: &[u8]) {
+    stream.write_all(&echo_request(payload)).unwrap();
+    let expected = [format!("${}\r\n", payload.len()).as_bytes(), payload, b"\r\n"].concat();
+    let mut reply = vec![0; expected.len()];
+    stream.read_exact(&mut reply).unwrap();
+    assert!(reply == expected, "{} bytes came back changed", payload.len());
+}
+
+/// Names of the interfaces in this thread's namespace.
+fn interfaces() -> Vec<String> {
+    let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    table.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim().to_string())).collect()
+}
+
+#[track_caller]
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what} did not come true within {TIMEOUT:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+#[ignore = "needs root: ./kayvee test"]
+fn data_of_every_size_comes_back_unchanged() {
+    apart(|| {
+        let store = Store::start("xdp");
+        let mut stream = connect(store.own_address());
+        for len in 0..LARGEST_BYTES {
+            echo(&mut stream, &pattern(len));
+        }
+        // Segments that the kernel has cut as it likes, and replies that are longer than any frame.
+        let payloads: Vec<Vec<u8>> = (0..400).map(|n| pattern(n * 701 % 65_536)).collect();
+        let requests: Vec<u8> = payloads.iter().flat_map(|payload| echo_request(payload)).collect();
+        let mut sender = stream.try_clone()?;
+        let sending = thread::spawn(move || sender.write_all(&requests).unwrap());
+        for payload in &payloads {
+            let expected = [format!("${}\r\n", payload.len()).as_bytes(), payload, b"\r\n"].concat();
+            let mut reply = vec![0; expected.len()];
+            stream.read_exact(&mut reply)?;
+            assert!(reply == expected, "{} bytes came back changed", payload.len());
+        }
+        sending.join().unwrap();
+        // The port of this host leads there, too.
+        echo(&mut connect(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT))), b"through the proxy");
+        Ok(())
+    });
+}
+
+/// Sends back what it gets, for as long as the client wants.
+fn echo_server(listener: &TcpListener) {
+    let (mut client, _) = listener.accept().unwrap();
+    let mut chunk = vec![0; 65_536];
+    while let Ok(len) = client.read(&mut chunk) {
+        if len == 0 || client.write_all(&chunk[..len]).is_err() {
+            return;
+        }
+    }
+}
+
+/// Has other threads end with this one, in whatever way it ends.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+#[ignore = "needs root: ./kayvee test"]
+fn the_hosts_traffic_on_a_shared_interface_goes_on() {
+    const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+    const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+    const MASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
+    const ECHO_PORT: u16 = 7;
+    apart(|| {
+        // This namespace is the client's; the other end of the pair is the host's and the store's.
+        let pair = VethPair::create()?;
+        kayvee_link::bring_up(&pair.host_name, CLIENT, MASK)?;
+        let listener = pair.namespace.enter(|| {
+            kayvee_link::bring_up(VethPair::INNER_NAME, HOST, MASK)?;
+            Ok(TcpListener::bind((HOST, ECHO_PORT))?)
+        })?;
+        let net = format!("xdp:{},ip=198.18.0.7/24", VethPair::INNER_NAME);
+        let start = || pair.namespace.enter(|| Ok(Store::start(&net)));
+        let (done, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let mut host = connect((HOST, ECHO_PORT).into());
+        thread::scope(|scope| -> Result<()> {
+            scope.spawn(|| echo_server(&listener));
+            let (done, rounds) = (&done, &rounds);
+            let _end = End(done);
+            let traffic = scope.spawn(move || {
+                while !done.load(Ordering::Acquire) {
+                    let sent = pattern(1 + rounds.load(Ordering::Relaxed) * 997 % 20_000);
+                    host.write_all(&sent).unwrap();
+                    let mut back = vec![0; sent.len()];
+                    host.read_exact(&mut back).unwrap();
+                    assert!(back == sent);
+                    rounds.fetch_add(1, Ordering::Release);
+                }
+            });
+            let goes_on = || {
+                let before = rounds.load(Ordering::Acquire);
+                wait_until("more of the host's traffic", || rounds.load(Ordering::Acquire) > before + 20);
+            };
+            goes_on();
+            for _ in 0..3 {
+                let mut store = start()?;
+                let mut stream = connect((Ipv4Addr::new(198, 18, 0, 7), PORT).into());
+                (0..LARGEST_BYTES).step_by(7).for_each(|len| echo(&mut stream, &pattern(len)));
+                goes_on();
+                store.kill();
+                goes_on();
+            }
+            done.store(true, Ordering::Release);
+            traffic.join().expect("the host's traffic is undisturbed");
+            Ok(())
+        })
+    });
+}
+
+#[test]
+#[ignore = "needs root: ./kayvee test"]
+fn stores_that_are_killed_leave_nothing_behind() {
+    // A thousand with `./kayvee test --long`.
+    let kills = env::var("KAYVEE_KILLS").map_or(100, |kills| kills.parse().expect("a number"));
+    static KILLS: AtomicUsize = AtomicUsize::new(0);
+    KILLS.store(kills, Ordering::Relaxed);
+    apart(|| {
+        for _ in 0..KILLS.load(Ordering::Relaxed) {
+            let mut store = Store::start("xdp");
+            echo(&mut connect(store.own_address()), b"alive");
+            store.kill();
+        }
+        wait_until("the end of all interfaces", || interfaces() == ["lo"]);
+        // What is left of the last run does not stand in the way of the next.
+        echo(&mut connect(Store::start("xdp").own_address()), b"alive");
+        Ok(())
+    });
+}
+
+#[test]
+#[ignore = "needs root: ./kayvee test"]
+fn what_cannot_be_attached_to_is_refused_with_the_reason() {
+    apart(|| {
+        let pair = VethPair::create()?;
+        let refused = |net: &str| {
+            let output = Command::new(env!("CARGO_BIN_EXE_kayvee"))
+                .args(["run", "--target", "linux", "--net", net])
+                .output()
+                .unwrap();
+            assert!(!output.status.success(), "{net}");
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat()
+        };
+        let own = pair.link.host;
+        assert!(refused("xdp:nothere,ip=192.0.2.1/24").contains("network interface 'nothere'"));
+        assert!(refused(&format!("xdp:{}", pair.host_name)).contains("give the store one of its own there"));
+        assert!(refused(&format!("xdp:{},ip={own}/30", pair.host_name)).contains("this host's own address"));
+        assert!(refused("xdp:").contains("write xdp, or xdp:INTERFACE"));
+        Ok(())
+    });
+}
