@@ -194,6 +194,26 @@ impl Index {
         Ok(self.overflow.len() as u32 - 1)
     }
 
+    /// Makes the buckets that so many entries need, while there are no entries yet.
+    pub fn reserve(&mut self, entries: usize) -> Result<(), OutOfMemory> {
+        assert!(self.len == 0, "buckets with entries are split one by one");
+        while self.buckets.len() < INITIAL_BUCKETS.max(entries.div_ceil(GROW_ABOVE)) {
+            self.buckets.push(Bucket::VACANT)?;
+            self.level = self.buckets.len().ilog2();
+            self.split = self.buckets.len() - (1 << self.level);
+        }
+        Ok(())
+    }
+
+    /// Looks at the buckets of some hashes, one independently of the other, so that the processor fetches them all at a
+    /// time; who then uses them one by one need not wait for each.
+    pub fn fetch(&self, hashes: impl Iterator<Item = u64>) {
+        if !self.buckets.is_empty() {
+            let seen = hashes.fold(0, |seen, hash| seen ^ self.buckets[self.bucket_of(hash)].tags[0]);
+            core::hint::black_box(seen);
+        }
+    }
+
     /// Puts `new` in the place of `old`, which has the same hash.
     pub fn replace(&mut self, hash: u64, old: Ref, new: Ref) {
         let (place, slot) = self.locate(hash, |record| record == old).expect("only present entries are replaced");
@@ -451,6 +471,28 @@ mod tests {
                     bits => panic!("{bits:x}"),
                 }
             }
+        }
+    }
+
+    #[test]
+    fn an_index_that_was_reserved_is_like_one_that_has_grown() {
+        for entries in [0, 1, 31, 33, 1000, 40_000] {
+            let (mut reserved, mut grown) = (Index::new(), Index::new());
+            reserved.reserve(entries as usize).unwrap();
+            let buckets = reserved.buckets();
+            for record in 0..entries {
+                reserved.fetch([hash_of(Ref(record))].into_iter());
+                reserved.insert(hash_of(Ref(record)), Ref(record), hash_of).unwrap();
+                grown.insert(hash_of(Ref(record)), Ref(record), hash_of).unwrap();
+            }
+            assert_eq!(reserved.buckets(), buckets, "no bucket was split");
+            assert_eq!((reserved.level, reserved.split), (reserved.buckets().ilog2(), buckets - (1 << reserved.level)));
+            assert!(
+                grown.buckets().max(INITIAL_BUCKETS) <= buckets && buckets <= grown.buckets().max(INITIAL_BUCKETS) + 1
+            );
+            assert!((0..entries).all(|record| find(&reserved, record)));
+            assert!((0..entries).all(|record| reserved.remove(hash_of(Ref(record)), Ref(record), hash_of)));
+            assert_eq!(reserved.buckets(), INITIAL_BUCKETS);
         }
     }
 

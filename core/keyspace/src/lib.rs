@@ -44,6 +44,7 @@ pub use set::{Member, MemberRecord, Set, SetLimits, SetView};
 pub use stream::{BlockLimits, Consumer, EntryRef, Group, Keep, Pending, Stream, StreamId, Trim};
 pub use usage::UsePolicy;
 pub use value::{Encoding, Kind, Owned, Value, parse_integer};
+pub use walk::WrittenString;
 pub use zset::{LexBound, ScoreTable, SortedSet, SortedSetView, Update};
 
 /// Memory for the data could not be had; nothing was changed.

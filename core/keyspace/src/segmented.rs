@@ -24,6 +24,10 @@ impl<T> Segmented<T> {
         self.len
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Appends one element.
     pub fn push(&mut self, element: T) -> Result<(), OutOfMemory> {
         if self.len == self.segments.len() * SEGMENT {

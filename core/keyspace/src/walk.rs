@@ -4,7 +4,7 @@
 //! out. A key that gets another value keeps its mark or its lack of one: whoever changes a key without a mark has to write
 //! it down first, and then to mark it.
 
-use crate::{Db, Found, OutOfMemory, Owned, record::Epoch};
+use crate::{Db, Found, OutOfMemory, Owned, Value, record::Epoch};
 use alloc::vec::Vec;
 
 impl Db {
@@ -69,7 +69,7 @@ impl Db {
         record.map(|record| Found { record, hash })
     }
 
-    /// What a key remembers of its use, as [`load_string`](Self::load_string) takes it.
+    /// What a key remembers of its use, as [`load_strings`](Self::load_strings) takes it.
     pub fn use_field(&self, found: Found) -> u32 {
         self.records.use_field(found.record)
     }
@@ -79,18 +79,53 @@ impl Db {
         self.records.set_use_field(found.record, used);
     }
 
-    /// Gives a key a string, as it was written down.
-    pub fn load_string(
-        &mut self,
-        key: &[u8],
-        value: Owned,
-        expires_ms: Option<u64>,
-        used: u32,
-    ) -> Result<(), OutOfMemory> {
-        let (hash, old) = self.lookup(key);
-        let new = self.records.create(key, value, expires_ms, used)?;
-        self.install(hash, old, new)
+    /// Gets ready for so many keys, if there is none yet and memory allows.
+    pub fn expect(&mut self, keys: usize) {
+        if self.is_empty() {
+            // Without that the index grows as they come.
+            let _ = self.index.reserve(keys);
+        }
     }
+
+    /// Gives keys their strings, as they were written down: a few at a time, so that the places where they will stand are
+    /// fetched from memory together.
+    pub fn load_strings(&mut self, strings: &[WrittenString<'_>]) -> Result<(), OutOfMemory> {
+        let mut hashes = [0; WrittenString::AT_A_TIME];
+        for strings in strings.chunks(hashes.len()) {
+            for (hash, string) in hashes.iter_mut().zip(strings) {
+                *hash = self.records.hash(string.key);
+            }
+            self.index.fetch(hashes[..strings.len()].iter().copied());
+            for (&hash, string) in hashes.iter().zip(strings) {
+                let old = self.index.find(hash, |record| self.records.key(record) == string.key);
+                let value = match string.value {
+                    Value::Integer(number) => Owned::Integer(number),
+                    Value::Bytes(text) => Owned::Text(text),
+                };
+                let new = self.records.create(string.key, value, string.expires_ms, string.used)?;
+                self.install(hash, old, new)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A key with its string, as a walk gives them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrittenString<'a> {
+    /// The key's name.
+    pub key: &'a [u8],
+    /// What it has.
+    pub value: Value<'a>,
+    /// When it expires.
+    pub expires_ms: Option<u64>,
+    /// What is remembered of its use.
+    pub used: u32,
+}
+
+impl WrittenString<'_> {
+    /// So many are loaded together.
+    pub const AT_A_TIME: usize = 16;
 }
 
 #[cfg(test)]

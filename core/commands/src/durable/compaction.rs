@@ -153,10 +153,10 @@ impl Store {
         Ok(())
     }
 
-    /// What a log begins with, besides keys: the time, and libraries of functions.
+    /// What a log begins with, besides keys: the time, how many keys there are, and libraries of functions.
     fn write_beginning(&mut self) -> Result<(), RecordError> {
         let now_ms = self.now.unix_ms();
-        let Store { durable, scripting, .. } = self;
+        let Store { durable, scripting, dbs, .. } = self;
         // What is read first must name its time.
         durable.last_ms = u64::MAX;
         if !durable.is_whole {
@@ -165,6 +165,10 @@ impl Store {
         let mut text = Gathered::default();
         for library in scripting.library_texts() {
             unit::write_command(&mut text, b"FUNCTION", [&b"LOAD"[..], b"REPLACE", library].into_iter());
+        }
+        for (at, db) in dbs.iter().enumerate().filter(|(_, db)| !db.is_empty()) {
+            unit::write_database(&mut text, at);
+            unit::write_size(&mut text, db.len());
         }
         durable.append_bytes(Kind::STATE, now_ms, text.bytes()?)
     }

@@ -2,14 +2,14 @@
 
 use super::{
     Durable, GAP,
-    unit::{Item, Malformed, Reader},
+    unit::{Item, LEAST_KEY_BYTES, Malformed, Reader},
 };
 use crate::{Context, Error, Origin, Session, Store, dump, table::ByName};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
-use kayvee_keyspace::{Expiry, Owned, Value};
+use kayvee_keyspace::{Expiry, WrittenString};
 use kayvee_log::{FormatError, Kind, Log, OpenError};
-use kayvee_platform::BlockDevice;
+use kayvee_platform::{BlockDevice, Geometry};
 use kayvee_resp::{Places, Protocol, Request, Writer};
 
 /// Records between two looks at the clock and at memory.
@@ -85,6 +85,8 @@ struct Replay<'a> {
     names: ByName,
     places: Places,
     reply: Vec<u8>,
+    /// More keys than this the device cannot hold.
+    most_keys: u64,
     records: u64,
     /// Whether a gap has been passed, behind which nothing can be relied upon.
     is_behind_gap: bool,
@@ -92,9 +94,10 @@ struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    fn new(store: &mut Store) -> Replay<'_> {
+    fn new(store: &mut Store, geometry: Geometry) -> Replay<'_> {
         Replay {
             store,
+            most_keys: geometry.size_bytes / LEAST_KEY_BYTES,
             names: ByName::default(),
             places: Places::default(),
             reply: Vec::new(),
@@ -118,37 +121,47 @@ impl Replay<'_> {
         }
         let mut reader = Reader::new(bytes);
         let mut places = core::mem::take(&mut self.places);
-        let mut db = 0;
-        let result = loop {
-            match reader.next(&mut places) {
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(error.into()),
-                Ok(Some(item)) => {
-                    if let Err(error) = self.item(&mut db, item) {
-                        break Err(error);
-                    }
-                }
-            }
-        };
+        let result = self.items(&mut reader, &mut places);
         self.places = places;
         result
     }
 
-    fn item(&mut self, db: &mut usize, item: Item<'_>) -> Result<(), Refusal> {
+    fn items(&mut self, reader: &mut Reader<'_>, places: &mut Places) -> Result<(), Refusal> {
+        let mut db = 0;
+        while let Some(item) = reader.next(places)? {
+            self.item(&mut db, item, reader)?;
+        }
+        Ok(())
+    }
+
+    /// Takes over a string and those that follow it.
+    fn strings(&mut self, db: usize, first: WrittenString<'_>, reader: &mut Reader<'_>) -> Result<(), Refusal> {
+        let mut strings = [first; WrittenString::AT_A_TIME];
+        let mut count = 1;
+        while let Some(string) = reader.next_string()? {
+            if count == strings.len() {
+                self.load(db, &strings)?;
+                count = 0;
+            }
+            strings[count] = string;
+            count += 1;
+        }
+        self.load(db, &strings[..count])
+    }
+
+    fn load(&mut self, db: usize, strings: &[WrittenString<'_>]) -> Result<(), Refusal> {
+        self.store.dbs[db].load_strings(strings).map_err(|_| Refusal::OutOfMemory)
+    }
+
+    fn item(&mut self, db: &mut usize, item: Item<'_>, reader: &mut Reader<'_>) -> Result<(), Refusal> {
         let store = &mut *self.store;
         match item {
             Item::Time(unix_ms) => store.now.unix_us = unix_ms.saturating_mul(1000),
             Item::Database(number) if number < store.dbs.len() => *db = number,
             Item::Database(number) => return Err(Refusal::NoDatabase(number)),
             Item::Command(request) => return self.command(*db, request),
-            Item::String(head, value) => {
-                let value = match value {
-                    Value::Integer(number) => Owned::Integer(number),
-                    Value::Bytes(text) => Owned::Text(text),
-                };
-                let loaded = store.dbs[*db].load_string(head.key, value, head.expires_ms, head.used);
-                loaded.map_err(|_| Refusal::OutOfMemory)?;
-            }
+            Item::Size(keys) => store.dbs[*db].expect((keys as u64).min(self.most_keys) as usize),
+            Item::String(first) => return self.strings(*db, first, reader),
             Item::Value(head, value) => {
                 let (kind, value) = value.split_first().ok_or(Refusal::BadValue)?;
                 let expiry = head.expires_ms.map_or(Expiry::Never, Expiry::At);
@@ -241,7 +254,7 @@ impl Store {
         let began_ns = clock.monotonic_ns();
         let own_now = self.now;
         let was_empty = self.is_empty();
-        let mut replay = Replay::new(self);
+        let mut replay = Replay::new(self, device.geometry());
         let mut told_ns = began_ns;
         let opened = Log::open(device, &mut |kind, bytes| replay.record(kind, bytes), &mut |progress| {
             if clock.monotonic_ns() >= told_ns + SECOND_NS {
@@ -287,7 +300,7 @@ impl Store {
     /// Takes over what a log holds, on a device that stays as it is. The log is not open afterwards.
     pub fn read_log(&mut self, device: &mut dyn BlockDevice) -> Result<(), LogError> {
         let own_now = self.now;
-        let mut replay = Replay::new(self);
+        let mut replay = Replay::new(self, device.geometry());
         let read = kayvee_log::check(device, &mut |kind, bytes| replay.record(kind, bytes), &mut |_| {});
         if replay.is_behind_gap {
             log::warn!("the log has a gap; what was appended behind it is left out");

@@ -7,13 +7,14 @@
 //!        | 3 | count: varint | (length: varint | word) × count      an effect: a command's words
 //!        | 4 | head | value                                         a key and its string
 //!        | 5 | head | length: varint | value                        a key and its value in the form of Redis' dumps
+//!        | 6 | keys: varint                                         about so many keys will follow
 //! head   = flags: 8 | use: 24 | [expiry: 64] | length: varint | key
 //! value  = integer: 64 | length: varint | text
 //! ```
 //!
 //! All numbers are little-endian; a varint has seven bits a byte, the lowest first, and the top bit set where more follow.
 
-use kayvee_keyspace::Value;
+use kayvee_keyspace::{Value, WrittenString};
 use kayvee_resp::{Places, Request};
 
 const TIME: u8 = 1;
@@ -21,6 +22,7 @@ const DATABASE: u8 = 2;
 const COMMAND: u8 = 3;
 const STRING: u8 = 4;
 const VALUE: u8 = 5;
+const SIZE: u8 = 6;
 
 const HAS_EXPIRY: u8 = 1 << 0;
 const IS_INTEGER: u8 = 1 << 1;
@@ -82,6 +84,11 @@ pub fn write_time(sink: &mut impl Sink, unix_ms: u64) {
 /// Says what database the following is about.
 pub fn write_database(sink: &mut impl Sink, db: usize) {
     Short::new().byte(DATABASE).varint(db as u64).put(sink);
+}
+
+/// Says how many keys will follow, about.
+pub fn write_size(sink: &mut impl Sink, keys: usize) {
+    Short::new().byte(SIZE).varint(keys as u64).put(sink);
 }
 
 /// An effect: a command of these words.
@@ -148,9 +155,13 @@ pub enum Item<'a> {
     Time(u64),
     Database(usize),
     Command(Request<'a>),
-    String(Head<'a>, Value<'a>),
+    String(WrittenString<'a>),
     Value(Head<'a>, &'a [u8]),
+    Size(usize),
 }
+
+/// The least that a record says of a key: what it is, flags, use, and two lengths.
+pub const LEAST_KEY_BYTES: u64 = 7;
 
 /// A record that does not say what records say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,19 +206,34 @@ impl<'a> Reader<'a> {
                 }
                 Item::Command(places.request(self.bytes))
             }
-            STRING => {
-                let (head, flags) = self.head()?;
-                let value = match flags & IS_INTEGER {
-                    0 => Value::Bytes(self.text()?),
-                    _ => Value::Integer(i64::from_le_bytes(self.array()?)),
-                };
-                Item::String(head, value)
-            }
+            STRING => Item::String(self.string()?),
             VALUE => Item::Value(self.head()?.0, self.text()?),
+            SIZE => Item::Size(self.length()?),
             _ => return Err(Malformed),
         }))
     }
 
+    /// The next item if it is a key and its string.
+    #[inline]
+    pub fn next_string(&mut self) -> Result<Option<WrittenString<'a>>, Malformed> {
+        if self.bytes.get(self.at) != Some(&STRING) {
+            return Ok(None);
+        }
+        self.at += 1;
+        self.string().map(Some)
+    }
+
+    fn string(&mut self) -> Result<WrittenString<'a>, Malformed> {
+        let (head, flags) = self.head()?;
+        let value = match flags & IS_INTEGER {
+            0 => Value::Bytes(self.text()?),
+            _ => Value::Integer(i64::from_le_bytes(self.array()?)),
+        };
+        let Head { key, expires_ms, used } = head;
+        Ok(WrittenString { key, value, expires_ms, used })
+    }
+
+    #[inline]
     fn slice(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         let end = self.at.checked_add(len).ok_or(Malformed)?;
         let slice = self.bytes.get(self.at..end).ok_or(Malformed)?;
@@ -271,8 +297,9 @@ mod tests {
                 Item::Time(ms) => format!("time {ms}"),
                 Item::Database(db) => format!("db {db}"),
                 Item::Command(request) => format!("{:?}", request.from(0).collect::<Vec<_>>()),
-                Item::String(head, value) => format!("{head:?} {value:?}"),
+                Item::String(string) => format!("{string:?}"),
                 Item::Value(head, value) => format!("{head:?} {value:?}"),
+                Item::Size(keys) => format!("{keys} keys"),
             });
         }
         Ok(items)
@@ -290,15 +317,23 @@ mod tests {
         write_string(&mut bytes, head, Value::Integer(-5));
         write_string(&mut bytes, Head { expires_ms: None, ..head }, Value::Bytes(&long));
         write_value(&mut bytes, head, &long);
+        write_size(&mut bytes, 70_000);
         let words: [&[u8]; 4] = [b"set", b"k", b"", &long];
         let expected = [
             "time 1600000000000".into(),
             "db 300".into(),
             format!("{words:?}"),
             format!("{:?}", [b"flushall"]),
-            format!("{head:?} {:?}", Value::Integer(-5)),
-            format!("{:?} {:?}", Head { expires_ms: None, ..head }, Value::Bytes(&long)),
+            format!(
+                "{:?}",
+                WrittenString { key: b"key", value: Value::Integer(-5), expires_ms: Some(u64::MAX), used: 0xab_cdef }
+            ),
+            format!(
+                "{:?}",
+                WrittenString { key: b"key", value: Value::Bytes(&long), expires_ms: None, used: 0xab_cdef }
+            ),
             format!("{head:?} {long:?}"),
+            "70000 keys".into(),
         ];
         assert_eq!(shown(&bytes).unwrap(), expected);
         let whole = (0..bytes.len()).filter(|&len| shown(&bytes[..len]).is_ok()).count();
