@@ -10,6 +10,9 @@ use kayvee_rdb::{
     kind,
 };
 
+/// The least that a file says of a key: what it is, and two lengths.
+const LEAST_KEY_BYTES: u64 = 3;
+
 /// What a file held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
@@ -57,6 +60,7 @@ impl Store {
         let mut reader = FileReader::default();
         let mut loaded = Loaded::default();
         let mut db = 0;
+        let of_bytes = input.size_bytes();
         loop {
             let at = base + reader.offset();
             let faulty = |why: &dyn core::fmt::Display| format!("at byte {at}: {why}");
@@ -72,18 +76,19 @@ impl Store {
                     return Ok(loaded);
                 }
                 Step::Item(item, used) => {
-                    self.load_item(item, &mut db, expired, &mut loaded).map_err(|why| faulty(&why))?;
+                    self.load_item(item, of_bytes, &mut db, expired, &mut loaded).map_err(|why| faulty(&why))?;
                     used
                 }
             };
             input.consume(used);
-            progress(Progress { bytes: input.offset(), of_bytes: input.size_bytes() });
+            progress(Progress { bytes: input.offset(), of_bytes });
         }
     }
 
     fn load_item(
         &mut self,
         item: Item<'_>,
+        of_bytes: u64,
         db: &mut usize,
         expired: Expired,
         loaded: &mut Loaded,
@@ -96,7 +101,11 @@ impl Store {
                     format!("the file has more than {} databases; set 'databases' accordingly", self.dbs.len())
                 })?;
             }
-            Item::Sizes(..) | Item::End => {}
+            Item::Sizes(keys, _) => {
+                let most = of_bytes / LEAST_KEY_BYTES;
+                self.dbs[*db].expect(keys.min(most) as usize);
+            }
+            Item::End => {}
             Item::Function(text) => {
                 self.load_library(text.as_bytes(), false).map_err(text_of)?;
                 loaded.functions += 1;
