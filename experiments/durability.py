@@ -148,6 +148,13 @@ def wait_for_compaction(connection):
         time.sleep(0.02)
 
 
+def wait_for_requests(connection, count):
+    """Returns when so many requests have come, so that the load is there and has been for a while."""
+    before = int(connection.info("stats", "total_commands_processed"))
+    while int(connection.info("stats", "total_commands_processed")) < before + count:
+        time.sleep(0.02)
+
+
 def compact(connection):
     wait_for_compaction(connection)  # One may have begun by itself.
     connection.ask("BGREWRITEAOF")
@@ -200,7 +207,7 @@ def measure_compaction(sides, options):
              "-d", "16", "-r", str(options.keys), "SET", "key:with16:__rand_int__", "0123456789abcdef"],
             stdout=subprocess.DEVNULL)
         try:
-            time.sleep(2)
+            wait_for_requests(connection, options.keys // 10)
             wait_for_compaction(connection)
             steady = memory_mib(server.pid)
             peak = steady

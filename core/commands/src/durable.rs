@@ -16,7 +16,7 @@ mod waits;
 
 pub use commands::COMMANDS;
 pub(crate) use commands::waitaof;
-pub(crate) use compaction::{Compaction, Starts};
+pub(crate) use compaction::Compaction;
 pub use replay::{LogError, Replayed};
 pub(crate) use waits::Until;
 
@@ -58,9 +58,10 @@ pub struct Durable {
     is_wanted: bool,
     /// When one may begin that nobody has asked for.
     again_after_ns: u64,
-    /// Bytes of the log when the last one had ended, and those that the next one will write, at the most.
+    /// Bytes of the log when the last one had ended.
     base_bytes: u64,
-    live_bytes: u64,
+    /// The last record when it was measured what the next one will write.
+    measured_at: Option<Sequence>,
     epoch: Epoch,
     /// How many compactions in a row were given up.
     abandoned: u8,
@@ -99,7 +100,7 @@ impl Default for Durable {
             is_wanted: false,
             again_after_ns: 0,
             base_bytes: 0,
-            live_bytes: 0,
+            measured_at: None,
             epoch: Epoch::default(),
             abandoned: 0,
             writer: Writer::new(Compression::Off),

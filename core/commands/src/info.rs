@@ -178,7 +178,7 @@ fn persistence(store: &Store, out: &mut Text) {
     let result = |succeeded: bool| if succeeded { "ok" } else { "err" };
     let running_s =
         compaction.map_or(-1, |compaction| (now_ns.saturating_sub(compaction.started_ns) / 1_000_000_000) as i64);
-    let is_logging = store.has_log() && store.options.appendonly;
+    let is_logging = store.is_logging();
     let log = store.durable.figures();
     for field in ["loading", "async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"] {
         line(out, field, 0);

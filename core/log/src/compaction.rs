@@ -114,6 +114,11 @@ impl Log {
         self.compaction.live_bytes = live_bytes;
     }
 
+    /// What [`set_live_bytes`](Self::set_live_bytes) was told.
+    pub fn live_bytes(&self) -> u64 {
+        self.compaction.live_bytes
+    }
+
     /// What effects must leave free.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         let compaction = &self.compaction;

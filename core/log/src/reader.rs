@@ -5,7 +5,7 @@ use crate::{
     format::SEGMENTS_AT,
 };
 use alloc::vec::Vec;
-use kayvee_platform::{BlockBuffer, BlockDevice, BlockError, Finished, Operation, Transfer};
+use kayvee_platform::{BlockBuffer, BlockDevice, BlockError, Operation, Transfer, transfer_alone, wait_for_transfer};
 
 /// Bytes of a chunk, the unit of reading through: or those of a segment, if it has fewer.
 const CHUNK_BYTES: u32 = 512 << 10;
@@ -42,21 +42,7 @@ pub fn transfer(
         Operation::Write | Operation::WriteStable => Work::Write,
         Operation::Flush => Work::Flush,
     };
-    let failed = |error| LogError { work, at_bytes, error };
-    // A device that is idle and takes nothing is broken.
-    device.start(Transfer { token: 0, operation, at_bytes, buffer }).map_err(|_| failed(BlockError::Io))?;
-    let finished = wait(device);
-    finished.result.map(|()| finished.buffer).map_err(failed)
-}
-
-/// Waits for something that is under way.
-fn wait(device: &mut dyn BlockDevice) -> Finished {
-    loop {
-        if let Some(finished) = device.finished() {
-            return finished;
-        }
-        device.wait();
-    }
+    transfer_alone(device, operation, at_bytes, buffer).map_err(|error| LogError { work, at_bytes, error })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,7 +220,7 @@ impl<'d> Reader<'d> {
     }
 
     fn wait(&mut self) {
-        let finished = wait(self.device);
+        let finished = wait_for_transfer(self.device);
         let slot = &mut self.slots[finished.token as usize];
         slot.buffer = finished.buffer;
         slot.state = match finished.result {
@@ -299,7 +285,7 @@ pub fn scan(
             // A device that is idle and takes nothing is broken.
             return result.and(next.map_or(Ok(()), |(at_bytes, _)| Err(ReadError::at(at_bytes, BlockError::Io))));
         }
-        let finished = wait(device);
+        let finished = wait_for_transfer(device);
         under_way -= 1;
         match finished.result {
             Ok(()) => show(&finished.buffer),

@@ -159,6 +159,29 @@ pub trait BlockDevice {
     fn wait(&mut self);
 }
 
+/// Waits for something that is under way.
+pub fn wait_for_transfer(device: &mut dyn BlockDevice) -> Finished {
+    loop {
+        if let Some(finished) = device.finished() {
+            return finished;
+        }
+        device.wait();
+    }
+}
+
+/// Has a device that has nothing else to do carry out one transfer, waits for it, and gives its buffer back.
+pub fn transfer_alone(
+    device: &mut dyn BlockDevice,
+    operation: Operation,
+    at_bytes: u64,
+    buffer: BlockBuffer,
+) -> Result<BlockBuffer, BlockError> {
+    // A device that is idle and takes nothing is broken.
+    device.start(Transfer { token: 0, operation, at_bytes, buffer }).map_err(|_| BlockError::Io)?;
+    let finished = wait_for_transfer(device);
+    finished.result.map(|()| finished.buffer)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

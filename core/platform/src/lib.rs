@@ -19,7 +19,9 @@ mod network;
 mod time;
 
 pub use address::Addressing;
-pub use block::{BlockBuffer, BlockDevice, BlockError, Finished, Geometry, Operation, Transfer};
+pub use block::{
+    BlockBuffer, BlockDevice, BlockError, Finished, Geometry, Operation, Transfer, transfer_alone, wait_for_transfer,
+};
 pub use calendar::{Civil, DAY_SECONDS, LAST_SECOND, civil};
 pub use decimal::{DECIMAL_BYTES, Decimal, put_decimal};
 pub use file::{ReadFile, WriteFile};

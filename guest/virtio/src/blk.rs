@@ -46,7 +46,7 @@ const SECTOR_BYTES: u64 = 512;
 const BLOCK_BYTES_MAX: u32 = 4096;
 
 /// Transfers that the driver takes at a time.
-pub const TRANSFERS_MAX: usize = 32;
+const TRANSFERS_MAX: usize = 32;
 /// Most descriptors that the queue needs: each transfer's header, one segment and status byte, all under way at once.
 const QUEUE_SIZE_MAX: u16 = 128;
 /// Segments of one request beside header and status.
@@ -235,11 +235,6 @@ impl<T: Transport> BlkDevice<T> {
         self.geometry
     }
 
-    /// Whether a write that is finished can still be lost with the power, until a flush.
-    pub fn has_write_cache(&self) -> bool {
-        self.cache == Cache::WriteBack
-    }
-
     /// Takes a transfer, unless there are too many already.
     pub fn start(&mut self, transfer: Transfer) -> Result<(), Transfer> {
         let unfinished = self.jobs.iter().flatten().count() + self.ended.len();
@@ -327,11 +322,6 @@ impl<T: Transport> BlkDevice<T> {
     /// Goes back to polling.
     pub fn disable_interrupts(&mut self) {
         self.queue.set_interrupts(Interrupts::Off);
-    }
-
-    /// What the device has done wrong, after which every transfer fails.
-    pub fn error(&self) -> Option<QueueError> {
-        self.error
     }
 
     /// Asks the device for as much of what waits as there are descriptors for.

@@ -9,9 +9,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kayvee_disk::{FileDisk, Withheld};
 use kayvee_server::{CutOff, Dialect, Engine, Error, Loaded, Progress};
 use std::{
-    fs::{self, File},
-    io::{self, IsTerminal, Write},
-    path::{Path, PathBuf},
+    fs,
+    io::{self, IsTerminal},
+    path::Path,
     time::Instant,
 };
 
@@ -175,15 +175,8 @@ pub fn export(args: &ExportArgs) -> Result<()> {
     let mut disk = FileDisk::open_read_only(&args.disk)?;
     let mut engine = embedded::engine()?;
     engine.read_log(&mut disk).map_err(|error| anyhow!("disk {}: {error}", args.disk.display()))?;
-    let mut name = args.output.file_name().context("--output names no file")?.to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = args.output.with_file_name(name);
-    let written = write_dump(&engine, args.redis_version, &temporary, &args.output);
-    if written.is_err() {
-        // It may not even have come into being.
-        let _ = fs::remove_file(&temporary);
-    }
-    let bytes = written.with_context(|| args.output.display().to_string())?;
+    let written = write_dump(&engine, args.redis_version, &args.output);
+    let bytes = written.map_err(|why| anyhow!("{}: {}", args.output.display(), why.0))?;
     let keys: usize = engine.databases().iter().map(|(_, keys)| keys).sum();
     let seconds = start.elapsed().as_secs_f64();
     println!("exported {keys} keys into {} ({bytes} bytes) in {seconds:.1} s", args.output.display());
@@ -191,27 +184,25 @@ pub fn export(args: &ExportArgs) -> Result<()> {
 }
 
 /// Why a dump was not written.
-struct Failure(anyhow::Error);
+struct Failure(String);
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        Failure(anyhow!("{}", String::from_utf8_lossy(&error.0)))
+        Failure(String::from_utf8_lossy(&error.0).into_owned())
     }
 }
 
-fn write_dump(engine: &Engine, version: RedisVersion, temporary: &PathBuf, path: &Path) -> Result<u64> {
+fn write_dump(engine: &Engine, version: RedisVersion, path: &Path) -> Result<u64, Failure> {
     let dialect = match version {
         RedisVersion::V7_0 => Dialect::Redis70,
         RedisVersion::V7_2 => Dialect::Redis72,
     };
-    let mut file = File::create(temporary)?;
+    let mut file = kayvee_files::replace(path).map_err(Failure)?;
     let mut bytes = 0;
-    let written = engine.export(dialect, |piece| {
+    engine.export(dialect, |piece| {
         bytes += piece.len() as u64;
-        file.write_all(piece).map_err(|error| Failure(error.into()))
-    });
-    written.map_err(|failure| failure.0)?;
-    file.sync_all()?;
-    fs::rename(temporary, path)?;
+        file.write(piece).map_err(Failure)
+    })?;
+    file.finish().map_err(Failure)?;
     Ok(bytes)
 }

@@ -4,7 +4,7 @@
 //! whatever ends the work before leaves nothing that could be taken for a whole disk.
 
 use kayvee_log::SEGMENTS_AT;
-use kayvee_platform::{BlockBuffer, BlockDevice, BlockError, Finished, Geometry, Operation, Transfer};
+use kayvee_platform::{BlockBuffer, BlockDevice, BlockError, Finished, Geometry, Operation, Transfer, transfer_alone};
 use std::{collections::VecDeque, io};
 
 /// A disk whose beginning is in memory, and blank at first.
@@ -62,14 +62,7 @@ fn failed(error: BlockError) -> io::Error {
 
 /// Has a disk that does nothing else do one thing at its beginning, and waits for it.
 fn carry_out(disk: &mut dyn BlockDevice, operation: Operation, buffer: BlockBuffer) -> io::Result<()> {
-    let transfer = Transfer { token: 0, operation, at_bytes: 0, buffer };
-    disk.start(transfer).map_err(|_| io::Error::other("the disk is busy"))?;
-    loop {
-        if let Some(finished) = disk.finished() {
-            return finished.result.map_err(failed);
-        }
-        disk.wait();
-    }
+    transfer_alone(disk, operation, 0, buffer).map(drop).map_err(failed)
 }
 
 impl BlockDevice for Withheld<'_> {

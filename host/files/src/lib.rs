@@ -1,11 +1,11 @@
-//! Files of a Linux host, as the store reads them, and what goes wrong with them, as its users read it.
+//! Files of a Linux host, as the store reads and writes them, and what goes wrong with them, as its users read it.
 #![forbid(unsafe_code)]
 
-use kayvee_platform::ReadFile;
+use kayvee_platform::{ReadFile, WriteFile};
 use std::{
-    fs::File,
-    io::{self, Read},
-    path::Path,
+    fs::{self, File},
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
 };
 
 /// A file that is read.
@@ -45,6 +45,64 @@ pub fn open(path: &str) -> Result<Option<Box<dyn ReadFile>>, String> {
         Ok(file) => Ok(Some(Box::new(Source::new(file).map_err(|error| plain(&error))?))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(plain(&error)),
+    }
+}
+
+/// Begins to write a file that takes the place of the one with this name, if there is one, when it is finished. One that is
+/// not finished leaves no trace.
+pub fn replace(path: &Path) -> Result<Box<dyn WriteFile>, String> {
+    match Replacement::create(path) {
+        Ok(file) => Ok(Box::new(file)),
+        Err(error) => Err(plain(&error)),
+    }
+}
+
+/// A file that takes another one's place in one step, so that a crash leaves the old or the new one.
+struct Replacement {
+    file: File,
+    temporary: PathBuf,
+    path: PathBuf,
+    is_finished: bool,
+}
+
+impl Replacement {
+    fn create(path: &Path) -> io::Result<Replacement> {
+        let mut name = path.file_name().unwrap_or_default().to_os_string();
+        name.push(format!(".{}.tmp", std::process::id()));
+        let temporary = path.with_file_name(name);
+        let file = File::create(&temporary)?;
+        let replacement = Replacement { file, temporary, path: path.into(), is_finished: false };
+        if let Ok(old) = fs::metadata(path) {
+            replacement.file.set_permissions(old.permissions())?;
+        }
+        Ok(replacement)
+    }
+
+    fn put_in_place(&mut self) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.temporary, &self.path)?;
+        self.is_finished = true;
+        // The new name is on stable storage only once the folder is.
+        sync_name(&self.path)
+    }
+}
+
+impl WriteFile for Replacement {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.file.write_all(bytes).map_err(|error| plain(&error))
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<(), String> {
+        self.put_in_place().map_err(|error| plain(&error))
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            // It may be gone already.
+            let _ = fs::remove_file(&self.temporary);
+        }
     }
 }
 

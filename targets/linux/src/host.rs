@@ -10,10 +10,8 @@ use kayvee_server::{Host, OptionError, Options};
 use mio::net::TcpListener;
 use std::{
     cell::{Cell, RefCell},
-    env,
-    fs::{self, File},
-    io::{self, Write},
-    path::{Path, PathBuf},
+    env, fs,
+    path::Path,
 };
 
 /// Listeners that came with new options.
@@ -113,63 +111,11 @@ impl Host for LinuxHost {
     }
 
     fn create_file(&self, path: &str) -> Result<Box<dyn WriteFile>, String> {
-        match Replacement::create(Path::new(path)) {
-            Ok(file) => Ok(Box::new(file)),
-            Err(error) => Err(plain(&error)),
-        }
+        kayvee_files::replace(Path::new(path))
     }
 }
 
 /// The working folder, or nothing where it is gone.
 pub fn current_dir() -> String {
     env::current_dir().map(|dir| dir.display().to_string()).unwrap_or_default()
-}
-
-/// A file that takes another one's place in one step, so that a crash leaves the old or the new one.
-struct Replacement {
-    file: File,
-    temporary: PathBuf,
-    path: PathBuf,
-    is_finished: bool,
-}
-
-impl Replacement {
-    fn create(path: &Path) -> io::Result<Replacement> {
-        let mut name = path.file_name().unwrap_or_default().to_os_string();
-        name.push(format!(".{}.tmp", std::process::id()));
-        let temporary = path.with_file_name(name);
-        let file = File::create(&temporary)?;
-        let replacement = Replacement { file, temporary, path: path.into(), is_finished: false };
-        if let Ok(old) = fs::metadata(path) {
-            replacement.file.set_permissions(old.permissions())?;
-        }
-        Ok(replacement)
-    }
-
-    fn put_in_place(&mut self) -> io::Result<()> {
-        self.file.sync_all()?;
-        fs::rename(&self.temporary, &self.path)?;
-        self.is_finished = true;
-        // The new name is on stable storage only once the folder is.
-        kayvee_files::sync_name(&self.path)
-    }
-}
-
-impl WriteFile for Replacement {
-    fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.file.write_all(bytes).map_err(|error| plain(&error))
-    }
-
-    fn finish(mut self: Box<Self>) -> Result<(), String> {
-        self.put_in_place().map_err(|error| plain(&error))
-    }
-}
-
-impl Drop for Replacement {
-    fn drop(&mut self) {
-        if !self.is_finished {
-            // It may be gone already.
-            let _ = fs::remove_file(&self.temporary);
-        }
-    }
 }

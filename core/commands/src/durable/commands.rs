@@ -1,6 +1,6 @@
 //! Commands about the log.
 
-use super::{Starts, Until};
+use super::Until;
 use crate::{
     Context, Error, Outcome, Store, args,
     blocking::{OnTimeout, Patience, timeout_ms},
@@ -38,17 +38,18 @@ fn bgrewriteaof(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     Ok(())
 }
 
+/// That of a client that waits however long it takes.
+const FOR_EVER: Patience = Patience { kind: None, timeout_ns: None, on_timeout: OnTimeout::NullArray };
+
 impl Context<'_> {
     /// `BGSAVE` with a log: what it has to save is all data, written down.
     pub(crate) fn save_to_log_in_background(&mut self, may_schedule: bool) -> Outcome {
         if self.store.durable.compaction().is_some() && !may_schedule {
             return Err(Error::text("ERR Background save already in progress"));
         }
-        let text = match self.store.durable.request_compaction() {
-            Starts::Now => "Background saving started",
-            Starts::Later => "Background saving scheduled",
-        };
-        self.reply.simple(text);
+        let runs = self.store.durable.compaction().is_some();
+        self.store.durable.request_compaction();
+        self.reply.simple(if runs { "Background saving scheduled" } else { "Background saving started" });
         Ok(())
     }
 
@@ -64,24 +65,20 @@ impl Context<'_> {
             self.reply.ok();
             return Ok(());
         }
-        let patience = Patience { kind: None, timeout_ns: None, on_timeout: OnTimeout::NullArray };
-        self.block(request.from(0), core::iter::empty(), patience)?;
-        self.wait_for_log(Until::Saved(ended))
+        self.wait_for_log(request, FOR_EVER, Until::Saved(ended))
     }
 }
 
 impl Context<'_> {
     /// `DEBUG LOADAOF`: the client waits until all data has been taken back from the log.
     pub(crate) fn load_from_log(&mut self, request: Request<'_>) -> Outcome {
-        if !self.store.has_log() || !self.store.options.appendonly {
+        if !self.store.is_logging() {
             return Err(Error::text("ERR there is no log to load: it needs --disk and appendonly yes"));
         }
         if !self.may_block() {
             return Err(Error::text("ERR DEBUG LOADAOF cannot run in a transaction or script"));
         }
-        let patience = Patience { kind: None, timeout_ns: None, on_timeout: OnTimeout::NullArray };
-        self.block(request.from(0), core::iter::empty(), patience)?;
-        self.wait_for_log(Until::Reloaded)?;
+        self.wait_for_log(request, FOR_EVER, Until::Reloaded)?;
         self.store.durable.reload_is_wanted = true;
         Ok(())
     }
@@ -97,7 +94,7 @@ pub(crate) fn waitaof(context: &mut Context<'_>, request: Request<'_>) -> Outcom
         return Err(Error::text("ERR value is out of range, must be positive"));
     }
     let timeout_ns = timeout_ms(&request[3])?;
-    let is_logging = context.store.has_log() && context.store.options.appendonly;
+    let is_logging = context.store.is_logging();
     if local > 0 && !is_logging {
         return Err(Error::text("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."));
     }
@@ -110,8 +107,11 @@ pub(crate) fn waitaof(context: &mut Context<'_>, request: Request<'_>) -> Outcom
         return Ok(());
     }
     let sequence = context.store.appended();
-    context.block(request.from(0), core::iter::empty(), Patience { kind: None, timeout_ns, on_timeout })?;
-    if replicas == 0 && context.may_block() { context.wait_for_log(Until::Stable(sequence)) } else { Ok(()) }
+    let patience = Patience { kind: None, timeout_ns, on_timeout };
+    match replicas {
+        0 => context.wait_for_log(request, patience, Until::Stable(sequence)),
+        _ => context.block(request.from(0), core::iter::empty(), patience),
+    }
 }
 
 impl Store {
@@ -142,7 +142,7 @@ impl Store {
     pub(crate) fn apply_log_options(&mut self, was_logging: bool) {
         match (was_logging, self.options.appendonly) {
             // What was changed meanwhile is not in the log: it has to begin anew.
-            (false, true) if self.has_log() => _ = self.durable.request_compaction(),
+            (false, true) if self.has_log() => self.durable.request_compaction(),
             (true, false) => {
                 self.abandon_compaction("appendonly is switched off");
                 self.stop_logging();

@@ -47,11 +47,9 @@ impl Durable {
         self.walk.or(self.finishing)
     }
 
-    /// Asks for a compaction. Returns whether it will begin at once, or only when the one that runs has ended.
-    pub(crate) fn request_compaction(&mut self) -> Starts {
-        let runs = self.compaction().is_some();
+    /// Asks for a compaction. It begins with this turn's end, or when the one that runs has ended.
+    pub(crate) fn request_compaction(&mut self) {
         self.is_wanted = true;
-        if runs { Starts::Later } else { Starts::Now }
     }
 
     /// Notes that what is written down cannot be relied upon.
@@ -72,7 +70,7 @@ impl Durable {
         if self.compaction().is_some() || now_ns < self.again_after_ns {
             return false;
         }
-        let (used, live) = (log.used_bytes(), self.live_bytes);
+        let (used, live) = (log.used_bytes(), log.live_bytes());
         let is_short = log.room_bytes() < log.size_bytes() / 100 * SHORT_PERCENT;
         let base = self.base_bytes.max(1);
         let percent = u64::from(options.auto_aof_rewrite_percentage);
@@ -83,15 +81,6 @@ impl Durable {
     }
 }
 
-/// When a compaction begins that was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Starts {
-    /// With this turn's end.
-    Now,
-    /// When another one has ended.
-    Later,
-}
-
 impl Store {
     /// Goes on with a compaction, or begins one, for a moment.
     pub fn compact_slice(&mut self) {
@@ -100,9 +89,9 @@ impl Store {
         }
         if self.durable.walk.is_none() {
             let now_ns = self.now.monotonic_ns;
-            let is_due = self.options.appendonly && self.durable.is_too_long(&self.options, now_ns);
-            let must = self.options.appendonly && !self.durable.is_whole && now_ns >= self.durable.again_after_ns;
-            if self.durable.finishing.is_none() && (self.durable.is_wanted || is_due || must) {
+            let must = !self.durable.is_whole && now_ns >= self.durable.again_after_ns;
+            let is_due = self.is_logging() && (must || self.durable.is_too_long(&self.options, now_ns));
+            if self.durable.finishing.is_none() && (self.durable.is_wanted || is_due) {
                 self.begin_compaction();
             }
             return;
@@ -276,15 +265,15 @@ impl Store {
         self.durable.abandoned = 0;
         self.durable.is_whole = self.effects.are_logged;
         self.durable.refuses = false;
-        self.durable.compaction_succeeded(compaction, now_ns);
-        self.saves.took_s = Some(now_ns.saturating_sub(compaction.started_ns) / 1_000_000_000);
+        let took_s = now_ns.saturating_sub(compaction.started_ns) / 1_000_000_000;
+        self.durable.compaction_succeeded(compaction, took_s);
+        self.saves.took_s = Some(took_s);
         self.note_saved(compaction.changes);
     }
 }
 
 impl Durable {
-    fn compaction_succeeded(&mut self, compaction: Compaction, now_ns: u64) {
-        let took_s = now_ns.saturating_sub(compaction.started_ns) / 1_000_000_000;
+    fn compaction_succeeded(&mut self, compaction: Compaction, took_s: u64) {
         self.base_bytes = self.log.as_ref().map_or(0, |log| log.used_bytes());
         self.status.succeeded(took_s);
         log::info!("the log is compacted: {} keys, {} bytes", compaction.keys_written, self.base_bytes);

@@ -4,7 +4,6 @@ use super::Durable;
 use crate::{
     Error, Store,
     options::{AppendFsync, Options},
-    table::Flags,
 };
 use kayvee_log::{FlushPolicy, Sequence};
 use kayvee_platform::{BlockDevice, BlockError};
@@ -48,12 +47,14 @@ impl Store {
         self.durable.is_open()
     }
 
+    /// Whether there is a log that is to have every change.
+    pub fn is_logging(&self) -> bool {
+        self.has_log() && self.options.appendonly
+    }
+
     /// Whether replies wait until what they tell is on stable storage.
     pub fn replies_wait(&self) -> bool {
-        self.durable.is_open()
-            && self.options.appendonly
-            && self.options.appendfsync == AppendFsync::Always
-            && !self.durable.fails()
+        self.is_logging() && self.options.appendfsync == AppendFsync::Always && !self.durable.fails()
     }
 
     /// Whether it is in doubt if what was recorded will ever be on stable storage.
@@ -76,13 +77,11 @@ impl Store {
         if !self.durable.is_open() {
             return;
         }
-        let live_bytes = self.live_bytes();
+        self.measure_live_bytes();
         let policy = if self.shutdown.is_some() { FlushPolicy::Always } else { policy_of(&self.options) };
         let now_ns = self.environment.clock.monotonic_ns();
         let durable = &mut self.durable;
         let Some(log) = &mut durable.log else { return };
-        durable.live_bytes = live_bytes;
-        log.set_live_bytes(live_bytes);
         if self.shutdown.is_some() && log.durable() < log.appended() {
             log.request_flush();
         }
@@ -106,10 +105,16 @@ impl Store {
         self.end_log_waits();
     }
 
-    /// Bytes that a compaction would write, at the most: what is written of a value is no longer than what it takes here.
-    fn live_bytes(&self) -> u64 {
-        let used = self.environment.heap.used_bytes().saturating_sub(self.startup_bytes);
-        used.max(self.dbs.iter().map(|db| db.overhead_bytes() as u64).sum())
+    /// Tells the log how many bytes a compaction would write, at the most, if anything has changed: what is written of a
+    /// value is no longer than what it takes here.
+    fn measure_live_bytes(&mut self) {
+        let Some(log) = &mut self.durable.log else { return };
+        let appended = Some(log.appended());
+        if self.durable.measured_at != appended {
+            self.durable.measured_at = appended;
+            let used = self.environment.heap.used_bytes().saturating_sub(self.startup_bytes);
+            log.set_live_bytes(used.max(self.dbs.iter().map(|db| db.overhead_bytes() as u64).sum()));
+        }
     }
 
     /// When the log has to be driven, in monotonic nanoseconds, even if nothing happens.
@@ -142,12 +147,9 @@ impl Store {
         }
         let transaction = self.sessions[slot as usize].as_ref().and_then(|session| session.transaction.as_ref());
         let runs_some = transaction.is_some_and(|transaction| transaction.writes);
-        let waits = self.command_of(request).is_some_and(|command| {
-            command.flags.contains(Flags::WRITE)
-                || command.name.starts_with("eval")
-                || command.name == "fcall"
-                || (runs_some && command.name == "exec")
-        });
+        let waits = self
+            .command_of(request)
+            .is_some_and(|command| command.may_change_data() || (runs_some && command.name == "exec"));
         self.durable.holds_back |= waits;
         waits
     }

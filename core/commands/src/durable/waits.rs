@@ -1,7 +1,8 @@
 //! Clients that wait for the log: `SAVE` and `WAITAOF`.
 
-use crate::{ClientRef, Context, Error, Origin, Store};
+use crate::{ClientRef, Context, Error, Origin, Outcome, Store, blocking::Patience};
 use kayvee_log::Sequence;
+use kayvee_resp::Request;
 
 /// What a client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +23,12 @@ pub(crate) struct Waiter {
 }
 
 impl Context<'_> {
-    /// Notes what the client waits for, which has just been blocked.
-    pub(crate) fn wait_for_log(&mut self, until: Until) -> Result<(), Error> {
+    /// Lets the client wait for this, if it may wait at all.
+    pub(crate) fn wait_for_log(&mut self, request: Request<'_>, patience: Patience, until: Until) -> Outcome {
+        self.block(request.from(0), core::iter::empty(), patience)?;
+        if !self.may_block() {
+            return Ok(());
+        }
         let slot = self.slot;
         let id = self.session().id;
         let waiters = &mut self.store.durable.waiters;

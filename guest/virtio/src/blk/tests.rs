@@ -142,7 +142,7 @@ fn run(device: &mut BlkDevice<FakeTransport>, fake: &mut FakeDisk, transfer: Tra
 #[test]
 fn what_is_written_is_read_back_and_stable_when_it_has_to_be() {
     let (mut device, mut fake) = disk(PLAIN, &config(0, 0, 0, 0));
-    assert!(device.has_write_cache());
+    assert_eq!(device.cache, Cache::WriteBack);
     let geometry = Geometry { block_bytes: 512, size_bytes: SECTORS * 512, is_read_only: false };
     assert_eq!(device.geometry(), geometry);
     let one = vec![1; 4096];
@@ -178,7 +178,7 @@ fn a_flush_of_a_write_comes_after_all_of_it() {
 fn a_device_that_writes_through_is_not_flushed() {
     for (features, writeback) in [(F_VERSION_1, 0), (PLAIN | F_CONFIG_WCE, 0)] {
         let (mut device, mut fake) = disk(features, &config(0, 0, 0, writeback));
-        assert!(!device.has_write_cache());
+        assert_ne!(device.cache, Cache::WriteBack);
         let written = run(&mut device, &mut fake, transfer(1, Operation::WriteStable, 0, &vec![1; 4096]));
         assert_eq!((written.result, fake.requests), (Ok(()), 1));
         assert_eq!(run(&mut device, &mut fake, transfer(2, Operation::Flush, 0, &[])).result, Ok(()));
@@ -375,7 +375,7 @@ fn failures_of_the_device_are_those_of_the_transfer() {
         assert_eq!(device.finished().unwrap().result, Err(BlockError::Io));
     }
     assert_eq!(fake.flushes, 0);
-    assert_eq!(device.error(), None);
+    assert_eq!(device.error, None);
 }
 
 #[test]
@@ -411,7 +411,7 @@ fn a_hostile_device_is_cut_off_and_gives_every_buffer_back() {
         let ended: Vec<_> = std::iter::from_fn(|| device.finished()).collect();
         assert_eq!(ended.len(), 3);
         assert!(ended.iter().all(|finished| finished.result == Err(BlockError::Io)));
-        assert_eq!((device.error(), device.transport.status), (Some(error), 0));
+        assert_eq!((device.error, device.transport.status), (Some(error), 0));
         device.start(transfer(9, Operation::Flush, 0, &[])).unwrap();
         assert_eq!(device.finished().unwrap().result, Err(BlockError::Io));
         assert!(!device.is_busy() && !device.is_ready());
