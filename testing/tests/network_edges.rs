@@ -1,10 +1,14 @@
 //! The TCP/IP stack where things run out, fall silent or are hostile.
 
 use kayvee_net::{Addressing, Config, Event, Limits, Stack};
-use kayvee_testing::network::{
-    frames::{Segment, arp_request, echo_request},
-    wire::{Faults, Wire},
-    world::{CLIENT, Client, KEEPALIVE_S, PORT, SECOND_NS, SERVER, Traffic, World},
+use kayvee_testing::{
+    network::{
+        frames::{Segment, arp_request, echo_request},
+        fuzz::correct_checksums,
+        wire::{Faults, Wire},
+        world::{CLIENT, Client, KEEPALIVE_S, PORT, SECOND_NS, SERVER, Traffic, World},
+    },
+    random::Random,
 };
 use smoltcp::{
     phy::ChecksumCapabilities,
@@ -92,6 +96,67 @@ fn a_flood_of_syns_hurts_only_itself() {
     let end_ns = world.now_ns + 30 * SECOND_NS;
     world.run_until(end_ns);
     assert_eq!(world.stack.connections(), 8);
+}
+
+/// Whoever floods with SYNs, garbage, half-open handshakes and connections that read nothing, others get their bytes as soon
+/// as without (RFC 4987).
+#[test]
+fn a_flood_delays_nobody() {
+    let exchange = |flooded: bool| {
+        let mut world = world(64);
+        let mut rng = Random::new(7);
+        let mut port = 1;
+        let deaf = connect(&mut world, if flooded { 8 } else { 0 });
+        if flooded {
+            for &connection in world.pending.keys() {
+                // Nobody reads this, and it fills what there is for it.
+                while world.stack.send(connection, &[1; 1000]) == 1000 {}
+            }
+        }
+        let start_ns = world.now_ns;
+        let mut took_ns = Vec::new();
+        for _ in 0..20 {
+            let since_ns = world.now_ns;
+            let mut client = Client::open(&mut world, rng.bytes(3000));
+            loop {
+                for _ in 0..if flooded { 60 } else { 0 } {
+                    port = port % 30_000 + 1;
+                    let junk = 1 + rng.below(60);
+                    let from = 10 + rng.below(200) as u8;
+                    for frame in [
+                        segment(port, TcpControl::Syn, None),
+                        segment(port, TcpControl::None, Some(TcpSeqNumber(port.into()))),
+                    ] {
+                        world.wire.server.inject(spoofed(frame, from));
+                    }
+                    world.wire.server.inject(rng.bytes(junk));
+                }
+                if client.step(&mut world) {
+                    break;
+                }
+                world.step();
+            }
+            assert_eq!(client.received, 3000);
+            took_ns.push(world.now_ns - since_ns);
+        }
+        drop(deaf);
+        (start_ns, took_ns, world.stack.figures())
+    };
+    let (_, alone_ns, figures) = exchange(false);
+    assert_eq!(figures.cookies_sent, 0);
+    let (_, flooded_ns, figures) = exchange(true);
+    assert!(figures.cookies_sent > 5_000 && figures.cookies_accepted >= 20, "{figures:?}");
+    assert!(figures.half_open <= 16 && figures.connections <= 64, "{figures:?}");
+    let longest = |times: &[u64]| times.iter().copied().max().unwrap();
+    assert!(longest(&flooded_ns) <= 2 * longest(&alone_ns), "{alone_ns:?} {flooded_ns:?}");
+}
+
+/// A frame of the client as if another station of its network had sent it.
+fn spoofed(mut frame: Vec<u8>, from: u8) -> Vec<u8> {
+    const LAST_OCTET_OF_SOURCE: usize = 29;
+    frame[LAST_OCTET_OF_SOURCE] = from;
+    correct_checksums(&mut frame);
+    frame
 }
 
 #[test]

@@ -56,6 +56,7 @@ extern crate alloc;
 
 mod checksum;
 mod control;
+mod cookies;
 mod flows;
 mod frame;
 mod limits;

@@ -22,6 +22,7 @@ enum Purpose {
     Port,
     FlowsLow,
     FlowsHigh,
+    Cookie,
 }
 
 impl Secrets {
@@ -52,6 +53,15 @@ impl Secrets {
     pub fn initial_sequence(&self, flow: FlowKey, now_ns: u64) -> Seq {
         let clock = (now_ns / SEQUENCE_TICK_NS) as u32;
         Seq(clock.wrapping_add(self.hash(Purpose::Sequence, flow.bits()) as u32))
+    }
+
+    /// What proves that a peer has seen the answer to its SYN.
+    pub fn cookie(&self, flow: FlowKey, value: u64) -> u32 {
+        let mut hasher = SipHasher24::new_with_keys(self.key.0, self.key.1);
+        hasher.write_u64(Purpose::Cookie as u64);
+        hasher.write_u64(flow.bits());
+        hasher.write_u64(value);
+        hasher.finish() as u32
     }
 
     /// RFC 7323 §5.4: the clock of timestamps says nothing of other connections, nor of how long the machine is up.

@@ -2,6 +2,7 @@
 
 use crate::{
     control::Control,
+    cookies::{self, Cookies},
     flows::Flows,
     frame::{self, Class, FlowKey, Packet, Route, announce, classify, is_host},
     limits::Limits,
@@ -46,6 +47,10 @@ const RESETS_PER_S: u64 = 1000;
 const ICMP_PER_S: u64 = 1000;
 /// Timeouts in a row after which a connection's way through the link is asked for again.
 const TIMEOUTS_OF_A_DEAD_NEIGHBOR: u32 = 2;
+/// Handshakes that may be open before SYNs are answered without keeping anything (RFC 4987 §3.6): this many, or this share
+/// of all connections where there are few.
+const MAX_HALF_OPEN: usize = 512;
+const HALF_OPEN_DIVISOR: usize = 4;
 /// Connections without room to send that are looked at in a turn.
 const STARVED_PER_TURN: usize = 16;
 
@@ -172,8 +177,10 @@ pub struct Stack {
     timers: Wheel,
     /// Connections that can be given up for new ones, the least dear first.
     expendable: BTreeSet<Expendable>,
-    /// How many of these are half-open.
+    /// How many of these are half-open, and may be.
     half_open: usize,
+    half_open_limit: usize,
+    cookies: Cookies,
     /// Connections that the application may have to hear of.
     events: VecDeque<u32>,
     /// Connections that may have segments to send or timers to set.
@@ -184,6 +191,18 @@ pub struct Stack {
     starved: VecDeque<u32>,
     resets: RateLimit,
     icmp: RateLimit,
+}
+
+/// Where a segment belongs.
+enum Place {
+    /// To a connection.
+    Connection(u32),
+    /// To nothing.
+    None,
+    /// To a handshake that there are too many of.
+    Cookie,
+    /// To nothing, or to a connection that nothing was kept of.
+    Unclear,
 }
 
 /// Why and since when a connection can be given up.
@@ -224,6 +243,8 @@ impl Stack {
             timers: Wheel::new(now_ns),
             expendable: BTreeSet::new(),
             half_open: 0,
+            half_open_limit: (connections / HALF_OPEN_DIVISOR).clamp(1, MAX_HALF_OPEN),
+            cookies: Cookies::default(),
             // Where memory is short these cannot grow, so they have their size from the start.
             events: VecDeque::with_capacity(connections),
             egress: VecDeque::with_capacity(connections),
@@ -531,8 +552,11 @@ impl Stack {
         self.resources.counters.segments_received += 1;
         let flow = FlowKey::new(packet.source, segment.source_port, segment.destination_port);
         let payload_bytes = payload.len() + packet.rest_bytes;
-        let Some(number) = self.slot_for(flow, &segment, now_ns) else {
-            return self.refuse(packet, own, &segment, payload_bytes, tx, now_ns);
+        let number = match self.slot_for(flow, &segment, now_ns) {
+            Place::Connection(number) => number,
+            Place::None => return self.refuse(packet, own, &segment, payload_bytes, tx, now_ns),
+            Place::Unclear => return self.resources.counters.dropped_out_of_window += 1,
+            Place::Cookie => return self.answer_by_cookie(packet, own, flow, &segment, tx, now_ns),
         };
         let Some(slot) = self.slots.get_mut(number) else { return };
         let mut take = |bytes: &[u8]| take.take(ConnectionId(number), bytes);
@@ -588,31 +612,91 @@ impl Stack {
 
     /// Finds the connection that a segment belongs to, or opens one.
     #[inline]
-    fn slot_for(&mut self, flow: FlowKey, segment: &Segment, now_ns: u64) -> Option<u32> {
+    fn slot_for(&mut self, flow: FlowKey, segment: &Segment, now_ns: u64) -> Place {
         let opens = segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST);
         if let Some(number) = self.flows.get(flow) {
-            if !opens || !self.slots.get(number)?.connection.gives_way_to(segment) {
-                return Some(number);
+            let Some(slot) = self.slots.get(number) else { return Place::None };
+            let gives_way = if opens {
+                // The peer has begun anew with the same port (RFC 9293 §3.6.1).
+                slot.connection.gives_way_to(segment)
+            } else {
+                // Of a SYN that came twice, one was answered by a cookie, and that answer was taken.
+                slot.connection.owner == Owner::Handshake
+                    && slot.connection.has_not_sent(segment.ack)
+                    && self.cookies.take(&self.secrets, flow, segment, now_ns).is_some()
+            };
+            if !gives_way {
+                return Place::Connection(number);
             }
-            // The peer has begun anew with the same port (RFC 9293 §3.6.1).
             self.release(number);
         }
-        if !opens || !self.ports.contains(&flow.local_port()) {
-            return None;
+        self.open(flow, segment, opens, now_ns)
+    }
+
+    /// Opens a connection for a segment that there is none for, if it may.
+    fn open(&mut self, flow: FlowKey, segment: &Segment, opens: bool, now_ns: u64) -> Place {
+        if !self.ports.contains(&flow.local_port()) {
+            return Place::None;
         }
-        let number = self.insert(flow, Origin::Passive(segment), now_ns);
-        match number {
-            Some(slot) => {
-                self.expendable.insert(Expendable::HalfOpen { opened_ns: now_ns, slot });
-                self.half_open += 1;
+        let number = if opens {
+            if self.half_open >= self.half_open_limit {
+                return Place::Cookie;
             }
-            None => self.resources.counters.dropped_syns += 1,
+            self.insert(flow, Origin::Passive(segment), now_ns)
+        } else {
+            let Some((syn, iss)) = self.cookies.take(&self.secrets, flow, segment, now_ns) else {
+                return if self.cookies.are_out(now_ns) { Place::Unclear } else { Place::None };
+            };
+            let number = self.insert_with(flow, Origin::Passive(&syn), iss, now_ns);
+            if let Some(slot) = number.and_then(|number| self.slots.get_mut(number)) {
+                slot.connection.answer_once(&self.resources.pool, now_ns);
+                self.resources.counters.cookies_accepted += 1;
+            }
+            number
+        };
+        let Some(slot) = number else {
+            self.resources.counters.dropped_syns += 1;
+            return Place::None;
+        };
+        self.expendable.insert(Expendable::HalfOpen { opened_ns: now_ns, slot });
+        self.half_open += 1;
+        Place::Connection(slot)
+    }
+
+    /// Answers a SYN and keeps nothing of it.
+    fn answer_by_cookie(
+        &mut self,
+        packet: &Packet<'_>,
+        own: Ipv4Addr,
+        flow: FlowKey,
+        syn: &Segment,
+        tx: &mut impl FrameTx,
+        now_ns: u64,
+    ) {
+        let iss = self.cookies.give(&self.secrets, flow, syn, now_ns);
+        let mut connection = Connection::new(self.setup(flow, iss), Origin::Passive(syn), now_ns);
+        let mut answer = connection.answer_once(&self.resources.pool, now_ns);
+        if let Some(timestamps) = &mut answer.timestamps {
+            timestamps.value = cookies::with_options(timestamps.value, syn);
         }
-        number
+        let route = Route { mac: self.mac, own, hardware: packet.hardware, remote: packet.source };
+        if frame::send_segment(tx, &route, &answer, (0, 0), |_, _| {}) {
+            self.resources.counters.cookies_sent += 1;
+            self.resources.counters.segments_sent += 1;
+        }
     }
 
     /// Makes a connection, if need be in the place of one that is expendable.
     fn insert(&mut self, flow: FlowKey, origin: Origin<'_>, now_ns: u64) -> Option<u32> {
+        let iss = self.secrets.initial_sequence(flow, now_ns);
+        self.insert_with(flow, origin, iss, now_ns)
+    }
+
+    fn setup(&self, flow: FlowKey, iss: Seq) -> Setup {
+        Setup { flow, iss, timestamp_offset: self.secrets.timestamp_offset(flow), keepalive_ns: self.keepalive_ns }
+    }
+
+    fn insert_with(&mut self, flow: FlowKey, origin: Origin<'_>, iss: Seq, now_ns: u64) -> Option<u32> {
         while self.slots.is_full() {
             // A flood of SYNs displaces itself, and never a connection that was established.
             match self.expendable.first() {
@@ -627,13 +711,7 @@ impl Stack {
                 }
             }
         }
-        let setup = Setup {
-            flow,
-            iss: self.secrets.initial_sequence(flow, now_ns),
-            timestamp_offset: self.secrets.timestamp_offset(flow),
-            keepalive_ns: self.keepalive_ns,
-        };
-        let connection = Connection::new(setup, origin, now_ns);
+        let connection = Connection::new(self.setup(flow, iss), origin, now_ns);
         let slot =
             Slot { connection, way: None, in_events: false, in_egress: false, in_unresolved: false, in_starved: false };
         let number = self.slots.insert(slot);

@@ -62,6 +62,10 @@ figures! {
     dropped_syns: Counter,
     /// Half-open connections given up for others.
     dropped_half_open: Counter,
+    /// SYNs that were answered without keeping anything, because of a flood.
+    cookies_sent: Counter,
+    /// Connections that began with such an answer.
+    cookies_accepted: Counter,
     /// Segments whose data was dropped in part or whole, because there was no memory for it.
     dropped_memory: Counter,
     /// Answers that were not sent because there were too many of their kind.

@@ -3,6 +3,7 @@
 use crate::{
     args::Net,
     proxy::{Proxy, Settings},
+    sys::Frames,
     tap::{Tap, TapError},
     usernet::{self, Usernet},
 };
@@ -53,11 +54,11 @@ pub enum End {
 
 impl Network {
     /// Opens a way to a guest, the best that `wanted` and this user's rights allow.
-    pub fn open(wanted: &Net) -> Result<Network> {
+    pub fn open(wanted: &Net, frames: Frames) -> Result<Network> {
         if *wanted == Net::User {
             return Ok(Network::User);
         }
-        match Tap::create() {
+        match Tap::create(frames) {
             Ok(tap) => Ok(Network::Tap(tap)),
             Err(TapError::Failed(error)) => Err(error),
             Err(TapError::NotAllowed(_)) if *wanted == Net::Auto => Ok(Network::User),

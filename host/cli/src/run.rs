@@ -14,6 +14,7 @@ use crate::{
     ready, store,
     store::Store,
     supervise::{self, Ask, End, Outcome, Run},
+    sys::Frames,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use kayvee_link::VethPair;
@@ -273,7 +274,9 @@ impl Session {
         let image = Image::pack()?;
         let listeners = listen::listen(&store.listen_addresses(store.options().port)?, store.options().tcp_backlog)?;
         let front = store::reachable(listeners[0].local_addr()?);
-        let network = Network::open(&args.net)?;
+        // A recording shows frames as they are on a wire.
+        let frames = if args.pcap.is_some() { Frames::Plain } else { Frames::Offloaded };
+        let network = Network::open(&args.net, frames)?;
         let place = network.place();
 
         let memory_mib = args.memory.unwrap_or(GUEST_MEMORY_MIB);

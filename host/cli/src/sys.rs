@@ -15,15 +15,28 @@ use std::{
 
 const TUN: &str = "/dev/net/tun";
 
+/// What goes through a tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frames {
+    /// Frames as they would be on a wire.
+    Plain,
+    /// Frames whose checksums and division into segments are left to the other side, each behind a header that says so.
+    Offloaded,
+}
+
 /// Makes a tap device and returns its open end, whose closing removes the device, and its name. A `%d` in the name is
 /// replaced by the kernel with the first free number.
-pub fn create_tap(name: &str) -> io::Result<(File, String)> {
+pub fn create_tap(name: &str, frames: Frames) -> io::Result<(File, String)> {
     let tun = OpenOptions::new().read(true).write(true).open(TUN).map_err(|error| {
         // The caller's words say what for.
         io::Error::new(error.kind(), format!("{TUN}: {error}"))
     })?;
     let mut request = interface_request(name)?;
-    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
+    let header = match frames {
+        Frames::Plain => 0,
+        Frames::Offloaded => libc::IFF_VNET_HDR,
+    };
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | header) as i16;
     // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is.
     Errno::result(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, &mut request) })?;
     let name = request.ifr_name.iter().take_while(|&&b| b != 0).map(|&b| char::from(b as u8)).collect();

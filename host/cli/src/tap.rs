@@ -1,6 +1,6 @@
 //! A tap device of one guest's own: a link of two addresses between this host and the guest.
 
-use crate::sys;
+use crate::sys::{self, Frames};
 use anyhow::{Context, Result};
 use kayvee_link::Link;
 use std::{fs, fs::File, io};
@@ -32,8 +32,8 @@ pub enum TapError {
 
 impl Tap {
     /// Makes a tap and switches it on.
-    pub fn create() -> Result<Tap, TapError> {
-        let (end, name) = sys::create_tap(NAME).map_err(TapError::NotAllowed)?;
+    pub fn create(frames: Frames) -> Result<Tap, TapError> {
+        let (end, name) = sys::create_tap(NAME, frames).map_err(TapError::NotAllowed)?;
         let (link, guest_mac) =
             configure(&name).with_context(|| format!("setting up {name}")).map_err(TapError::Failed)?;
         Ok(Tap { end, link, guest_mac })

@@ -204,6 +204,56 @@ fn a_guest_with_a_tap_is_reached_at_its_own_address_too() {
     }
 }
 
+/// The frames of a file in libpcap's format (of this machine's byte order), Ethernet being its link.
+fn recorded(path: &std::path::Path) -> Vec<Vec<u8>> {
+    let bytes = fs::read(path).unwrap();
+    let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+    assert_eq!((word(0), word(20)), (0xa1b2_c3d4, 1));
+    let (mut at, mut frames) = (24, Vec::new());
+    while at < bytes.len() {
+        let len = word(at + 8) as usize;
+        frames.push(bytes[at + 16..at + 16 + len].to_vec());
+        at += 16 + len;
+    }
+    frames
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_recording_holds_what_would_be_on_a_wire() {
+    for way in all_ways().filter(|way| way.target != "linux") {
+        println!("{way:?}");
+        let path = state_folder().join("recorded, with a comma.pcap");
+        let store = Store::start(way.target, &[way.more, &["--pcap", path.to_str().unwrap()]].concat(), &[]);
+        assert_eq!(ask(&mut store.connect(), "PING"), "+PONG");
+        assert_eq!(store.end("TERM").code(), Some(0));
+        let frames = recorded(&path);
+        for frame in &frames {
+            assert!(frame.len() <= 14 + 1500 && [[8, 0], [8, 6]].contains(&[frame[12], frame[13]]), "{frame:x?}");
+            if frame[13] == 0 {
+                assert_eq!(internet_sum(&frame[14..34]), 0xffff, "the header of IPv4: {frame:x?}");
+            }
+            if frame[13] == 0 && frame[14 + 9] == 6 {
+                // RFC 9293 §3.1: addresses, protocol and length are part of it.
+                let len = u16::from_be_bytes([frame[16], frame[17]]) - 20;
+                let covered =
+                    [&frame[26..34], &[0, 6], &len.to_be_bytes()[..], &frame[34..34 + usize::from(len)]].concat();
+                assert_eq!(internet_sum(&covered), 0xffff, "TCP: {frame:x?}");
+            }
+        }
+        assert!(frames.iter().any(|frame| frame.ends_with(b"+PONG\r\n")), "{} frames", frames.len());
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+/// RFC 1071: all ones where a checksum is right.
+fn internet_sum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)));
+    let sum: u32 = words.sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    ((folded & 0xffff) + (folded >> 16)) as u16
+}
+
 /// How many packets may wait on the interface that an address is behind.
 fn queue_packets(address: std::net::IpAddr) -> u32 {
     let route = Command::new("ip").args(["route", "get", &address.to_string()]).output().unwrap();

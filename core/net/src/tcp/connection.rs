@@ -317,6 +317,11 @@ impl Connection {
         self.resent_to = self.una;
     }
 
+    /// Whether an acknowledgment is for something that was never sent.
+    pub fn has_not_sent(&self, acknowledged: Seq) -> bool {
+        !acknowledged.after(self.una) || acknowledged.after(self.nxt)
+    }
+
     pub fn is_synchronized(&self) -> bool {
         !matches!(self.state, State::SynSent | State::SynReceived | State::Closed)
     }

@@ -175,6 +175,14 @@ impl Connection {
         self.transmission(seq, Flags::ACK, (0, 0), pool, now_ns)
     }
 
+    /// The SYN-ACK of a connection that is forgotten once it is sent, or that its answer has brought back.
+    pub fn answer_once(&mut self, pool: &Pool, now_ns: u64) -> Segment {
+        let transmission = self.handshake(pool, now_ns);
+        // What nobody remembers to have sent tells nothing of round trips.
+        self.timed = None;
+        transmission.segment
+    }
+
     /// SYN or SYN-ACK.
     fn handshake(&mut self, pool: &Pool, now_ns: u64) -> Transmission {
         self.handshake_due = false;

@@ -35,10 +35,11 @@ impl RoundTrip {
 
     /// Takes a sample in that is said by timestamps of something that was sent again (RFC 7323 §4.1). Where an
     /// acknowledgment was lost, the next one tells a time that is too long, so a sample counts for twice the known time
-    /// at most: a way that has become longer is still followed, in several steps.
+    /// at most: a way that has become longer is still followed, in several steps. Where no time is known, as behind a SYN
+    /// cookie, it counts for the first timeout at most.
     pub fn sample_ambiguous(&mut self, sample_ns: u64) {
         match self.smoothed_ns {
-            0 => self.sample(sample_ns),
+            0 => self.sample(sample_ns.min(INITIAL_RTO_NS)),
             smoothed_ns => self.sample(sample_ns.min(2 * smoothed_ns)),
         }
     }
