@@ -9,6 +9,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use kayvee_vmm::{Backend, Config, Disk, Ending, Network};
+use kayvee_xdp_socket::Attachment;
 use std::{
     fs::File,
     os::fd::{AsRawFd, RawFd},
@@ -41,11 +42,12 @@ impl Guest<'_> {
         command.args(["monitor", "--memory", &self.memory_mib.to_string()]);
         command.args(["--image", &self.image.descriptor().to_string()]);
         if let Some((place, end)) = self.network {
-            let name = match end {
-                End::Tap(_) => "--tap",
-                End::Stream(_) => "--stream",
+            let descriptor = end.descriptor().to_string();
+            match end {
+                End::Tap(_) => command.args(["--tap", &descriptor, "--mac", &place.mac_text()]),
+                End::Stream(_) => command.args(["--stream", &descriptor, "--mac", &place.mac_text()]),
+                End::Direct(pair) => command.args(["--xdp", &Attachment::to_pair(pair).to_string()]),
             };
-            command.args([name, &end.descriptor().to_string(), "--mac", &place.mac_text()]);
             inherited.push(end.descriptor());
         }
         if let Some(disk) = self.disk {

@@ -7,11 +7,13 @@ use crate::{
     tap::{Tap, TapError},
     usernet::{self, Usernet},
 };
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
+use kayvee_link::VethPair;
+use kayvee_xdp_socket::{Attachment, FrameMemory};
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr, TcpListener},
-    os::fd::{AsRawFd, RawFd},
+    os::fd::{AsFd, AsRawFd, RawFd},
     os::unix::net::UnixStream,
 };
 
@@ -21,6 +23,9 @@ pub enum Network {
     Tap(Tap),
     /// A stack in this process, for which no rights are needed: the guest is reached by the port only.
     User,
+    /// A link of its own, at whose other end the guest works an AF_XDP socket's rings itself: as with a tap, the guest has
+    /// an address here.
+    Direct(VethPair),
 }
 
 /// Where a guest is.
@@ -50,7 +55,12 @@ pub enum End {
     Tap(std::fs::File),
     /// A stream of frames.
     Stream(UnixStream),
+    /// The other end of a link, in a network namespace of its own.
+    Direct(VethPair),
 }
+
+/// Frames for a socket that is only to show that there can be one.
+const PROBE_BYTES: usize = 64 << 10;
 
 impl Network {
     /// Opens a way to a guest, the best that `wanted` and this user's rights allow.
@@ -69,6 +79,13 @@ impl Network {
         }
     }
 
+    /// Makes a link to a guest that works an AF_XDP socket, having seen that one can be opened there.
+    pub fn direct() -> Result<Network> {
+        let pair = VethPair::create().context("making a link")?;
+        Attachment::to_pair(&pair).open(&FrameMemory::allocate(PROBE_BYTES)?)?;
+        Ok(Network::Direct(pair))
+    }
+
     /// Where the guest is in it.
     pub fn place(&self) -> Place {
         match self {
@@ -77,6 +94,12 @@ impl Network {
                 gateway: tap.link.host,
                 prefix_bits: kayvee_link::PREFIX_BITS,
                 mac: tap.guest_mac,
+            },
+            Network::Direct(pair) => Place {
+                guest: pair.link.guest,
+                gateway: pair.link.host,
+                prefix_bits: kayvee_link::PREFIX_BITS,
+                mac: pair.mac,
             },
             Network::User => Place {
                 guest: usernet::GUEST,
@@ -91,6 +114,7 @@ impl Network {
     pub fn address_on_host(&self) -> Option<Ipv4Addr> {
         match self {
             Network::Tap(tap) => Some(tap.link.guest),
+            Network::Direct(pair) => Some(pair.link.guest),
             Network::User => None,
         }
     }
@@ -99,6 +123,7 @@ impl Network {
     pub fn carrier(self, listeners: Vec<TcpListener>, settings: Settings) -> Result<(Carrier, End)> {
         match self {
             Network::Tap(tap) => Ok((Carrier::Proxy(Proxy::new(listeners, settings)?), End::Tap(tap.end))),
+            Network::Direct(pair) => Ok((Carrier::Proxy(Proxy::new(listeners, settings)?), End::Direct(pair))),
             Network::User => {
                 let (usernet, end) = Usernet::new(listeners, settings)?;
                 Ok((Carrier::Usernet(Box::new(usernet)), End::Stream(end)))
@@ -140,6 +165,7 @@ impl End {
         match self {
             End::Tap(end) => end.as_raw_fd(),
             End::Stream(end) => end.as_raw_fd(),
+            End::Direct(pair) => pair.namespace.as_fd().as_raw_fd(),
         }
     }
 
@@ -148,6 +174,7 @@ impl End {
         match self {
             End::Tap(end) => format!("tap,id=n0,fd={},vhost=off", end.as_raw_fd()),
             End::Stream(end) => format!("socket,id=n0,fd={}", end.as_raw_fd()),
+            End::Direct(_) => unreachable!("only this program's monitor is given such a link"),
         }
     }
 }

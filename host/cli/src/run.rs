@@ -59,8 +59,12 @@ pub fn run(args: &RunArgs) -> Result<()> {
         let what = "--vmm and --machine are about guests, and so are --net and --pcap, but for --net xdp";
         return Err(UsageError(format!("{what}; leave them out with --target linux")).into());
     }
-    if args.target != Target::Linux && is_past_the_kernel {
-        return Err(UsageError("--net xdp is for the Linux process: add --target linux".into()).into());
+    if args.target != Target::Linux && matches!(args.net, Net::Xdp(Attachment::Interface { .. })) {
+        return Err(UsageError("--net xdp:INTERFACE is for the Linux process: add --target linux".into()).into());
+    }
+    if is_past_the_kernel && (args.target == Target::Tcg || args.vmm == Vmm::Qemu || needs_qemu && args.pcap.is_none())
+    {
+        return Err(UsageError("--net xdp needs --vmm kayvee, or --target linux".into()).into());
     }
     if args.vmm == Vmm::Kayvee && (args.target == Target::Tcg || needs_qemu) {
         let what = "--vmm kayvee has neither emulation nor --machine or --pcap; use --vmm qemu for these";
@@ -269,14 +273,32 @@ impl Session {
         self.supervise_process(run, signals)
     }
 
+    /// The best way to a guest, or the one that is asked for.
+    fn open_network(&self, args: &RunArgs, by: Monitor) -> Result<Network> {
+        // A recording shows frames as they are on a wire.
+        let frames = if args.pcap.is_some() { Frames::Plain } else { Frames::Offloaded };
+        match (&args.net, by) {
+            (Net::Xdp(_), Monitor::Own) => Network::direct(),
+            (Net::Xdp(_), Monitor::Qemu(_)) => bail!("--net xdp needs Kayvee's own monitor: leave --pcap out"),
+            (Net::Auto, Monitor::Own) => Network::direct().or_else(|error| {
+                let network = Network::open(&args.net, frames)?;
+                let (way, cost) = match network {
+                    Network::User => ("this program carries the guest's frames", "several times slower"),
+                    _ => ("a tap carries the guest's frames", "slower"),
+                };
+                self.note(&format!("{way}, which is {cost}, because it cannot have AF_XDP here: {error:#}"));
+                Ok(network)
+            }),
+            _ => Network::open(&args.net, frames),
+        }
+    }
+
     fn run_guest(&self, args: &RunArgs, by: Monitor, store: &Store, signals: Signals) -> Result<()> {
         let disk = store.disk().map(|disk| kayvee_disk::prepare(&disk).map(|prepared| (disk, prepared))).transpose()?;
         let image = Image::pack()?;
         let listeners = listen::listen(&store.listen_addresses(store.options().port)?, store.options().tcp_backlog)?;
         let front = store::reachable(listeners[0].local_addr()?);
-        // A recording shows frames as they are on a wire.
-        let frames = if args.pcap.is_some() { Frames::Plain } else { Frames::Offloaded };
-        let network = Network::open(&args.net, frames)?;
+        let network = self.open_network(args, by)?;
         let place = network.place();
 
         let memory_mib = args.memory.unwrap_or(GUEST_MEMORY_MIB);
