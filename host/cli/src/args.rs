@@ -44,6 +44,12 @@ pub enum Command {
     Logs(LogsArgs),
     /// Shut detached instances down
     Stop(StopArgs),
+    /// Show what the monitor of a detached guest has done: exits by cause, and where the time went
+    Stats(ControlArgs),
+    /// Have a detached guest stand still
+    Pause(ControlArgs),
+    /// Have a detached guest that stands still go on
+    Resume(ControlArgs),
     /// Write the bootable image to a file
     Image(ImageArgs),
     /// Look at the log on a disk
@@ -245,6 +251,13 @@ macro_rules! display_as_argument {
 display_as_argument!(Target, Vmm, Machine, RedisVersion);
 
 #[derive(Args)]
+pub struct ControlArgs {
+    /// The instance
+    #[arg(value_parser = instance_name, default_value = DEFAULT_NAME)]
+    pub name: String,
+}
+
+#[derive(Args)]
 pub struct MonitorArgs {
     /// Descriptor of the image
     #[arg(long)]
@@ -265,6 +278,10 @@ pub struct MonitorArgs {
     /// What a socket is attached to whose rings the guest works itself
     #[arg(long)]
     pub xdp: Option<String>,
+
+    /// Descriptor of the listening control socket
+    #[arg(long)]
+    pub control: Option<i32>,
 
     /// The network card's address
     #[arg(long, default_value = "52:54:00:00:00:01")]

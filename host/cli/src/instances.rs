@@ -15,7 +15,10 @@ use std::{
     env,
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, BufReader, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt},
+    os::unix::{
+        fs::{DirBuilderExt, MetadataExt},
+        net::{UnixListener, UnixStream},
+    },
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
@@ -25,6 +28,8 @@ use std::{
 /// Longer than a supervisor gives its store.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Monitors answer at once.
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a followed log is looked at.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 /// Lines that are shown of the log of an instance that did not start.
@@ -85,6 +90,10 @@ impl Instance {
 
     fn log_path(&self) -> PathBuf {
         self.folder.join("log")
+    }
+
+    fn control_path(&self) -> PathBuf {
+        self.folder.join("control")
     }
 
     /// The number of the living supervisor.
@@ -171,6 +180,12 @@ impl Claim {
         writeln!(stdout, "{words}").and_then(|()| stdout.flush()).context("nobody waits for this instance any more")?;
         let nowhere = OpenOptions::new().write(true).open("/dev/null")?;
         Ok(nix::unistd::dup2_stdout(nowhere)?)
+    }
+
+    /// The socket by which the instance's monitor is controlled.
+    pub fn control(&self) -> Result<UnixListener> {
+        let path = self.instance.control_path();
+        UnixListener::bind(&path).with_context(|| format!("making {}", path.display()))
     }
 
     /// Records how the run ended.
@@ -285,6 +300,26 @@ pub fn logs(name: &str, follow: bool) -> Result<()> {
         }
         thread::sleep(FOLLOW_INTERVAL);
     }
+}
+
+/// Asks an instance's monitor for something, and shows what it says.
+pub fn control(name: &str, question: &str) -> Result<()> {
+    let instance = existing(name)?;
+    if instance.supervisor()?.is_none() {
+        bail!("'{name}' is not running");
+    }
+    let mut socket = match UnixStream::connect(instance.control_path()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            bail!("'{name}' is no guest of Kayvee's own monitor, which alone can tell")
+        }
+        socket => socket.context("connecting to its monitor")?,
+    };
+    socket.set_read_timeout(Some(CONTROL_TIMEOUT))?;
+    writeln!(socket, "{question}")?;
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).context("its monitor does not answer")?;
+    print!("{answer}");
+    Ok(())
 }
 
 /// Shuts instances down and forgets them, the dead ones too.

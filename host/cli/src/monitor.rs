@@ -13,7 +13,7 @@ use kayvee_xdp_socket::Attachment;
 use std::{
     fs::File,
     os::fd::{AsRawFd, RawFd},
-    os::unix::net::UnixStream,
+    os::unix::net::{UnixListener, UnixStream},
     process::{Command, ExitCode},
 };
 
@@ -32,6 +32,8 @@ pub struct Guest<'a> {
     pub network: Option<(&'a Place, &'a End)>,
     /// Its disk, if it has one, opened and locked.
     pub disk: Option<&'a File>,
+    /// Where it is controlled from, if it is.
+    pub control: Option<&'a UnixListener>,
 }
 
 impl Guest<'_> {
@@ -54,6 +56,10 @@ impl Guest<'_> {
             command.args(["--disk", &disk.as_raw_fd().to_string()]);
             inherited.push(disk.as_raw_fd());
         }
+        if let Some(control) = self.control {
+            command.args(["--control", &control.as_raw_fd().to_string()]);
+            inherited.push(control.as_raw_fd());
+        }
         command.args(["--boot-line", self.boot_line]);
         (command, inherited)
     }
@@ -72,6 +78,7 @@ pub fn run(args: &MonitorArgs) -> Result<ExitCode> {
         boot_line: args.boot_line.clone(),
         network: network.map(|backend| Network { backend, mac: args.mac.0 }),
         direct: args.xdp.clone(),
+        control: args.control.map(sys::inherited).transpose()?.map(UnixListener::from),
         disk: args.disk.map(inherit).transpose()?.map(Disk::new).transpose().context("the disk")?,
     };
     match kayvee_vmm::run(config)? {

@@ -313,7 +313,7 @@ impl Session {
         let settings = settings(store, place.socket(front.port()))?;
         let (carrier, end) = network.carrier(listeners, settings)?;
         // What the monitor inherits is to be open until it runs, and no longer.
-        let mut locked_disk = None;
+        let (mut locked_disk, mut control) = (None, None);
         let (command, inherited) = match by {
             Monitor::Qemu(accelerator) => {
                 let guest = Guest { image: &image, accelerator, machine: args.machine, memory_mib };
@@ -330,8 +330,12 @@ impl Session {
             Monitor::Own => {
                 locked_disk = disk.map(|(disk, _)| kayvee_disk::open_prepared(&disk.path)).transpose()?;
                 let network = Some((&place, &end));
-                let disk = locked_disk.as_ref();
-                let guest = monitor::Guest { image: &image, memory_mib, boot_line: &boot_line, network, disk };
+                control = self.claim.as_ref().map(|claim| claim.control()).and_then(|control| {
+                    let failed = |error| self.note(&format!("the guest runs without a control socket: {error:#}"));
+                    control.map_err(failed).ok()
+                });
+                let (disk, control) = (locked_disk.as_ref(), control.as_ref());
+                let guest = monitor::Guest { image: &image, memory_mib, boot_line: &boot_line, network, disk, control };
                 guest.command()
             }
         };
@@ -346,7 +350,7 @@ impl Session {
             end: End::Console,
         };
         let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;
-        drop(locked_disk);
+        drop((locked_disk, control));
         match failure.or_else(|| Ending::of(status).failure().map(|text| anyhow!(text))) {
             Some(failure) => Err(failure),
             None => Ok(()),

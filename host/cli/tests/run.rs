@@ -32,8 +32,10 @@ const GUESTS: &[Way] = &[
     Way { target: "tcg", more: &["--net", "tap"], place: "a TCG guest, also at " },
     TCG,
     Way { target: "tcg", more: &["--machine", "q35"], place: "a TCG guest" },
+    Way { target: "kvm", more: &["--net", "xdp"], place: "a KVM guest, also at " },
     Way { target: "kvm", more: &["--net", "tap"], place: "a KVM guest, also at " },
     Way { target: "kvm", more: &["--net", "user"], place: "a KVM guest" },
+    Way { target: "kvm", more: &["--vmm", "qemu"], place: "a KVM guest" },
     Way { target: "kvm", more: &["--machine", "q35"], place: "a KVM guest" },
 ];
 
@@ -42,7 +44,7 @@ impl Way {
     fn works_here(self) -> bool {
         let missing = match self {
             Way { target: "kvm", .. } if !kvm_works() => "no guest boots under KVM here",
-            Way { more: ["--net", "tap"], .. } if !is_root() => "a tap in this network needs root",
+            Way { more: ["--net", "tap" | "xdp"], .. } if !is_root() => "a link in this network needs root",
             _ => return true,
         };
         println!("skipped: {self:?}: {missing}");

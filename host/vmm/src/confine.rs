@@ -19,6 +19,8 @@ pub enum Role {
     Io,
     /// Carries out the disk's requests.
     Disk,
+    /// Answers the control socket.
+    Control,
     /// Has the kernel send what the guest has queued.
     Doorbell,
 }
@@ -55,6 +57,7 @@ impl Role {
                 libc::SYS_recvfrom,
                 libc::SYS_sendto,
             ],
+            Role::Control => &[libc::SYS_accept4, libc::SYS_recvfrom, libc::SYS_sendto],
             Role::Doorbell => &[libc::SYS_sendto],
             Role::Disk => &[libc::SYS_preadv, libc::SYS_pwritev2, libc::SYS_fdatasync],
         }

@@ -16,6 +16,7 @@
 mod boot;
 mod confine;
 mod console;
+mod control;
 mod cpu;
 mod devices;
 mod direct;

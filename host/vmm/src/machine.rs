@@ -4,6 +4,7 @@ use crate::{
     boot,
     confine::{self, Role},
     console::{self, Output},
+    control::{self, Pause},
     cpu::{self, SLEEP_PORT},
     devices::{
         block::Block,
@@ -31,7 +32,7 @@ use nix::{
 use std::{
     fs::File,
     io::{self, Seek, SeekFrom},
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::net::UnixListener},
     sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
@@ -66,6 +67,8 @@ pub struct Config {
     pub direct: Option<String>,
     /// The disk, if there is one.
     pub disk: Option<Disk>,
+    /// Where questions and orders come from, if they may.
+    pub control: Option<UnixListener>,
 }
 
 /// A disk's file or block device.
@@ -122,6 +125,7 @@ struct Board {
     console: Mutex<console::Port>,
     wake: Wake,
     stats: Stats,
+    pause: Pause,
     /// Set by the first thread that ends.
     ending: Mutex<Option<Ending>>,
     ended: EventFd,
@@ -161,7 +165,7 @@ impl Slots<'_> {
 
 /// Runs a guest until its end. To be called once in a process, which ends soon after.
 pub fn run(config: Config) -> Result<Ending> {
-    let Config { mut image, memory_bytes, boot_line, network, direct, disk } = config;
+    let Config { mut image, memory_bytes, boot_line, network, direct, disk, control } = config;
     // For this thread and those that it starts: signals are read, not delivered.
     let mut stop_signals = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| stop_signals.add(signal));
@@ -197,6 +201,7 @@ pub fn run(config: Config) -> Result<Ending> {
         console: Mutex::new(console::Port::new(wake.clone(), Output::new())),
         wake,
         stats: Stats::default(),
+        pause: Pause::default(),
         ending: Mutex::new(None),
         ended: event()?,
     });
@@ -205,6 +210,9 @@ pub fn run(config: Config) -> Result<Ending> {
     if let Some(disk) = disk {
         let wake = board.wake.clone();
         start("disk", &board, move |_| run_disk(&disk, &wake))?;
+    }
+    if let Some(listener) = control {
+        start("control", &board, move |board| control::run(&listener, &board.pause, &board.stats, &board.wake))?;
     }
     if let Some(direct) = direct {
         start("net", &board, move |_| direct.run())?;
@@ -269,6 +277,7 @@ fn run_processor(vcpu: &mut VcpuFd, board: &Board) -> Result<Ending> {
             }
             Err(error) => return Err(anyhow!(error).context("running the guest")),
         };
+        board.pause.pass();
         before = Instant::now();
         stats.add_idle(idle.as_nanos() as u64);
         stats.add_host((before - left).saturating_sub(idle).as_nanos() as u64);
