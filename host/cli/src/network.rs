@@ -9,7 +9,6 @@ use crate::{
 };
 use anyhow::{Context, Result, anyhow};
 use kayvee_link::VethPair;
-use kayvee_xdp_socket::{Attachment, FrameMemory};
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr, TcpListener},
@@ -59,9 +58,6 @@ pub enum End {
     Direct(VethPair),
 }
 
-/// Frames for a socket that is only to show that there can be one.
-const PROBE_BYTES: usize = 64 << 10;
-
 impl Network {
     /// Opens a way to a guest, the best that `wanted` and this user's rights allow.
     pub fn open(wanted: &Net, frames: Frames) -> Result<Network> {
@@ -79,11 +75,10 @@ impl Network {
         }
     }
 
-    /// Makes a link to a guest that works an AF_XDP socket, having seen that one can be opened there.
+    /// Makes a link to a guest that works an AF_XDP socket, having seen that there can be one.
     pub fn direct() -> Result<Network> {
-        let pair = VethPair::create().context("making a link")?;
-        Attachment::to_pair(&pair).open(&FrameMemory::allocate(PROBE_BYTES)?)?;
-        Ok(Network::Direct(pair))
+        kayvee_xdp_socket::probe()?;
+        Ok(Network::Direct(VethPair::create().context("making a link")?))
     }
 
     /// Where the guest is in it.

@@ -122,6 +122,16 @@ impl Doorbell for Sender {
     }
 }
 
+/// Whether this process may open sockets and load the program, on a kernel that has both. Nothing is attached or bound: a
+/// queue is free again only some time after its socket is closed.
+pub fn probe() -> Result<()> {
+    sys::open_socket().context("opening an AF_XDP socket")?;
+    let map = sys::create_socket_map(QUEUE + 1).context("making the XDP program's map")?;
+    let instructions = program::assemble(Steering::All, std::os::fd::AsRawFd::as_raw_fd(&map));
+    sys::load_program(&instructions).context("loading the XDP program")?;
+    Ok(())
+}
+
 fn attach(program: BorrowedFd<'_>, interface: u32) -> io::Result<(OwnedFd, Mode)> {
     match sys::attach(program, interface, Mode::Driver) {
         Ok(link) => Ok((link, Mode::Driver)),
