@@ -114,7 +114,7 @@ impl Machine {
         let mut stack = Stack::new(config, &mut card, 0).expect("the configuration is valid");
         stack.listen(PORT);
         let engine = Engine::new(Options::default(), still::environment(), Now::default());
-        Machine { card, station: Station::new(stack, engine, Peers::Trusted, connections) }
+        Machine { card, station: Station::new(stack, engine, None, Peers::Trusted, connections) }
     }
 
     #[inline(never)]

@@ -26,6 +26,14 @@ pub struct Vector {
     pub ends: bool,
 }
 
+impl Vector {
+    /// The same when the date is not that of the vectors.
+    pub fn at_any_time(mut self) -> Vector {
+        self.responses.iter_mut().for_each(|expected| expected.fields.retain(|(name, _)| name != "Date"));
+        self
+    }
+}
+
 /// What is expected of a response.
 #[derive(Default)]
 pub struct Expected {
@@ -151,8 +159,8 @@ fn check_one<'a>(expected: &Expected, output: &'a [u8]) -> Result<&'a [u8], Stri
     Ok(rest)
 }
 
-/// The image of the site that the vectors ask.
-pub fn site_image() -> Vec<u8> {
+/// The site that the vectors ask.
+pub fn site() -> Builder {
     let page = |content_type: &str, text: &str| File {
         content_type: content_type.into(),
         identity: text.into(),
@@ -180,7 +188,12 @@ pub fn site_image() -> Vec<u8> {
     }
     builder.folder(0, b"/folder").expect("a folder");
     builder.host(b"other.example", 1).expect("a host");
-    builder.finish().expect("a site")
+    builder
+}
+
+/// Its image.
+pub fn site_image() -> Vec<u8> {
+    site().finish().expect("a site")
 }
 
 /// A server of that site.

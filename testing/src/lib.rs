@@ -18,3 +18,4 @@ pub mod network;
 pub mod random;
 pub mod store_model;
 pub mod stress;
+pub mod web;

@@ -7,6 +7,7 @@ mod command;
 mod compatibility;
 mod store;
 mod suite;
+mod web;
 
 use command::{Tally, cargo, run, testing};
 use std::{
@@ -83,6 +84,11 @@ const SECTIONS: &[Section] = &[
         run: |_| some(&["--target", "tcg", "--net", "user", "--memory", "64"]),
     },
     Section { name: "xdp", what: "vectors, load and Linux' own TCP on a process past the kernel's network", run: xdp },
+    Section {
+        name: "web",
+        what: "the web server's vectors, a site byte by byte, slow clients and many, on every target",
+        run: web::on_every_target,
+    },
     Section {
         name: "crash",
         what: "what was acknowledged is there after kill -9, on every target in turn",

@@ -12,12 +12,13 @@ use std::{
 /// How much of a log is shown when something went wrong.
 const SHOWN_LOG_LINES: usize = 30;
 
-fn free_port() -> io::Result<u16> {
+/// A port that nobody listens on.
+pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// A folder for what tests leave behind.
-fn logs_dir() -> io::Result<PathBuf> {
+pub fn logs_dir() -> io::Result<PathBuf> {
     let dir = target_dir().join("test-logs");
     fs::create_dir_all(&dir)?;
     Ok(dir)
@@ -51,8 +52,8 @@ impl Store {
     /// Starts one with options of the store besides those of `kayvee run`.
     pub fn start_with(arguments: &[&str], options: &[&str]) -> io::Result<Store> {
         let port = free_port()?.to_string();
-        let log = logs_dir()?
-            .join(format!("store-{}-{port}.log", arguments.join("").trim_start_matches('-').replace('/', "-")));
+        let name: String = arguments.join("").trim_start_matches('-').replace('/', "-").chars().take(60).collect();
+        let log = logs_dir()?.join(format!("store-{name}-{port}.log"));
         let mut command = with_open_files(&target_dir().join("release/kayvee"));
         command.arg("run").args(arguments).args(["--port", &port, "--", "--enable-debug-command", "yes"]);
         command.args(options);

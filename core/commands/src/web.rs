@@ -11,9 +11,9 @@ const SLOW_CALLS: usize = 8;
 const SLOW_CALL_WORDS: usize = 3;
 
 /// Writes metrics in Prometheus' text format (version 0.0.4).
-pub struct Metrics<'a, W>(pub &'a mut W);
+pub struct Metrics<'a>(pub &'a mut dyn Write);
 
-impl<W: Write> Metrics<'_, W> {
+impl Metrics<'_> {
     /// What a metric is, before its values. Names follow Prometheus' rules: a unit in base units, `_total` for counters.
     pub fn describe(&mut self, name: &str, kind: &str, help: &str) -> fmt::Result {
         write!(self.0, "# HELP kayvee_{name} {help}\n# TYPE kayvee_{name} {kind}\n")
@@ -83,14 +83,14 @@ impl Store {
     }
 
     /// Writes the store's figures in Prometheus' text format.
-    pub fn metrics(&self, metrics: &mut Metrics<'_, impl Write>) -> fmt::Result {
+    pub fn metrics(&self, metrics: &mut Metrics<'_>) -> fmt::Result {
         self.put_numbers(metrics)?;
         self.put_keys(metrics)?;
         self.put_commands(metrics)
     }
 
     /// What the status page shows, as the fields of a JSON object without its braces.
-    pub fn status_fields(&self, out: &mut impl Write) -> fmt::Result {
+    pub fn status_fields(&self, out: &mut dyn Write) -> fmt::Result {
         let (stats, figures, log) = (&self.stats, Figures::of(self), self.durable.figures());
         let volatile: usize = self.dbs.iter().map(|db| db.volatile_len()).sum();
         write!(out, "\"target\":\"{}\",\"version\":\"Kayvee {}\"", self.environment.target, env!("CARGO_PKG_VERSION"))?;
@@ -126,7 +126,7 @@ impl Store {
     }
 
     /// How many calls of any command took at most so many microseconds, in steps that do not overlap.
-    fn put_latency(&self, out: &mut impl Write) -> fmt::Result {
+    fn put_latency(&self, out: &mut dyn Write) -> fmt::Result {
         let mut steps: BTreeMap<u64, u64> = BTreeMap::new();
         for histogram in self.calls.iter().filter_map(|(_, calls)| calls.histogram.as_ref()) {
             let mut before = 0;
@@ -142,7 +142,7 @@ impl Store {
         out.write_str("]")
     }
 
-    fn put_slow_calls(&self, out: &mut impl Write) -> fmt::Result {
+    fn put_slow_calls(&self, out: &mut dyn Write) -> fmt::Result {
         out.write_str(",\"slow\":[")?;
         for (index, (words, us)) in self.slow_log.newest(SLOW_CALLS).enumerate() {
             out.write_str(if index == 0 { "[\"" } else { ",[\"" })?;
@@ -157,7 +157,7 @@ impl Store {
         out.write_str("]")
     }
 
-    fn put_numbers(&self, metrics: &mut Metrics<'_, impl Write>) -> fmt::Result {
+    fn put_numbers(&self, metrics: &mut Metrics<'_>) -> fmt::Result {
         let (stats, figures) = (&self.stats, Figures::of(self));
         let uptime_s = self.now.monotonic_ns.saturating_sub(self.started.monotonic_ns) / 1_000_000_000;
         for (name, kind, help, value) in [
@@ -201,7 +201,7 @@ impl Store {
         Ok(())
     }
 
-    fn put_keys(&self, metrics: &mut Metrics<'_, impl Write>) -> fmt::Result {
+    fn put_keys(&self, metrics: &mut Metrics<'_>) -> fmt::Result {
         for (name, help) in [("keys", "Keys of a database."), ("keys_volatile", "Those that expire.")] {
             metrics.describe(name, "gauge", help)?;
             for (index, db) in self.dbs.iter().enumerate().filter(|(index, db)| *index == 0 || !db.is_empty()) {
@@ -212,7 +212,7 @@ impl Store {
         Ok(())
     }
 
-    fn put_commands(&self, metrics: &mut Metrics<'_, impl Write>) -> fmt::Result {
+    fn put_commands(&self, metrics: &mut Metrics<'_>) -> fmt::Result {
         let name = "command_failures_total";
         metrics.describe(name, "counter", "Calls that ended in an error, or were refused.")?;
         for (command, calls) in &self.calls {

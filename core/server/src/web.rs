@@ -123,7 +123,7 @@ impl Write for TryText {
     }
 }
 
-fn put_http(metrics: &mut Metrics<'_, TryText>, http: &Stats) -> core::fmt::Result {
+fn put_http(metrics: &mut Metrics<'_>, http: &Stats) -> core::fmt::Result {
     for (name, kind, help, value) in [
         ("http_connections", "gauge", "Connections to the web server.", http.connections),
         ("http_connections_received_total", "counter", "Connections accepted.", http.connections_received),

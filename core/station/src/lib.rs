@@ -1,5 +1,5 @@
 //! The store as a station of a network: the bytes of `kayvee-net`'s connections go to `kayvee-server`'s engine, and its
-//! replies back.
+//! replies back. Those to the web server's port go to `kayvee-http`'s [`Web`] in the same way.
 //!
 //! What drives it owns the card, the disk and the clock, and sleeps; a guest and a Linux process differ in these only. A
 //! turn is [`Station::receive`], whatever else the target serves with the same engine, and [`Station::reply`].
@@ -7,6 +7,10 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+
+mod web;
+
+pub use web::Web;
 
 use alloc::{string::ToString, vec::Vec};
 use kayvee_net::{ConnectionId, Event, Lease, Stack, Take};
@@ -90,6 +94,8 @@ pub struct Station {
     stack: Stack,
     engine: Engine,
     peers: Peers,
+    /// The web server, if there is one.
+    web: Option<Web>,
     /// By [`ClientId`].
     clients: Vec<Option<Client>>,
     /// By [`ConnectionId`].
@@ -102,13 +108,14 @@ pub struct Station {
 }
 
 impl Station {
-    /// Joins an engine and a stack that has at most so many connections.
-    pub fn new(stack: Stack, engine: Engine, peers: Peers, connections: usize) -> Station {
+    /// Joins an engine, a web server and a stack that has at most so many connections.
+    pub fn new(mut stack: Stack, engine: Engine, web: Option<Web>, peers: Peers, connections: usize) -> Station {
+        web.iter().for_each(|web| stack.listen(web.port()));
         // Where memory is short these cannot grow, so they have their size from the start. In a turn a client can become
         // writable and end.
         let (clients, ids) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
         let (writable, unread) = (Vec::with_capacity(2 * connections), Vec::with_capacity(connections));
-        Station { stack, engine, peers, clients, ids, writable, unread, busy: Busy::default() }
+        Station { stack, engine, peers, web, clients, ids, writable, unread, busy: Busy::default() }
     }
 
     /// The store.
@@ -124,12 +131,14 @@ impl Station {
 
     /// When the next turn is due even if nothing arrives.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        [self.stack.next_deadline_ns(), self.engine.next_deadline_ns()].into_iter().flatten().min()
+        let web_ns = self.web.as_ref().and_then(Web::next_deadline_ns);
+        [self.stack.next_deadline_ns(), self.engine.next_deadline_ns(), web_ns].into_iter().flatten().min()
     }
 
     /// The first half of a turn: all that has arrived. Returns an address that the station has had since.
     pub fn receive(&mut self, card: &mut impl FrameDevice, now: Now) -> Option<Lease> {
         self.engine.begin_turn(now);
+        self.web.iter_mut().for_each(|web| web.begin_turn(now));
         self.engine.set_network(self.figures(card));
         let mut take = InPlace { engine: &mut self.engine, clients: &self.clients, ids: &self.ids };
         self.stack.poll_with(card, &mut take, now.monotonic_ns);
@@ -142,7 +151,12 @@ impl Station {
         while let Some(event) = self.stack.next_event() {
             match event {
                 Event::AddressAcquired(acquired) => lease = Some(acquired),
-                event => self.take_event(event, now.monotonic_ns),
+                event => {
+                    let is_web = |web: &mut Web| web.take_event(&event, &mut self.stack, now.monotonic_ns);
+                    if !self.web.as_mut().is_some_and(is_web) {
+                        self.take_event(event, now.monotonic_ns);
+                    }
+                }
             }
         }
         lease
@@ -150,6 +164,9 @@ impl Station {
 
     /// The second half: all that follows from it.
     pub fn reply(&mut self, card: &mut impl FrameDevice, disk: Option<&mut impl BlockDevice>, now: Now) {
+        if let Some(web) = &mut self.web {
+            web.turn(&mut self.stack, &mut self.engine, now);
+        }
         self.engine.end_turn();
         if let Some(disk) = disk {
             self.engine.drive_log(disk);
@@ -162,6 +179,11 @@ impl Station {
         }
         self.stack.set_keepalive(self.engine.options().tcp_keepalive);
         self.stack.flush(card, now.monotonic_ns);
+    }
+
+    /// The lines of the web server's access log since the last call.
+    pub fn take_access_log(&mut self) -> Vec<u8> {
+        self.web.as_mut().map_or_else(Vec::new, Web::take_access_log)
     }
 
     /// The turns are over for now: who drives this begins to wait.
@@ -305,6 +327,9 @@ impl Station {
                 self.stack.close(connection, start_ns);
                 self.forget(id);
             }
+        }
+        if let Some(web) = &mut self.web {
+            web.end(&mut self.stack, &mut self.engine, start_ns);
         }
         loop {
             let now_ns = now_ns();

@@ -128,7 +128,10 @@ impl Setup {
             let _ = tables.map(register, register.saturating_add(1), Kind::Device);
         }
         // SAFETY: the ranges are the hypervisor's main memory, and the caller's heap is empty.
-        unsafe { give_memory(&mut tables, start_info, heap) };
+        let mapped_end = unsafe { give_memory(&mut tables, start_info, heap) };
+        if start_info.module().is_some_and(|(start, len)| start + len > mapped_end) {
+            refuse(&StartInfoError::ModuleOutside);
+        }
         if heap.total_bytes() < WINDOW_BYTES / 2 {
             refuse(&StartInfoError::TooLittleMemory);
         }
@@ -210,6 +213,14 @@ impl Machine {
         self.start_info.memory().iter().map(|(start, end)| end - start).sum()
     }
 
+    /// What the hypervisor has loaded for the image, if it has (QEMU's `-initrd`).
+    pub fn boot_module(&self) -> Option<&'static [u8]> {
+        let (start, len) = self.start_info.module()?;
+        // SAFETY: the range is main memory, which is mapped for as long as the machine runs (`give_memory` has seen to
+        // that, or the machine has ended), and which nothing else is ever given: it is not part of the heap.
+        Some(unsafe { core::slice::from_raw_parts(start as *const u8, len as usize) })
+    }
+
     /// The machine's clock.
     pub fn clock(&self) -> &'static GuestClock {
         &CLOCK
@@ -264,11 +275,12 @@ fn refuse(layout: &Layout, why: &dyn Display) -> ! {
     power::end(layout, Status::Refused)
 }
 
-/// Maps all main memory and gives it to the heap, but for the image, its page tables and some pages for more of those.
+/// Maps all main memory and gives it to the heap, but for the image, its page tables, some pages for more of those, and
+/// the boot module. Returns the end of what it could map.
 ///
 /// # Safety
 /// The ranges must be main memory that nothing uses but the image and its tables, and the heap must be empty.
-unsafe fn give_memory(tables: &mut Tables, start_info: &StartInfo, heap: &GuestHeap) {
+unsafe fn give_memory(tables: &mut Tables, start_info: &StartInfo, heap: &GuestHeap) -> u64 {
     let mapped = start_info.memory().iter().take_while(|(start, end)| {
         let start = *start.max(&WINDOW_BYTES);
         start >= *end || tables.map(start, *end, Kind::Memory).is_ok()
@@ -276,11 +288,24 @@ unsafe fn give_memory(tables: &mut Tables, start_info: &StartInfo, heap: &GuestH
     // All tables before any heap: their pages come from the same memory.
     let mapped = mapped.count();
     tables.end = tables.end.min(tables.next + DEVICE_TABLES * PAGE_BYTES);
+    let (module_start, module_len) = start_info.module().unwrap_or((u64::MAX, 0));
+    let module_end = module_start.saturating_add(module_len);
+    let mut mapped_end = 0;
     for &(start, end) in &start_info.memory()[..mapped] {
+        mapped_end = mapped_end.max(end);
         let free = start.max(tables.end);
-        if free < end {
-            // SAFETY: the range is mapped, as the window always is, and lies behind the image and its tables.
-            unsafe { heap.add(free, end) };
+        for (from, to) in [(free, end.min(module_start & !(PAGE_BYTES - 1))), (free.max(page_above(module_end)), end)] {
+            if from < to {
+                // SAFETY: the range is mapped, as the window always is, and lies behind the image and its tables, and
+                // beside the module.
+                unsafe { heap.add(from, to) };
+            }
         }
     }
+    mapped_end
+}
+
+/// The first page's start that is not below an address.
+fn page_above(address: u64) -> u64 {
+    address.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX)
 }

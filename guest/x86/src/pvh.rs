@@ -10,6 +10,8 @@ const MEMMAP_ENTRY_BYTES: u64 = 24;
 /// The first version of the structure that has a memory map.
 const VERSION_WITH_MEMMAP: u32 = 1;
 const TYPE_RAM: u32 = 1;
+/// Bytes of an entry of the list of modules.
+const MODULE_ENTRY_BYTES: u64 = 32;
 
 /// Memory ranges that are kept; a hypervisor lists a handful.
 pub const RANGES_MAX: usize = 32;
@@ -44,6 +46,8 @@ pub enum StartInfoError {
     CommandLineTooLong,
     /// The map lists less main memory than the image's window.
     TooLittleMemory,
+    /// The boot module is not within main memory behind the image's window.
+    ModuleOutside,
 }
 
 impl core::fmt::Display for StartInfoError {
@@ -52,6 +56,7 @@ impl core::fmt::Display for StartInfoError {
             StartInfoError::Missing => "the hypervisor gave no PVH start information",
             StartInfoError::NoMemoryMap => "the hypervisor's PVH start information has no memory map (version 0)",
             StartInfoError::CommandLineTooLong => "the boot command line is longer than 4096 bytes",
+            StartInfoError::ModuleOutside => "the boot module is not within main memory: give the machine more memory",
             StartInfoError::TooLittleMemory => "too little memory: give the machine at least 16 MiB",
         })
     }
@@ -64,6 +69,8 @@ pub struct StartInfo {
     command_line_len: usize,
     ranges: [(u64, u64); RANGES_MAX],
     ranges_len: usize,
+    /// Where the first boot module is, and how many bytes it has.
+    module: Option<(u64, u64)>,
     /// Where the ACPI tables start (the RSDP), if there are any.
     pub acpi_root: Option<u64>,
 }
@@ -75,6 +82,7 @@ impl StartInfo {
         command_line_len: 0,
         ranges: [(0, 0); RANGES_MAX],
         ranges_len: 0,
+        module: None,
         acpi_root: None,
     };
 
@@ -93,7 +101,30 @@ impl StartInfo {
         let memmap_at = memory.number::<8>(at + 40).ok_or_else(missing)?;
         let entries = memory.number::<4>(at + 48).ok_or_else(missing)? as u32;
         self.read_command_line(memory, command_line_at)?;
-        self.read_ranges(memory, memmap_at, entries)
+        self.read_ranges(memory, memmap_at, entries)?;
+        let modules = memory.number::<4>(at + 12).ok_or_else(missing)?;
+        let list_at = memory.number::<8>(at + 16).ok_or_else(missing)?;
+        if modules > 0 { self.read_module(memory, list_at) } else { Ok(()) }
+    }
+
+    /// Reads the first entry of the list of modules; the image has a use for one.
+    fn read_module(&mut self, memory: &mut impl PhysicalMemory, list_at: u64) -> Result<(), StartInfoError> {
+        list_at.checked_add(MODULE_ENTRY_BYTES).ok_or(StartInfoError::ModuleOutside)?;
+        let (Some(start), Some(len)) = (memory.number::<8>(list_at), memory.number::<8>(list_at + 8)) else {
+            return Err(StartInfoError::ModuleOutside);
+        };
+        let end = start.checked_add(len).ok_or(StartInfoError::ModuleOutside)?;
+        let is_within = self.memory().iter().any(|range| range.0 <= start && end <= range.1);
+        if len == 0 || start < WINDOW_BYTES || !is_within {
+            return Err(StartInfoError::ModuleOutside);
+        }
+        self.module = Some((start, len));
+        Ok(())
+    }
+
+    /// Where the boot module is, and how many bytes it has: wholly within one range of main memory.
+    pub fn module(&self) -> Option<(u64, u64)> {
+        self.module
     }
 
     fn read_command_line(&mut self, memory: &mut impl PhysicalMemory, at: u64) -> Result<(), StartInfoError> {
@@ -173,6 +204,34 @@ pub(crate) mod tests {
     const INFO_AT: u64 = 0x100;
     const MAP_AT: u64 = 0x200;
     const LINE_AT: u64 = 0x1000;
+
+    const MODULES_AT: u64 = 0x80;
+
+    /// A machine whose hypervisor has loaded a module there.
+    fn with_module(start: u64, len: u64) -> Bytes {
+        let mut memory = machine(1, b"", &[RAM]);
+        for (at, bytes) in [
+            (INFO_AT + 12, &1u32.to_le_bytes()[..]),
+            (INFO_AT + 16, &MODULES_AT.to_le_bytes()),
+            (MODULES_AT, &start.to_le_bytes()),
+            (MODULES_AT + 8, &len.to_le_bytes()),
+        ] {
+            memory.0[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        }
+        memory
+    }
+
+    #[test]
+    fn a_module_lies_within_main_memory() {
+        let module = |start, len| read(&mut with_module(start, len), INFO_AT).map(|info| info.module());
+        assert_eq!(module(0xe0_0000, 0x1234), Ok(Some((0xe0_0000, 0x1234))));
+        assert_eq!(module(0xe0_0000, 0x20_0000), Ok(Some((0xe0_0000, 0x20_0000))));
+        for (start, len) in [(0xe0_0000, 0), (0xe0_0000, 0x20_0001), (WINDOW_BYTES - 1, 9), (u64::MAX, 2), (1 << 40, 1)]
+        {
+            assert_eq!(module(start, len), Err(StartInfoError::ModuleOutside), "{start:#x} {len:#x}");
+        }
+        assert_eq!(read(&mut machine(1, b"", &[RAM]), INFO_AT).unwrap().module(), None);
+    }
 
     fn machine(version: u32, line: &[u8], map: &[(u64, u64, u32)]) -> Bytes {
         let mut memory = vec![0; 0x4000];

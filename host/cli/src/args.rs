@@ -125,7 +125,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR|FILE")]
     pub site: Option<PathBuf>,
 
-    /// TCP port of the web server, which only the Linux process has [default: 8080 with --site, --http-keys or --status]
+    /// TCP port of the web server, on this host and in the guest [default: 8080 with --site, --http-keys or --status]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub http_port: Option<u16>,
 
@@ -262,6 +262,10 @@ pub struct MonitorArgs {
     /// Descriptor of the image
     #[arg(long)]
     pub image: i32,
+
+    /// Descriptor of what is loaded beside it
+    #[arg(long)]
+    pub module: Option<i32>,
 
     /// Memory, in MiB
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4 << 20))]

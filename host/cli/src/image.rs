@@ -19,9 +19,14 @@ pub struct Image(File);
 impl Image {
     /// Packs the image.
     pub fn pack() -> Result<Image> {
-        let file = memfd_create("kayvee.elf", MFdFlags::MFD_CLOEXEC).context("making a file in memory")?;
+        Image::of("kayvee.elf", &packed()?)
+    }
+
+    /// A file in memory with these bytes.
+    pub fn of(name: &str, bytes: &[u8]) -> Result<Image> {
+        let file = memfd_create(name, MFdFlags::MFD_CLOEXEC).context("making a file in memory")?;
         let mut file = File::from(file);
-        file.write_all(&packed()?)?;
+        file.write_all(bytes)?;
         Ok(Image(file))
     }
 

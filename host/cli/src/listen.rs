@@ -90,12 +90,14 @@ impl Listeners {
         self.sockets[number].1 = Waiting::Some;
     }
 
-    /// The next connection that waits. A limit is kept by not asking: connections wait in the kernel meanwhile.
-    pub fn accept(&mut self) -> Option<TcpStream> {
-        for (socket, waiting) in self.sockets.iter_mut().filter(|(_, waiting)| *waiting == Waiting::Some) {
+    /// The next connection that waits, and the number of its listener. A limit is kept by not asking: connections wait in
+    /// the kernel meanwhile.
+    pub fn accept(&mut self) -> Option<(TcpStream, usize)> {
+        let numbered = self.sockets.iter_mut().enumerate();
+        for (number, (socket, waiting)) in numbered.filter(|(_, (_, waiting))| *waiting == Waiting::Some) {
             loop {
                 match socket.accept().and_then(|(client, _)| prepare(client, self.keepalive)) {
-                    Ok(client) => return Some(client),
+                    Ok(client) => return Some((client, number)),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => *waiting = Waiting::None,
                     // A client that has gone meanwhile.
                     Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,

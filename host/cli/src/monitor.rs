@@ -24,6 +24,8 @@ const STATUS_FAILED: u8 = 1;
 pub struct Guest<'a> {
     /// The bootable image.
     pub image: &'a Image,
+    /// What is loaded beside it, if anything is.
+    pub module: Option<&'a Image>,
     /// Its memory.
     pub memory_mib: u32,
     /// What it is told.
@@ -43,6 +45,10 @@ impl Guest<'_> {
         let mut inherited = vec![self.image.descriptor()];
         command.args(["monitor", "--memory", &self.memory_mib.to_string()]);
         command.args(["--image", &self.image.descriptor().to_string()]);
+        if let Some(module) = self.module {
+            command.args(["--module", &module.descriptor().to_string()]);
+            inherited.push(module.descriptor());
+        }
         if let Some((place, end)) = self.network {
             let descriptor = end.descriptor().to_string();
             match end {
@@ -74,6 +80,7 @@ pub fn run(args: &MonitorArgs) -> Result<ExitCode> {
     };
     let config = Config {
         image: inherit(args.image)?,
+        module: args.module.map(inherit).transpose()?,
         memory_bytes: u64::from(args.memory) << 20,
         boot_line: args.boot_line.clone(),
         network: network.map(|backend| Network { backend, mac: args.mac.0 }),

@@ -43,7 +43,7 @@ pub struct Place {
 /// What carries the port to the guest.
 pub enum Carrier {
     /// Through the kernel.
-    Proxy(Proxy),
+    Proxy(Box<Proxy>),
     /// Through the stack in this process.
     Usernet(Box<Usernet>),
 }
@@ -117,8 +117,10 @@ impl Network {
     /// Makes what carries the listeners' port to the guest, and QEMU's end of the network.
     pub fn carrier(self, listeners: Vec<TcpListener>, settings: Settings) -> Result<(Carrier, End)> {
         match self {
-            Network::Tap(tap) => Ok((Carrier::Proxy(Proxy::new(listeners, settings)?), End::Tap(tap.end))),
-            Network::Direct(pair) => Ok((Carrier::Proxy(Proxy::new(listeners, settings)?), End::Direct(pair))),
+            Network::Tap(tap) => Ok((Carrier::Proxy(Box::new(Proxy::new(listeners, settings)?)), End::Tap(tap.end))),
+            Network::Direct(pair) => {
+                Ok((Carrier::Proxy(Box::new(Proxy::new(listeners, settings)?)), End::Direct(pair)))
+            }
             Network::User => {
                 let (usernet, end) = Usernet::new(listeners, settings)?;
                 Ok((Carrier::Usernet(Box::new(usernet)), End::Stream(end)))

@@ -31,8 +31,15 @@ pub fn qemu(image: &Image) -> Result<()> {
 
 /// Boots the image under KVM with this program's own monitor.
 pub fn own(image: &Image) -> Result<()> {
-    let guest =
-        monitor::Guest { image, memory_mib: MEMORY_MIB, boot_line: "", network: None, disk: None, control: None };
+    let guest = monitor::Guest {
+        image,
+        module: None,
+        memory_mib: MEMORY_MIB,
+        boot_line: "",
+        network: None,
+        disk: None,
+        control: None,
+    };
     let (command, inherited) = guest.command();
     boot(command, &inherited)
 }

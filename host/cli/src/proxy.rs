@@ -18,10 +18,29 @@ const EVENTS_PER_TURN: usize = 1024;
 pub struct Settings {
     /// Where the guest listens.
     pub guest: SocketAddr,
+    /// Its web server, if it has one.
+    pub web: Option<WebPort>,
     /// Most connections at a time; more wait in the listeners' queues until one ends.
     pub max_connections: usize,
     /// How long a client may be silent before it is probed; `None` for ever.
     pub keepalive: Option<Duration>,
+}
+
+/// A second port, whose listeners come behind those of the first one.
+#[derive(Clone, Copy, Debug)]
+pub struct WebPort {
+    /// The number of its first listener.
+    pub first_listener: usize,
+    /// The guest's port.
+    pub port: u16,
+}
+
+impl Settings {
+    /// Where in the guest a listener's connections go.
+    pub fn guest_of(&self, listener: usize) -> SocketAddr {
+        let web = self.web.filter(|web| listener >= web.first_listener);
+        web.map_or(self.guest, |web| SocketAddr::new(self.guest.ip(), web.port))
+    }
 }
 
 /// The listeners and the connections.
@@ -74,16 +93,16 @@ impl Proxy {
                 self.carry(number);
             }
             while self.connections.len() - self.free.len() < self.settings.max_connections
-                && let Some(client) = self.listeners.accept()
+                && let Some((client, listener)) = self.listeners.accept()
             {
                 // A connection that cannot be set up is dropped, which its client sees; the others go on.
-                drop(self.connect(client));
+                drop(self.connect(client, listener));
             }
         }
     }
 
-    fn connect(&mut self, client: TcpStream) -> io::Result<()> {
-        let guest = TcpStream::connect(self.settings.guest)?;
+    fn connect(&mut self, client: TcpStream, listener: usize) -> io::Result<()> {
+        let guest = TcpStream::connect(self.settings.guest_of(listener))?;
         guest.set_nodelay(true)?;
         let number = self.free.last().copied().unwrap_or(self.connections.len());
         let mut connection = Connection {
@@ -145,7 +164,7 @@ pub(crate) mod tests {
     fn proxy(guest: SocketAddr, max_connections: usize) -> SocketAddr {
         let listener = StdListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let settings = Settings { guest, max_connections, keepalive: Some(Duration::from_secs(300)) };
+        let settings = Settings { guest, web: None, max_connections, keepalive: Some(Duration::from_secs(300)) };
         let proxy = Proxy::new(vec![listener], settings).unwrap();
         thread::spawn(move || proxy.run());
         address

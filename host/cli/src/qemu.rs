@@ -112,6 +112,11 @@ impl Guest<'_> {
         command.args(["-netdev", &end.netdev(), "-device", &device]);
     }
 
+    /// Has what the image finds as its boot module loaded.
+    pub fn add_module(&self, command: &mut Command, module: &Image) {
+        command.args(["-initrd", &module.path()]);
+    }
+
     /// Has every frame to and from the guest recorded.
     pub fn add_record(&self, command: &mut Command, file: &Path) {
         let mut filter = OsString::from("filter-dump,id=f0,netdev=n0,file=");

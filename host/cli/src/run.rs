@@ -9,9 +9,9 @@ use crate::{
     monitor,
     network::Network,
     probe,
-    proxy::{self, Proxy},
+    proxy::{self, Proxy, WebPort},
     qemu::{self, Accelerator, Ending, Guest},
-    ready, store,
+    ready, site, store,
     store::Store,
     supervise::{self, Ask, End, Outcome, Run},
     sys::Frames,
@@ -24,7 +24,7 @@ use signal_hook::iterator::Signals;
 use std::{
     ffi::OsString,
     io::{self, Write},
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     os::{
         fd::{AsFd, AsRawFd},
         unix::process::CommandExt,
@@ -119,7 +119,7 @@ struct Session {
 
 impl Session {
     fn run(&self, args: &RunArgs, store: Store, signals: Signals) -> Result<()> {
-        match self.choose(args, store.options().http_port > 0)? {
+        match self.choose(args)? {
             Some(by) => self.run_guest(args, by, &store, signals),
             None => {
                 let store = store.with_default_maxmemory(args.memory);
@@ -136,17 +136,9 @@ impl Session {
     }
 
     /// What to boot a guest with, or `None` for the Linux process.
-    fn choose(&self, args: &RunArgs, serves_web: bool) -> Result<Option<Monitor>> {
+    fn choose(&self, args: &RunArgs) -> Result<Option<Monitor>> {
         match args.target {
             Target::Linux => Ok(None),
-            Target::Auto if serves_web => {
-                self.note("running as a Linux process, because guests have no web server yet");
-                Ok(None)
-            }
-            Target::Tcg | Target::Kvm if serves_web => {
-                Err(UsageError("guests have no web server yet; leave --target out, or use --target linux".into())
-                    .into())
-            }
             Target::Tcg => Ok(Some(Monitor::Qemu(Accelerator::Tcg))),
             Target::Kvm => self.choose_monitor(args, &Image::pack()?).map(Some),
             Target::Auto => {
@@ -188,7 +180,7 @@ impl Session {
         let listeners = listen::listen(&addresses, store.options().tcp_backlog)?;
         let address = store::reachable(listeners[0].local_addr()?);
         drop(listeners);
-        let web = self.web_address(store)?;
+        let web = self.listen_for_web(store)?.first().map(TcpListener::local_addr).transpose()?;
         let mut command = Command::new(image::built("kayvee-linux")?);
         // As on a guest, what is to be kept has a disk of its own; redis-server's dump file is for `kayvee server`.
         command.args(["--save", ""]).args(store.words());
@@ -232,7 +224,7 @@ impl Session {
         store: &Store,
         signals: Signals,
     ) -> Result<()> {
-        let web = self.web_address(store)?;
+        let web = self.listen_for_web(store)?.first().map(TcpListener::local_addr).transpose()?;
         let link = match attachment {
             Attachment::Own => {
                 let addresses = store.listen_addresses(store.options().port)?;
@@ -296,8 +288,13 @@ impl Session {
     fn run_guest(&self, args: &RunArgs, by: Monitor, store: &Store, signals: Signals) -> Result<()> {
         let disk = store.disk().map(|disk| kayvee_disk::prepare(&disk).map(|prepared| (disk, prepared))).transpose()?;
         let image = Image::pack()?;
-        let listeners = listen::listen(&store.listen_addresses(store.options().port)?, store.options().tcp_backlog)?;
+        let mut listeners =
+            listen::listen(&store.listen_addresses(store.options().port)?, store.options().tcp_backlog)?;
         let front = store::reachable(listeners[0].local_addr()?);
+        let web_listeners = self.listen_for_web(store)?;
+        let web = web_listeners.first().map(TcpListener::local_addr).transpose()?;
+        let first_listener = listeners.len();
+        listeners.extend(web_listeners);
         let network = self.open_network(args, by)?;
         let place = network.place();
 
@@ -305,12 +302,16 @@ impl Session {
         // A guest without KVM's clock knows the time only to the second.
         let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
         let boot_line = format!("{} time={now_us} -- {}", place.boot_words(), store.boot_words());
+        let site = store.site().map(site::image).transpose()?;
         let name = by.accelerator().name();
         let what = match network.address_on_host() {
             Some(address) => format!("a {name} guest, also at {address}:{}", front.port()),
             None => format!("a {name} guest"),
         };
-        let settings = settings(store, place.socket(front.port()))?;
+        let settings = proxy::Settings {
+            web: web.map(|web| WebPort { first_listener, port: web.port() }),
+            ..settings(store, place.socket(front.port()))?
+        };
         let (carrier, end) = network.carrier(listeners, settings)?;
         // What the monitor inherits is to be open until it runs, and no longer.
         let (mut locked_disk, mut control) = (None, None);
@@ -325,7 +326,12 @@ impl Session {
                 if let Some((disk, prepared)) = disk {
                     guest.add_disk(&mut command, &disk.path, prepared);
                 }
-                (command, vec![image.descriptor(), end.descriptor()])
+                let mut inherited = vec![image.descriptor(), end.descriptor()];
+                if let Some(site) = &site {
+                    guest.add_module(&mut command, site);
+                    inherited.push(site.descriptor());
+                }
+                (command, inherited)
             }
             Monitor::Own => {
                 locked_disk = disk.map(|(disk, _)| kayvee_disk::open_prepared(&disk.path)).transpose()?;
@@ -335,11 +341,12 @@ impl Session {
                     control.map_err(failed).ok()
                 });
                 let (disk, control) = (locked_disk.as_ref(), control.as_ref());
-                let guest = monitor::Guest { image: &image, memory_mib, boot_line: &boot_line, network, disk, control };
+                let (image, module, boot_line) = (&image, site.as_ref(), boot_line.as_str());
+                let guest = monitor::Guest { image, module, memory_mib, boot_line, network, disk, control };
                 guest.command()
             }
         };
-        let announce = self.announcement(store, &name.to_ascii_lowercase(), front, None, &what);
+        let announce = self.announcement(store, &name.to_ascii_lowercase(), front, web, &what);
         let run = Run {
             command,
             inherited,
@@ -357,14 +364,11 @@ impl Session {
         }
     }
 
-    /// Where the web server will answer, if there is to be one: its port is free.
-    fn web_address(&self, store: &Store) -> Result<Option<SocketAddr>> {
+    /// Listens on the web server's port, if there is to be one.
+    fn listen_for_web(&self, store: &Store) -> Result<Vec<TcpListener>> {
         match store.options().http_port {
-            0 => Ok(None),
-            port => {
-                let listeners = listen::listen(&store.listen_addresses(port)?, store.options().tcp_backlog)?;
-                Ok(Some(listeners[0].local_addr()?))
-            }
+            0 => Ok(Vec::new()),
+            port => listen::listen(&store.listen_addresses(port)?, store.options().tcp_backlog),
         }
     }
 
@@ -424,7 +428,7 @@ impl Session {
 fn settings(store: &Store, guest: SocketAddr) -> Result<proxy::Settings> {
     let keepalive_s = Some(store.options().tcp_keepalive).filter(|&seconds| seconds > 0);
     let keepalive = keepalive_s.map(|seconds| Duration::from_secs(seconds.into()));
-    Ok(proxy::Settings { guest, max_connections: max_connections(store)?, keepalive })
+    Ok(proxy::Settings { guest, web: None, max_connections: max_connections(store)?, keepalive })
 }
 
 /// How many connections may be carried: those that the store serves and some that it refuses with a reason, as far as

@@ -99,6 +99,11 @@ impl Store {
         named.or_else(|| self.options.appendonly.then(usual))
     }
 
+    /// The web site: a directory or an image.
+    pub fn site(&self) -> Option<&Path> {
+        self.site.as_deref()
+    }
+
     /// The options as the second half of an image's boot command line.
     pub fn boot_words(&self) -> String {
         self.words.iter().map(|word| quote_word(word)).collect::<Vec<_>>().join(" ")

@@ -17,7 +17,7 @@ use std::{
     collections::hash_map::RandomState,
     hash::BuildHasher,
     io::{self, ErrorKind},
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
@@ -39,8 +39,7 @@ const BUFFER_BYTES: usize = 256 << 20;
 /// The host's half of the network.
 pub struct Usernet {
     poll: Poll,
-    guest: SocketAddrV4,
-    max_connections: usize,
+    settings: Settings,
     wire: Wire,
     stack: Stack,
     listeners: Listeners,
@@ -71,7 +70,9 @@ struct GuestSide<'a> {
 impl Usernet {
     /// Takes listening sockets over; returns QEMU's end of the wire as well.
     pub fn new(listeners: Vec<TcpListener>, settings: Settings) -> Result<(Usernet, UnixStream)> {
-        let SocketAddr::V4(guest) = settings.guest else { bail!("a guest has an IPv4 address") };
+        if !settings.guest.is_ipv4() {
+            bail!("a guest has an IPv4 address");
+        }
         let poll = Poll::new()?;
         let (mut wire, qemu) = Wire::new(HOST_MAC).context("making the guest's wire")?;
         let listeners = Listeners::new(listeners, settings.keepalive, poll.registry())?;
@@ -88,8 +89,7 @@ impl Usernet {
         let stack = Stack::new(config, &mut wire, 0)?;
         let usernet = Usernet {
             poll,
-            guest,
-            max_connections: settings.max_connections,
+            settings,
             wire,
             stack,
             listeners,
@@ -155,10 +155,10 @@ impl Usernet {
         for number in std::mem::take(&mut self.active) {
             self.carry(number, now_ns);
         }
-        while self.open < self.max_connections
-            && let Some(client) = self.listeners.accept()
+        while self.open < self.settings.max_connections
+            && let Some((client, listener)) = self.listeners.accept()
         {
-            self.connect(client, now_ns);
+            self.connect(client, listener, now_ns);
         }
         self.stack.flush(&mut self.wire, now_ns);
     }
@@ -186,8 +186,9 @@ impl Usernet {
         self.active.push(number);
     }
 
-    fn connect(&mut self, mut client: TcpStream, now_ns: u64) {
-        let Some(connection) = self.stack.connect(self.guest, now_ns) else {
+    fn connect(&mut self, mut client: TcpStream, listener: usize, now_ns: u64) {
+        let SocketAddr::V4(guest) = self.settings.guest_of(listener) else { return };
+        let Some(connection) = self.stack.connect(guest, now_ns) else {
             // No room for it.
             return SocketSide::new(client).break_off();
         };
@@ -280,7 +281,8 @@ mod tests {
     fn host_and_guest(max_connections: usize) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let settings = Settings { guest: SocketAddr::new(GUEST.into(), PORT), max_connections, keepalive: None };
+        let settings =
+            Settings { guest: SocketAddr::new(GUEST.into(), PORT), web: None, max_connections, keepalive: None };
         let (usernet, guest) = Usernet::new(vec![listener], settings).unwrap();
         thread::spawn(move || usernet.run());
         thread::spawn(move || echo(Wire::over(GUEST_MAC, guest).unwrap()));

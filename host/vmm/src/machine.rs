@@ -56,6 +56,8 @@ const TASK_STATE: usize = 0xfffb_d000;
 pub struct Config {
     /// The image.
     pub image: File,
+    /// What is loaded beside it as its boot module, if anything is.
+    pub module: Option<File>,
     /// Bytes of main memory, whole mebibytes.
     pub memory_bytes: u64,
     /// The boot line, to which the devices' places are added.
@@ -165,7 +167,7 @@ impl Slots<'_> {
 
 /// Runs a guest until its end. To be called once in a process, which ends soon after.
 pub fn run(config: Config) -> Result<Ending> {
-    let Config { mut image, memory_bytes, boot_line, network, direct, disk, control } = config;
+    let Config { mut image, module, memory_bytes, boot_line, network, direct, disk, control } = config;
     // For this thread and those that it starts: signals are read, not delivered.
     let mut stop_signals = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| stop_signals.add(signal));
@@ -189,6 +191,7 @@ pub fn run(config: Config) -> Result<Ending> {
         &memory,
         memory_bytes,
         &mut image,
+        module,
         &format!("sleep_port={SLEEP_PORT:#x} {}{boot_line}", slots.boot_words),
     )?;
     let mut vcpu = vm.create_vcpu(0).context("making a processor in KVM")?;

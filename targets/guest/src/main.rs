@@ -10,14 +10,15 @@ mod disk;
 mod server;
 mod sys;
 
-use alloc::format;
+use alloc::{format, sync::Arc};
 use card::Card;
 use devices::AnyTransport;
 use disk::Disk;
+use kayvee_http::Site;
 use kayvee_net::{Config, Limits, Stack};
 use kayvee_platform::{Clock, ProcessorTime};
 use kayvee_server::{Engine, Environment, boot::BootArgs};
-use kayvee_station::{Peers, Station};
+use kayvee_station::{Peers, Station, Web};
 use kayvee_virtio::blk::BlkDevice;
 use kayvee_x86::{
     clock::CLOCK,
@@ -95,9 +96,12 @@ fn serve(
         None if has_log => machine.refuse(&"option 'appendonly': there is no disk: add -device virtio-blk-device"),
         None => {}
     }
+    let site = machine.boot_module().map(|module| Site::open(Arc::new(module)));
+    let site = site.transpose().unwrap_or_else(|error| machine.refuse(&format!("boot module: {error}")));
+    let web = Web::new(engine.options(), site, limits.connections, now);
     // It lives until the machine ends, so nothing of it is ever taken apart, and there is no code for that.
     // Who reaches a machine whose only network this is was meant to.
-    let station = Station::new(stack, engine, Peers::Trusted, limits.connections);
+    let station = Station::new(stack, engine, web, Peers::Trusted, limits.connections);
     let mut server = Server::new(machine, card, disk, station);
     machine.end(server.run())
 }

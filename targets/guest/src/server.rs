@@ -64,6 +64,10 @@ impl<'a, C: Card> Server<'a, C> {
             self.announce(lease);
         }
         self.station.reply(&mut self.card, self.disk.as_mut(), now);
+        for line in self.station.take_access_log().split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            // Lines are ASCII.
+            console::fixed_line(format_args!("http: {}", core::str::from_utf8(line).unwrap_or_default()));
+        }
     }
 
     /// Ctrl-D on the console asks for the end, as a signal asks a process.

@@ -75,7 +75,8 @@ impl Server {
         let mut stack = Stack::new(config, &mut card, clock.monotonic_ns())?;
         stack.listen(engine.options().port);
         let peers = if place.is_own { Peers::Trusted } else { Peers::Strangers };
-        let station = Station::new(stack, engine, peers, limits.connections);
+        // The web server stays with the kernel's sockets.
+        let station = Station::new(stack, engine, None, peers, limits.connections);
         Ok(Server { card, station, clock, poll, signals, disk, http, look_due_ns: 0 })
     }
 

@@ -1,0 +1,202 @@
+//! The web server on the same network stack as the store.
+
+use alloc::{collections::VecDeque, string::ToString, vec::Vec};
+use core::net::SocketAddr;
+use kayvee_http::{AccessLog, ConnectionId as WebId, Fate, Limits, Server, Site};
+use kayvee_net::{ConnectionId, Event, Stack};
+use kayvee_platform::Now;
+use kayvee_server::{Engine, Options};
+
+/// How often the status page is told how things are.
+const STATUS_INTERVAL_NS: u64 = 1_000_000_000;
+
+/// A client's connection.
+#[derive(Clone, Copy)]
+struct Client {
+    connection: ConnectionId,
+    /// The peer has sent its last byte.
+    ended: bool,
+    /// It is among those that are served in this turn or the next one.
+    is_active: bool,
+}
+
+/// The web server and its connections.
+pub struct Web {
+    server: Server,
+    port: u16,
+    /// By [`WebId`].
+    clients: Vec<Option<Client>>,
+    /// By [`ConnectionId`].
+    ids: Vec<Option<WebId>>,
+    /// Clients with something to be done.
+    active: VecDeque<WebId>,
+    next_status_ns: u64,
+}
+
+impl Web {
+    /// The web server that the options ask for, if they do, for a stack that has at most so many connections.
+    pub fn new(options: &Options, site: Option<Site>, connections: usize, now: Now) -> Option<Web> {
+        if options.http_port == 0 {
+            return None;
+        }
+        let access_log = if options.http_access_log.is_empty() { AccessLog::Off } else { AccessLog::Common };
+        let mut server = Server::new(Limits::new(connections), access_log, now);
+        site.into_iter().for_each(|site| server.set_site(site));
+        let (clients, ids) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
+        let active = VecDeque::with_capacity(connections);
+        Some(Web { server, port: options.http_port, clients, ids, active, next_status_ns: 0 })
+    }
+
+    /// Its port.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Starts a turn.
+    pub(crate) fn begin_turn(&mut self, now: Now) {
+        self.server.begin_turn(now);
+    }
+
+    /// Takes an event that concerns the web server. Returns whether it did.
+    pub(crate) fn take_event(&mut self, event: &Event, stack: &mut Stack, now_ns: u64) -> bool {
+        match *event {
+            Event::Accepted { connection, remote, local } if local.port() == self.port => {
+                self.admit(connection, SocketAddr::from(remote), stack, now_ns);
+                true
+            }
+            Event::Readable(connection) | Event::Writable(connection) => self.activate(connection),
+            Event::EndOfStream(connection) => {
+                if let Some(client) = self.id(connection).and_then(|id| self.clients[id.0 as usize].as_mut()) {
+                    client.ended = true;
+                }
+                self.activate(connection)
+            }
+            Event::Closed(connection) => {
+                let id = self.id(connection);
+                id.into_iter().for_each(|id| self.forget(id));
+                id.is_some()
+            }
+            _ => false,
+        }
+    }
+
+    fn admit(&mut self, connection: ConnectionId, remote: SocketAddr, stack: &mut Stack, now_ns: u64) {
+        let id = match self.server.connect(&remote.ip().to_string()) {
+            Ok(id) => id,
+            Err(refusal) => {
+                stack.send(connection, refusal.0);
+                stack.close(connection, now_ns);
+                return;
+            }
+        };
+        let grow_to = |len: usize, index: u32| len.max(index as usize + 1);
+        self.clients.resize(grow_to(self.clients.len(), id.0), None);
+        self.ids.resize(grow_to(self.ids.len(), connection.0), None);
+        self.clients[id.0 as usize] = Some(Client { connection, ended: false, is_active: false });
+        self.ids[connection.0 as usize] = Some(id);
+    }
+
+    fn id(&self, connection: ConnectionId) -> Option<WebId> {
+        self.ids.get(connection.0 as usize).copied().flatten()
+    }
+
+    /// Has a connection served in this turn. Returns whether it is the web server's.
+    fn activate(&mut self, connection: ConnectionId) -> bool {
+        let Some(id) = self.id(connection) else { return false };
+        if let Some(client) = self.clients[id.0 as usize].as_mut().filter(|client| !client.is_active) {
+            client.is_active = true;
+            self.active.push_back(id);
+        }
+        true
+    }
+
+    /// Serves all that has something to be done.
+    pub(crate) fn turn(&mut self, stack: &mut Stack, engine: &mut Engine, now: Now) {
+        for _ in 0..self.active.len() {
+            let Some(id) = self.active.pop_front() else { break };
+            if let Some(client) = self.clients[id.0 as usize].as_mut() {
+                client.is_active = false;
+                self.serve(id, stack, engine, now.monotonic_ns);
+            }
+        }
+        self.server.end_turn();
+        if self.server.has_listeners() && now.monotonic_ns >= self.next_status_ns {
+            self.next_status_ns = now.monotonic_ns + STATUS_INTERVAL_NS;
+            let event = engine.web().status_event(self.server.stats());
+            self.server.publish(&event);
+        }
+        while let Some(id) = self.server.next_ready() {
+            self.serve(id, stack, engine, now.monotonic_ns);
+        }
+    }
+
+    /// The lines of the access log since the last call.
+    pub(crate) fn take_access_log(&mut self) -> Vec<u8> {
+        self.server.take_access_log()
+    }
+
+    /// Closes all connections, once they were sent what there is room for.
+    pub(crate) fn end(&mut self, stack: &mut Stack, engine: &mut Engine, now_ns: u64) {
+        for slot in 0..self.clients.len() {
+            let id = WebId(slot as u32);
+            if let Some(Client { connection, .. }) = self.clients[slot] {
+                self.send(id, connection, stack, engine);
+                stack.close(connection, now_ns);
+                self.forget(id);
+            }
+        }
+    }
+
+    /// Takes what a client has sent and sends it what there is for it, as far as there is room, and obeys what the server
+    /// says of it.
+    fn serve(&mut self, id: WebId, stack: &mut Stack, engine: &mut Engine, now_ns: u64) {
+        loop {
+            let Some(&Some(Client { connection, ended, .. })) = self.clients.get(id.0 as usize) else { return };
+            let is_blocked = !self.send(id, connection, stack, engine);
+            let fate = self.server.fate(id);
+            let [first, _] = self.server.output(id);
+            let is_sent = first.is_empty();
+            if fate == Fate::CloseNow || (is_sent && (ended || fate == Fate::EndAfterOutput)) {
+                // In an orderly way: what comes in after that is acknowledged and dropped by the stack.
+                stack.close(connection, now_ns);
+                return self.forget(id);
+            }
+            let bytes = stack.readable(connection);
+            if bytes.is_empty() || fate != Fate::Open || is_blocked {
+                return;
+            }
+            let len = bytes.len();
+            self.server.receive(id, bytes, &mut engine.web());
+            stack.consume(connection, len);
+        }
+    }
+
+    /// Sends what there is room for. Returns whether all of it is sent.
+    fn send(&mut self, id: WebId, connection: ConnectionId, stack: &mut Stack, engine: &mut Engine) -> bool {
+        loop {
+            let [first, _] = self.server.output(id);
+            let unsent = first.len();
+            if unsent == 0 {
+                return true;
+            }
+            let sent = stack.send(connection, first);
+            self.server.sent(id, sent, &mut engine.web());
+            if sent < unsent {
+                return false;
+            }
+        }
+    }
+
+    fn forget(&mut self, id: WebId) {
+        self.server.disconnect(id);
+        if let Some(client) = self.clients[id.0 as usize].take() {
+            self.ids[client.connection.0 as usize] = None;
+        }
+    }
+
+    /// When there is something to do, at the latest.
+    pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
+        let status_ns = self.server.has_listeners().then_some(self.next_status_ns);
+        [self.server.next_deadline_ns(), status_ns].into_iter().flatten().min()
+    }
+}

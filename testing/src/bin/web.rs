@@ -1,0 +1,63 @@
+//! Tests a running web server: `web --site-image FILE`, then `web --web HOST:PORT --store HOST:PORT [--long] [FILTER]`.
+
+use kayvee_testing::web::{KEY_PREFIX, LONG_TESTS, TESTS, Target, site_image};
+use std::{process::ExitCode, time::Instant};
+
+const USAGE: &str = "usage: web --site-image FILE
+       web --web HOST:PORT --store HOST:PORT [--long] [FILTER]
+
+The first writes the site that the second expects to be served, by a store that was started with it, with --status and
+--http-keys. FILTER picks the tests whose name contains it. --long adds what takes 10,000 connections: `ulimit -n 30000`.";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("web: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> Result<bool, String> {
+    let mut target = Target { web: String::new(), store: String::new() };
+    let mut tests = TESTS.to_vec();
+    let mut filter = String::new();
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or(format!("{word} needs a value\n{USAGE}"));
+        match word.as_str() {
+            "--site-image" => {
+                let file = value()?;
+                std::fs::write(&file, site_image()).map_err(|error| format!("{file}: {error}"))?;
+                return Ok(true);
+            }
+            "--web" => target.web = value()?,
+            "--store" => target.store = value()?,
+            "--long" => tests.extend(LONG_TESTS),
+            "--help" => {
+                println!("{USAGE}\n\nThe prefix of keys is {KEY_PREFIX}");
+                return Ok(true);
+            }
+            _ if word.starts_with("--") || !filter.is_empty() => return Err(format!("{word}?\n{USAGE}")),
+            _ => filter = word,
+        }
+    }
+    let (mut passed, mut failed) = (0, 0);
+    for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
+        let start = Instant::now();
+        match test(&target) {
+            Ok(()) => {
+                passed += 1;
+                println!("ok {name} ({:.1} s)", start.elapsed().as_secs_f32());
+            }
+            Err(error) => {
+                failed += 1;
+                println!("FAILED {name}: {error}");
+            }
+        }
+    }
+    println!("{passed} passed, {failed} failed");
+    Ok(failed == 0)
+}
