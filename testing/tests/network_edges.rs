@@ -1,9 +1,9 @@
 //! The TCP/IP stack where things run out, fall silent or are hostile.
 
-use kayvee_net::{Addressing, Config, Event, Limits, Stack};
+use kayvee_net::{Addressing, Config, ConnectionId, Event, Limits, Stack, Take};
 use kayvee_testing::{
     network::{
-        frames::{Segment, arp_request, echo_request},
+        frames::{Segment, arp_request, datagram, echo_request},
         fuzz::correct_checksums,
         wire::{Faults, Wire},
         world::{CLIENT, Client, KEEPALIVE_S, PORT, SECOND_NS, SERVER, Traffic, World},
@@ -13,9 +13,9 @@ use kayvee_testing::{
 use smoltcp::{
     phy::ChecksumCapabilities,
     socket::tcp::State,
-    wire::{EthernetFrame, Icmpv4Packet, Icmpv4Repr, Ipv4Packet, TcpControl, TcpPacket, TcpSeqNumber},
+    wire::{EthernetFrame, Icmpv4Packet, Icmpv4Repr, Ipv4Packet, TcpControl, TcpPacket, TcpSeqNumber, UdpPacket},
 };
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 fn world(connections: usize) -> World {
     let limits = Limits { connections, buffer_bytes: connections * (8 << 10) };
@@ -270,6 +270,63 @@ fn addresses_that_no_host_has_are_refused() {
         let addressing = Addressing::Static { address, prefix_bits: 24, gateway };
         let config = Config { addressing, limits: Limits::for_memory(1 << 20, 1), keepalive_s: 0, seed: 1 };
         assert!(Stack::new(config, &mut wire.server, 0).is_err(), "{address} {gateway:?}");
+    }
+}
+
+/// Sends each datagram back with its port before it.
+struct EchoPort;
+
+impl Take for EchoPort {
+    fn take(&mut self, _: ConnectionId, _: &[u8]) -> usize {
+        0
+    }
+
+    fn datagram(&mut self, port: u16, remote: SocketAddrV4, bytes: &[u8], reply: &mut [u8]) -> Option<usize> {
+        assert_eq!(*remote.ip(), CLIENT);
+        reply[..2].copy_from_slice(&port.to_be_bytes());
+        reply.get_mut(2..2 + bytes.len())?.copy_from_slice(bytes);
+        Some(2 + bytes.len())
+    }
+}
+
+/// RFC 768.
+#[test]
+fn datagrams_for_a_service_are_answered_to_where_they_came_from() {
+    let mut wire = Wire::new(Faults::NONE, 1);
+    let addressing = Addressing::Static { address: SERVER, prefix_bits: 24, gateway: None };
+    let config = Config { addressing, limits: Limits::for_memory(1 << 20, 1), keepalive_s: 0, seed: 1 };
+    let mut stack = Stack::new(config, &mut wire.server, 0).unwrap();
+    stack.serve_datagrams(7);
+    let mut answers = |frame: Vec<u8>| {
+        wire.server.inject(frame);
+        stack.poll_with(&mut wire.server, &mut EchoPort, 0);
+        stack.flush(&mut wire.server, 0);
+        let udp = |frame: &Vec<u8>| frame[23] == 17;
+        (wire.server.drain_sent().filter(udp).collect::<Vec<_>>(), stack.figures())
+    };
+    for len in [0, 1, 2, 1000, 1470] {
+        let data: Vec<u8> = (0..len).map(|n| n as u8).collect();
+        let (sent, _) = answers(datagram(SERVER, 5000, 7, &data));
+        let expected = [&[0, 7], &data[..]].concat();
+        let ip = Ipv4Packet::new_checked(&sent[0][14..]).unwrap();
+        let udp = UdpPacket::new_checked(ip.payload()).unwrap();
+        assert!(ip.verify_checksum() && udp.verify_checksum(&SERVER.into(), &CLIENT.into()));
+        assert_eq!((ip.dst_addr(), udp.src_port(), udp.dst_port()), (CLIENT, 7, 5000));
+        assert_eq!((udp.payload(), sent.len()), (&expected[..], 1));
+    }
+    assert!(answers(datagram(SERVER, 5000, 7, &[0; 1471])).0.is_empty(), "the answer has no room");
+    assert!(answers(datagram(SERVER, 5000, 8, b"x")).0.is_empty(), "there is no such service");
+    let mut damaged = datagram(SERVER, 5000, 7, b"damaged");
+    damaged[44] ^= 1;
+    let (sent, figures) = answers(damaged);
+    assert_eq!((sent.len(), figures.dropped_checksum), (0, 1));
+    let mut without_checksum = datagram(SERVER, 5000, 7, b"none");
+    without_checksum[40..42].fill(0);
+    assert_eq!(answers(without_checksum).0.len(), 1);
+    for len in [0u16, 7, 13, 2000] {
+        let mut lying = datagram(SERVER, 5000, 7, b"data");
+        lying[38..40].copy_from_slice(&len.to_be_bytes());
+        assert!(answers(lying).0.is_empty(), "a length of {len}");
     }
 }
 

@@ -273,6 +273,10 @@ pub struct Options {
     pub http_access_log: String,
     /// Whether it has a status page.
     pub status: bool,
+    /// The UDP port whose datagrams go back as they came (guests and AF_XDP only); 0 for none.
+    pub udp_echo_port: u16,
+    /// The UDP port that answers memcached's get and set (guests and AF_XDP only); 0 for none.
+    pub udp_memcached_port: u16,
     /// The log's disk, `FILE[:SIZE]` (Linux target only); empty for a file with the usual name in `dir`.
     pub disk: String,
     /// What signals ask for (Linux target only).
@@ -404,6 +408,8 @@ impl Default for Options {
             http_keys: String::new(),
             http_access_log: String::new(),
             status: false,
+            udp_echo_port: 0,
+            udp_memcached_port: 0,
             disk: String::new(),
             shutdown_on_sigint: ShutdownOn::default(),
             shutdown_on_sigterm: ShutdownOn::default(),

@@ -146,6 +146,7 @@ const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
 
 /// Whom a received frame concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +157,8 @@ pub(crate) enum Class<'a> {
     Arp(&'a [u8]),
     /// An ICMP message to the station's own address.
     Icmp(&'a [u8]),
+    /// A UDP datagram to the station's own address.
+    Udp(Packet<'a>),
     /// Anything else that `smoltcp` should see: DHCP.
     Other,
     /// Nothing for this station.
@@ -228,14 +231,16 @@ fn classify_ipv4<'a>(
     let is_own = Some(Ipv4Addr::new(ip[16], ip[17], ip[18], ip[19])) == own_address && ethernet[..6] == mac.0;
     let payload = &packet[header_bytes..total_bytes.min(packet.len())];
     let rest_bytes = total_bytes.saturating_sub(packet.len());
+    let packet_of = || {
+        let [_, _, _, _, _, _, a, b, c, d, e, f, _, _] = *ethernet;
+        Packet { hardware: EthernetAddress([a, b, c, d, e, f]), source, payload, rest_bytes }
+    };
     match ip[9] {
-        PROTOCOL_TCP if is_own && Some(source) != own_address => {
-            let [_, _, _, _, _, _, a, b, c, d, e, f, _, _] = *ethernet;
-            Class::Tcp(Packet { hardware: EthernetAddress([a, b, c, d, e, f]), source, payload, rest_bytes })
-        }
+        PROTOCOL_TCP if is_own && Some(source) != own_address => Class::Tcp(packet_of()),
         PROTOCOL_TCP => Class::Ignored,
         // Nothing else is merged.
         _ if rest_bytes > 0 => Class::Malformed,
+        PROTOCOL_UDP if is_own && Some(source) != own_address => Class::Udp(packet_of()),
         PROTOCOL_ICMP if is_own => Class::Icmp(payload),
         PROTOCOL_ICMP => Class::Ignored,
         _ => Class::Other,
@@ -340,7 +345,7 @@ pub(crate) fn send_segment(
         ethernet[6..12].copy_from_slice(&route.mac.0);
         ethernet[12..].copy_from_slice(&ETHERTYPE_IPV4);
         let (ip, tcp) = packet.split_at_mut(IPV4_BYTES);
-        emit_ipv4(ip, route, tcp_bytes);
+        emit_ipv4(ip, route, PROTOCOL_TCP, tcp_bytes);
         segment.emit(tcp);
     };
     if !tx.offloads().checksum {
@@ -371,12 +376,71 @@ pub(crate) fn send_segment(
     })
 }
 
+/// Bytes of the header of a datagram (RFC 768): ports, length, checksum.
+const UDP_HEADER_BYTES: usize = 8;
+/// Most data in a datagram that is sent: what needs no fragments.
+pub(crate) const MAX_DATAGRAM_BYTES: usize = MAX_FRAME_BYTES - HEADER_BYTES - UDP_HEADER_BYTES;
+
+/// A datagram's ports and data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Datagram<'a> {
+    pub source_port: u16,
+    pub destination_port: u16,
+    pub data: &'a [u8],
+}
+
+/// Reads a datagram for `own` (RFC 768).
+pub(crate) fn parse_datagram<'a>(
+    packet: &Packet<'a>,
+    own: Ipv4Addr,
+    frame: &Received<'_>,
+    checksums: Checksums,
+) -> Result<Datagram<'a>, Unusable> {
+    let header = packet.payload.first_chunk::<UDP_HEADER_BYTES>().ok_or(Unusable::Malformed)?;
+    let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    let len = usize::from(word(4));
+    let bytes = packet.payload.get(..len).filter(|_| len >= UDP_HEADER_BYTES).ok_or(Unusable::Malformed)?;
+    // Zero says that there is none.
+    if !frame.is_checked && word(6) != 0 {
+        let pseudo = checksum::pseudo_header(packet.source.octets(), own.octets(), PROTOCOL_UDP, len as u16);
+        let undone = checksum::finish(pseudo).map(|byte| !byte);
+        let is_undone = checksums == Checksums::Partial && header[6..8] == undone;
+        if !is_undone && checksum::finish(pseudo + checksum::sum(bytes)) != [0, 0] {
+            return Err(Unusable::Damaged);
+        }
+    }
+    Ok(Datagram { source_port: word(0), destination_port: word(2), data: &bytes[UDP_HEADER_BYTES..] })
+}
+
+/// Sends a datagram of at most [`MAX_DATAGRAM_BYTES`]. Returns whether the device had room for it.
+pub(crate) fn send_datagram(tx: &mut impl FrameTx, route: &Route, datagram: &Datagram<'_>) -> bool {
+    let len = UDP_HEADER_BYTES + datagram.data.len();
+    let sent = tx.transmit(HEADER_BYTES + len, |frame| {
+        let (ethernet, packet) = frame.split_at_mut(ETHERNET_BYTES);
+        ethernet[..6].copy_from_slice(&route.hardware.0);
+        ethernet[6..12].copy_from_slice(&route.mac.0);
+        ethernet[12..].copy_from_slice(&ETHERTYPE_IPV4);
+        let (ip, udp) = packet.split_at_mut(IPV4_BYTES);
+        emit_ipv4(ip, route, PROTOCOL_UDP, len);
+        udp[..2].copy_from_slice(&datagram.source_port.to_be_bytes());
+        udp[2..4].copy_from_slice(&datagram.destination_port.to_be_bytes());
+        udp[4..6].copy_from_slice(&(len as u16).to_be_bytes());
+        udp[6..8].fill(0);
+        udp[UDP_HEADER_BYTES..].copy_from_slice(datagram.data);
+        let pseudo = checksum::pseudo_header(route.own.octets(), route.remote.octets(), PROTOCOL_UDP, len as u16);
+        let sum = checksum::finish(pseudo + checksum::sum(udp));
+        // Zero would say that there is none; all ones is the same number.
+        udp[6..8].copy_from_slice(if sum == [0, 0] { &[0xff, 0xff] } else { &sum });
+    });
+    sent.is_some()
+}
+
 /// RFC 791 §3.1. With "don't fragment" (RFC 1191 §3), and so without identification (RFC 6864 §4.1).
 #[inline]
-fn emit_ipv4(ip: &mut [u8], route: &Route, payload_bytes: usize) {
+fn emit_ipv4(ip: &mut [u8], route: &Route, protocol: u8, payload_bytes: usize) {
     const TIME_TO_LIVE: u8 = 64;
     let [a, b] = ((IPV4_BYTES + payload_bytes) as u16).to_be_bytes();
-    ip[..12].copy_from_slice(&[0x45, 0, a, b, 0, 0, 0x40, 0, TIME_TO_LIVE, PROTOCOL_TCP, 0, 0]);
+    ip[..12].copy_from_slice(&[0x45, 0, a, b, 0, 0, 0x40, 0, TIME_TO_LIVE, protocol, 0, 0]);
     ip[12..16].copy_from_slice(&route.own.octets());
     ip[16..20].copy_from_slice(&route.remote.octets());
     let sum = checksum::finish(checksum::sum(ip));

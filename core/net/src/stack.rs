@@ -4,7 +4,7 @@ use crate::{
     control::Control,
     cookies::{self, Cookies},
     flows::Flows,
-    frame::{self, Class, FlowKey, Packet, Route, announce, classify, is_host},
+    frame::{self, Class, Datagram, FlowKey, Packet, Route, announce, classify, is_host},
     limits::Limits,
     neighbors::{ASK_INTERVAL_NS, Neighbors},
     pool::Pool,
@@ -132,6 +132,12 @@ pub trait Take {
     /// Takes data that has arrived in order on a connection that has nothing else to read, and returns how many bytes of
     /// it. The rest is kept, and [`Event::Readable`] follows. The memory is shared with the device.
     fn take(&mut self, connection: ConnectionId, bytes: &[u8]) -> usize;
+
+    /// Takes a UDP datagram for a port that [`Stack::serve_datagrams`] was called with. Its answer, if there is one, goes
+    /// into `reply`, and its length is returned.
+    fn datagram(&mut self, _port: u16, _remote: SocketAddrV4, _bytes: &[u8], _reply: &mut [u8]) -> Option<usize> {
+        None
+    }
 }
 
 /// Leaves everything to the receive buffers.
@@ -168,6 +174,7 @@ pub struct Stack {
     unannounced: bool,
     address_events: VecDeque<Event>,
     ports: Vec<u16>,
+    datagram_ports: Vec<u16>,
     control: Control,
     neighbors: Neighbors,
     secrets: Secrets,
@@ -234,6 +241,7 @@ impl Stack {
             unannounced: false,
             address_events: VecDeque::new(),
             ports: Vec::new(),
+            datagram_ports: Vec::new(),
             control: Control::new(config.addressing, mac, config.seed, device.split().1, now_ns),
             neighbors: Neighbors::default(),
             flows: Flows::new(secrets.flows()),
@@ -266,6 +274,11 @@ impl Stack {
         if !self.ports.contains(&port) {
             self.ports.push(port);
         }
+    }
+
+    /// Gives UDP datagrams for `port` to [`Take::datagram`].
+    pub fn serve_datagrams(&mut self, port: u16) {
+        self.datagram_ports.push(port);
     }
 
     /// Opens a connection to `remote`, or returns `None` where there is no room for one, no address of its own to open
@@ -505,6 +518,7 @@ impl Stack {
             Class::Malformed => self.resources.counters.dropped_malformed += 1,
             Class::Damaged => self.resources.counters.dropped_checksum += 1,
             Class::Tcp(packet) => self.receive_packet(&packet, frame, tx, take, now_ns),
+            Class::Udp(packet) => self.receive_datagram(&packet, frame, tx, take, now_ns),
             Class::Arp(packet) => {
                 if self.neighbors.on_packet(packet, own, now_ns) {
                     self.touch_unresolved();
@@ -522,6 +536,34 @@ impl Stack {
             }
             Class::Other => self.control.receive(bytes, tx, now_ns),
         }
+    }
+
+    /// Answers a datagram for a service at once, to where it came from; `smoltcp` sees the others.
+    fn receive_datagram(
+        &mut self,
+        packet: &Packet<'_>,
+        frame: &Received<'_>,
+        tx: &mut impl FrameTx,
+        take: &mut impl Take,
+        now_ns: u64,
+    ) {
+        let Some(own) = self.lease.map(|lease| lease.address) else { return };
+        let Datagram { source_port, destination_port, data } =
+            match frame::parse_datagram(packet, own, frame, self.checksums) {
+                Ok(datagram) => datagram,
+                Err(frame::Unusable::Damaged) => return self.resources.counters.dropped_checksum += 1,
+                Err(frame::Unusable::Malformed) => return self.resources.counters.dropped_malformed += 1,
+            };
+        if !self.datagram_ports.contains(&destination_port) {
+            return self.control.receive(frame.head, tx, now_ns);
+        }
+        self.resources.counters.datagrams_received += 1;
+        let mut reply = [0; frame::MAX_DATAGRAM_BYTES];
+        let remote = SocketAddrV4::new(packet.source, source_port);
+        let Some(len) = take.datagram(destination_port, remote, data, &mut reply) else { return };
+        let route = Route { mac: self.mac, own, hardware: packet.hardware, remote: packet.source };
+        let answer = Datagram { source_port: destination_port, destination_port: source_port, data: &reply[..len] };
+        self.resources.counters.datagrams_sent += u64::from(frame::send_datagram(tx, &route, &answer));
     }
 
     fn reduce_path_mtu(&mut self, (flow, seq, packet_bytes): (FlowKey, u32, u16)) {

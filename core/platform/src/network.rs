@@ -40,6 +40,10 @@ figures! {
     segments_received: Counter,
     /// TCP segments sent, retransmissions among them; one that the device divides counts as one.
     segments_sent: Counter,
+    /// UDP datagrams for the services of this station.
+    datagrams_received: Counter,
+    /// UDP datagrams sent.
+    datagrams_sent: Counter,
     /// Segments sent again.
     retransmissions: Counter,
     /// Retransmission timers that ran out.

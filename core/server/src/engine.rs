@@ -697,6 +697,11 @@ impl Engine {
         self.holding = holding;
     }
 
+    /// Whether replies may have to wait for the log.
+    pub(crate) fn holds_replies(&self) -> bool {
+        self.holds_replies
+    }
+
     /// Bytes to send to a client next. There may be more behind them, so a target asks again when they are sent.
     pub fn output(&self, client: ClientId) -> &[u8] {
         let slot = client.0 as usize;

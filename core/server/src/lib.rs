@@ -23,6 +23,7 @@
 extern crate alloc;
 
 pub mod boot;
+mod datagrams;
 mod engine;
 mod files;
 mod held;

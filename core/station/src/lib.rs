@@ -13,6 +13,7 @@ mod web;
 pub use web::Web;
 
 use alloc::{string::ToString, vec::Vec};
+use core::net::SocketAddrV4;
 use kayvee_net::{ConnectionId, Event, Lease, Stack, Take};
 use kayvee_platform::{BlockDevice, FrameDevice, FrameRx, NetworkFigures, Now};
 use kayvee_server::{ClientId, Engine, Fate, Peer};
@@ -70,9 +71,35 @@ impl Busy {
     }
 }
 
+/// What is served by UDP.
+struct Datagrams {
+    memcached_port: u16,
+    peers: Peers,
+    /// The session that memcached's requests run in.
+    client: Option<ClientId>,
+}
+
+impl Datagrams {
+    /// The session for a request; another one when it was closed.
+    fn client(&mut self, engine: &mut Engine) -> Option<ClientId> {
+        if let Some(client) =
+            self.client.take_if(|client| matches!(engine.fate(*client), Fate::CloseNow | Fate::CloseAfterOutput))
+        {
+            engine.disconnect(client);
+        }
+        if self.client.is_none() {
+            let is_local = self.peers == Peers::Trusted;
+            let peer = Peer { remote: "udp:0".into(), local: "udp:0".into(), is_local };
+            self.client = engine.connect(peer).ok();
+        }
+        self.client
+    }
+}
+
 /// Requests that lie whole where the card has put them are executed there.
 struct InPlace<'a> {
     engine: &'a mut Engine,
+    datagrams: &'a mut Datagrams,
     clients: &'a [Option<Client>],
     ids: &'a [Option<ClientId>],
 }
@@ -86,6 +113,20 @@ impl Take for InPlace<'_> {
         }
         self.engine.receive(id, bytes);
         bytes.len()
+    }
+
+    fn datagram(&mut self, port: u16, remote: SocketAddrV4, bytes: &[u8], reply: &mut [u8]) -> Option<usize> {
+        if port == self.datagrams.memcached_port {
+            let client = self.datagrams.client(self.engine)?;
+            return self.engine.memcached_datagram(client, bytes, reply);
+        }
+        // Two services that echo to each other would never end: what comes from a system port, or from our own, is not
+        // answered (RFC 6335 §6).
+        if remote.port() < 1024 || remote.port() == port {
+            return None;
+        }
+        reply.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(bytes.len())
     }
 }
 
@@ -104,6 +145,7 @@ pub struct Station {
     writable: Vec<ClientId>,
     /// Clients to read from in the next turn although nothing arrives.
     unread: Vec<ClientId>,
+    datagrams: Datagrams,
     busy: Busy,
 }
 
@@ -115,7 +157,10 @@ impl Station {
         // writable and end.
         let (clients, ids) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
         let (writable, unread) = (Vec::with_capacity(2 * connections), Vec::with_capacity(connections));
-        Station { stack, engine, peers, web, clients, ids, writable, unread, busy: Busy::default() }
+        let (echo_port, memcached_port) = (engine.options().udp_echo_port, engine.options().udp_memcached_port);
+        [echo_port, memcached_port].into_iter().filter(|port| *port != 0).for_each(|port| stack.serve_datagrams(port));
+        let datagrams = Datagrams { memcached_port, peers, client: None };
+        Station { stack, engine, peers, web, clients, ids, writable, unread, datagrams, busy: Busy::default() }
     }
 
     /// The store.
@@ -140,7 +185,12 @@ impl Station {
         self.engine.begin_turn(now);
         self.web.iter_mut().for_each(|web| web.begin_turn(now));
         self.engine.set_network(self.figures(card));
-        let mut take = InPlace { engine: &mut self.engine, clients: &self.clients, ids: &self.ids };
+        let mut take = InPlace {
+            engine: &mut self.engine,
+            datagrams: &mut self.datagrams,
+            clients: &self.clients,
+            ids: &self.ids,
+        };
         self.stack.poll_with(card, &mut take, now.monotonic_ns);
         self.busy.note(self.stack.frames_received(), now.monotonic_ns);
         for index in 0..self.unread.len() {

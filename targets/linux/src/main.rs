@@ -102,6 +102,9 @@ fn run(mut options: Options, config_file: Option<String>, network: Option<Networ
 
 /// Serves on the kernel's sockets.
 fn serve(mut options: Options, config_file: Option<String>) -> Result<u8> {
+    if options.udp_echo_port != 0 || options.udp_memcached_port != 0 {
+        bail!("options 'udp-echo-port' and 'udp-memcached-port' need a network of Kayvee's own: a guest, or --net xdp");
+    }
     options.maxclients = open_files::reserve(options.maxclients)?;
     let places = listeners::places(&options);
     let sockets = listeners::bind(&places, &options).map_err(|error| {

@@ -6,6 +6,7 @@ use smoltcp::{
     wire::{
         ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, Icmpv4Packet,
         Icmpv4Repr, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
+        UdpPacket, UdpRepr,
     },
 };
 use std::net::Ipv4Addr;
@@ -93,6 +94,17 @@ pub fn echo_request(to: Ipv4Addr) -> Vec<u8> {
     let icmp = Icmpv4Repr::EchoRequest { ident: 7, seq_no: 9, data: b"ping" };
     ipv4_frame(to, IpProtocol::Icmp, icmp.buffer_len(), |bytes| {
         icmp.emit(&mut Icmpv4Packet::new_unchecked(bytes), &ChecksumCapabilities::default());
+    })
+}
+
+/// A UDP datagram from the client.
+pub fn datagram(to: Ipv4Addr, from_port: u16, to_port: u16, data: &[u8]) -> Vec<u8> {
+    let udp = UdpRepr { src_port: from_port, dst_port: to_port };
+    ipv4_frame(to, IpProtocol::Udp, udp.header_len() + data.len(), |bytes| {
+        let (from, to) = (IpAddress::Ipv4(CLIENT), IpAddress::Ipv4(to));
+        let put = |payload: &mut [u8]| payload.copy_from_slice(data);
+        let mut packet = UdpPacket::new_unchecked(bytes);
+        udp.emit(&mut packet, &from, &to, data.len(), put, &ChecksumCapabilities::default());
     })
 }
 

@@ -494,6 +494,8 @@ pub static OPTIONS: &[OptionSpec] = &[
     row("tcp-keepalive", NONE, number!(tcp_keepalive, 0..=i32::MAX as i64)),
     row("timeout", NONE, number!(timeout, 0..=i32::MAX as i64)),
     row("tracking-table-max-keys", NONE, number!(tracking_table_max_keys, 0..=i64::MAX)),
+    row("udp-echo-port", AT_START | HIDDEN, number!(udp_echo_port, 0..=65535)),
+    row("udp-memcached-port", AT_START | HIDDEN, number!(udp_memcached_port, 0..=65535)),
     row("unixsocket", AT_START, words!(unixsocket)),
     row("unixsocketperm", AT_START, SOCKET_PERMISSIONS),
     row("use-exit-on-panic", HIDDEN, kept(Kind::Switch, "no")),

@@ -1,6 +1,7 @@
 //! The engine as a target drives it.
 
 mod bench;
+mod datagrams;
 mod disk;
 mod durable;
 mod scripts;
