@@ -362,7 +362,9 @@ fn list(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let mut text = Text::default();
     let mut by_id: BTreeMap<u64, &Session> = BTreeMap::new();
     // One by one: collecting them would take one large piece of memory.
-    context.store.all_sessions().for_each(|session| _ = by_id.insert(session.id, session));
+    // Those that were dropped in this turn are gone for whoever asks.
+    let there = context.store.all_sessions().filter(|session| session.close != Some(Close::Now));
+    there.for_each(|session| _ = by_id.insert(session.id, session));
     if by_number {
         for id in request.from(3) {
             let id = integer(id).map_err(|_| Error::text("ERR Invalid client ID"))?;

@@ -29,7 +29,7 @@ const HELP: &[(&str, &str)] = &[
         "QUICKLIST-PACKED-THRESHOLD <size>",
         "Takes a size in bytes. It changes nothing: long elements need no other form.",
     ),
-    ("RELOAD", "Makes all values anew from their dumps."),
+    ("RELOAD [NOSAVE]", "Makes all values anew from their dumps, or takes all data from the dump file."),
     (
         "REPLYBUFFER <PEAK-RESET-TIME <NEVER|RESET|milliseconds>|RESIZING <0|1>>",
         "Changes nothing: no client has a buffer of fixed size.",
@@ -78,11 +78,22 @@ pub fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             if !request.from(2).all(is_known) {
                 return Err(Error::text("ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options."));
             }
+            const NOT_LOADED: Error = Error::text("ERR Error trying to load the RDB dump, check server logs.");
             // What is there already cannot be loaded once more.
             if has("noflush") && !has("merge") {
-                return Err(Error::text("ERR Error trying to load the RDB dump, check server logs."));
+                return Err(NOT_LOADED);
             }
-            dump::reload(context)?;
+            let store = &mut context.store;
+            // A log that has every change would miss this one.
+            let from_file = has("nosave") && !has("noflush") && store.environment.host.has_files();
+            if from_file && !store.effects.are_logged {
+                store.reload_from_dump().map_err(|why| {
+                    log::warn!("DEBUG RELOAD NOSAVE: {why}");
+                    NOT_LOADED
+                })?;
+            } else {
+                dump::reload(context)?;
+            }
             context.reply.ok();
         }
         (sub, 4) if is(sub, "replybuffer") => {

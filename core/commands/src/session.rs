@@ -195,6 +195,7 @@ impl Session {
             + self.transaction.as_ref().map_or(0, |transaction| transaction.requests.capacity())
             + self.waits.as_ref().map_or(0, |waits| waits.memory_bytes())
             + self.subscriptions.memory_bytes()
+            + self.tracking.as_ref().map_or(0, |tracking| tracking.memory_bytes())
             + self.watched.iter().map(|watch| size_of::<Watch>() + watch.key.capacity()).sum::<usize>()
             + self.name.capacity()
             + self.remote.capacity()

@@ -50,6 +50,13 @@ impl Tracking {
         self.is_redirect_broken
     }
 
+    /// Bytes of memory, roughly.
+    pub fn memory_bytes(&self) -> usize {
+        /// What a tree takes for an entry.
+        const ENTRY_BYTES: usize = 48;
+        size_of::<Tracking>() + self.prefixes.iter().map(|prefix| prefix.capacity() + ENTRY_BYTES).sum::<usize>()
+    }
+
     /// Whether it is told by prefix.
     pub fn is_broadcast(&self) -> bool {
         self.mode == Mode::Broadcast

@@ -221,6 +221,11 @@ impl Parser {
         self.missing.is_some()
     }
 
+    /// Where the argument lies that is being read, once its length is known.
+    pub fn argument(&self) -> Option<core::ops::Range<usize>> {
+        self.bulk_len.map(|len| self.at..self.at + len)
+    }
+
     /// The request that [`parse`](Self::parse) completed, over the same bytes.
     #[inline]
     pub fn request<'a>(&'a self, bytes: &'a [u8]) -> Request<'a> {

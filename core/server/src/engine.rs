@@ -1,3 +1,5 @@
+mod eviction;
+
 use crate::{held::Held, web::Web};
 use alloc::{
     boxed::Box,
@@ -12,8 +14,6 @@ use kayvee_commands::{
 use kayvee_platform::{BlockDevice, NetworkFigures, Now};
 use kayvee_resp::{Limits, Parser, Progress};
 
-/// Clients that take less are never dropped for want of memory: it would not help.
-const EVICTION_FLOOR_BYTES: usize = 64 << 10;
 /// Keys looked at in one slice of active expiry, at effort 1.
 const EXPIRE_SLICE_KEYS: usize = 200;
 /// Slices in one round of active expiry. A round that finds much to do is followed by the next one soon.
@@ -90,6 +90,18 @@ struct Connection {
     is_held: bool,
 }
 
+impl Connection {
+    /// What there is of requests that are not executed yet. A long argument counts from its own beginning on, as Redis
+    /// keeps it.
+    fn pending(&self) -> Pending {
+        /// Redis' `PROTO_MBULK_BIG_ARG`.
+        const LONG_ARGUMENT_BYTES: usize = 32 << 10;
+        let before = self.parser.argument().filter(|argument| argument.len() >= LONG_ARGUMENT_BYTES);
+        let query_bytes = self.query.len().saturating_sub(before.map_or(0, |argument| argument.start));
+        Pending { query_bytes, query_capacity: self.query.capacity() }
+    }
+}
+
 /// Why execution of a client's requests stopped.
 enum Stop {
     /// All that is complete has been executed.
@@ -118,6 +130,14 @@ pub struct Engine {
     /// Whether replies wait for the log, and the slots of the clients that have some which do.
     holds_replies: bool,
     holding: Vec<u32>,
+    /// Bytes that each client takes, by slot, and all together, as far as that has been looked at. They are kept while
+    /// there is a limit on them.
+    weights: Vec<u64>,
+    clients_bytes: u64,
+    /// The limit as of the last look at all of them.
+    limit_known: Option<u64>,
+    /// The turn in which nobody was left to drop, though they took too much.
+    evicted_in_vain_ns: u64,
     /// The present second of the monotonic clock, and the lines logged in it about clients that were closed.
     log_second: u64,
     log_lines: u32,
@@ -137,6 +157,10 @@ impl Engine {
             expire_db: 0,
             holds_replies: false,
             holding: Vec::new(),
+            weights: Vec::new(),
+            clients_bytes: 0,
+            limit_known: None,
+            evicted_in_vain_ns: u64::MAX,
             log_second: 0,
             log_lines: 0,
         }
@@ -184,6 +208,7 @@ impl Engine {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.connections.push(None);
             self.store.sessions.push(None);
+            self.weights.push(0);
             self.connections.len() as u32 - 1
         });
         let now_ns = self.store.now.monotonic_ns;
@@ -214,6 +239,7 @@ impl Engine {
         self.free_slots.try_reserve(slots - self.free_slots.len())?;
         self.store.reserve_touched(slots)?;
         self.holding.try_reserve(slots.saturating_sub(self.holding.len()))?;
+        self.weights.try_reserve(slots.saturating_sub(self.weights.len()))?;
         self.ready.try_reserve(slots.saturating_sub(self.ready.len()))
     }
 
@@ -227,6 +253,7 @@ impl Engine {
             let (used, stop) = self.execute_all(client.0, &mut connection.parser, bytes);
             self.keep(client.0, &mut connection, &bytes[used..], stop);
         } else if self.append(client.0, &mut connection, bytes) {
+            self.note_pending(client.0, &connection);
             self.resume(client.0, &mut connection);
         }
         self.connections[client.0 as usize] = Some(connection);
@@ -273,7 +300,7 @@ impl Engine {
                             return (used, Stop::Held);
                         }
                         // Clients that take too much make way before keys do.
-                        if self.store.clients_memory_limit_bytes().is_some() && self.store.is_full() {
+                        if self.clients_take_too_much() {
                             self.limit_clients_memory();
                             if self.store.sessions[slot as usize].as_ref().is_none_or(|session| session.close.is_some())
                             {
@@ -303,6 +330,7 @@ impl Engine {
     /// Keeps bytes that could not be executed yet, and notes what the connection waits for.
     fn keep(&mut self, slot: u32, connection: &mut Connection, rest: &[u8], stop: Stop) {
         connection.is_held = matches!(stop, Stop::Held);
+        connection.at_least = 0;
         match stop {
             Stop::Closing => (connection.query, connection.parser) = (Vec::new(), Parser::new()),
             Stop::Incomplete { at_least } => {
@@ -315,8 +343,7 @@ impl Engine {
             if session.close == Some(Close::Now) {
                 session.output = Output::default();
             }
-            let (query_bytes, query_capacity) = (connection.query.len(), connection.query.capacity());
-            session.pending = Pending { query_bytes, query_capacity };
+            session.pending = connection.pending();
             session.is_paused = connection.is_held && !session.is_waiting();
         }
     }
@@ -375,6 +402,7 @@ impl Engine {
             self.store.stats.output_buffer_limit_disconnections += 1;
             self.mark_ready(ClientId(slot));
         }
+        self.weigh(slot);
     }
 
     /// Forgets a client whose connection is gone. Its id may be given out again from now on.
@@ -384,6 +412,7 @@ impl Engine {
             self.store.forget(client.0);
             self.store.sessions[slot] = None;
             self.connections[slot] = None;
+            self.weigh(client.0);
             self.free_slots.push(client.0);
             self.store.clients -= 1;
         }
@@ -424,6 +453,9 @@ impl Engine {
             }
         }
         self.serve_touched();
+        if self.clients_take_too_much() {
+            self.limit_clients_memory();
+        }
         // What clients had sent while they waited may have changed more.
         self.store.broadcast_invalidations();
         // Expiry and eviction have effects of their own.
@@ -526,68 +558,6 @@ impl Engine {
                 self.check_output(slot);
             }
         }
-    }
-
-    /// Whether so little memory is left that small allocations, which cannot fail gracefully, are in danger.
-    fn is_short_of_memory(&self) -> bool {
-        let heap = self.store.environment.heap;
-        heap.limit_bytes().is_some_and(|limit| limit.saturating_sub(heap.used_bytes()) < (limit / 32).min(8 << 20))
-    }
-
-    /// Ends the connections that take the most memory while all together take more than `maxmemory-clients`.
-    fn limit_clients_memory(&mut self) {
-        let Some(limit) = self.store.clients_memory_limit_bytes() else { return };
-        let open = self.store.all_sessions().filter(|session| session.close != Some(Close::Now));
-        let mut total: u64 = open.map(|session| session.memory_bytes() as u64).sum();
-        let mut largest_first: Vec<(u64, u32)> = Vec::new();
-        if total <= limit || largest_first.try_reserve_exact(self.store.clients).is_err() {
-            return;
-        }
-        largest_first.extend(self.evictable().map(|(slot, session)| (session.memory_bytes() as u64, slot)));
-        largest_first.sort_unstable_by(|a, b| b.cmp(a));
-        for (bytes, slot) in largest_first {
-            if total <= limit {
-                break;
-            }
-            total -= bytes;
-            self.evict_client(slot);
-        }
-    }
-
-    /// Ends the connection with the largest buffers when hardly any memory is left. One a turn: its memory comes back
-    /// only when the target has closed it.
-    fn relieve_memory(&mut self) {
-        if !self.is_short_of_memory() {
-            return;
-        }
-        let largest = self.evictable().max_by_key(|(_, session)| session.memory_bytes());
-        let worthwhile = largest.filter(|(_, session)| session.memory_bytes() >= EVICTION_FLOOR_BYTES);
-        if let Some(slot) = worthwhile.map(|(slot, _)| slot) {
-            self.evict_client(slot);
-        }
-    }
-
-    fn evictable(&self) -> impl Iterator<Item = (u32, &Session)> {
-        let open = |session: &&Session| session.close != Some(Close::Now) && !session.no_evict;
-        let slots = (0u32..).zip(&self.store.sessions);
-        slots.filter_map(move |(slot, session)| session.as_deref().filter(open).map(|session| (slot, session)))
-    }
-
-    fn evict_client(&mut self, slot: u32) {
-        let may_log = self.may_log();
-        let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else { return };
-        if may_log {
-            let bytes = session.memory_bytes();
-            log::warn!("closing client {} at {}: its {bytes} bytes of buffers are needed", session.id, session.remote);
-        }
-        session.close = Some(Close::Now);
-        // Its memory is needed now. The buffers of the one that is being served go when that is done.
-        if let Some(connection) = self.connections[slot as usize].as_deref_mut() {
-            (connection.query, connection.parser) = (Vec::new(), Parser::new());
-            (session.output, session.pending) = (Output::default(), Pending::default());
-        }
-        self.store.stats.evicted_clients += 1;
-        self.mark_ready(ClientId(slot));
     }
 
     /// Whether one more line about a client's end may be logged. Where a line takes a millisecond, as on a serial
@@ -734,6 +704,12 @@ impl Engine {
         }
         self.store.stats.net_output_bytes += len as u64;
         self.store.stats.writes += 1;
+    }
+
+    /// Whether a client is in the middle of a request whose length is known: it pays to read on.
+    pub fn expects_more(&self, client: ClientId) -> bool {
+        let connection = self.connections.get(client.0 as usize).and_then(Option::as_deref);
+        connection.is_some_and(|connection| connection.at_least > connection.query.len() + 1)
     }
 
     /// What to do with a client's connection.

@@ -24,6 +24,8 @@ use std::{
 
 /// Bytes read from one client in a turn. One buffer serves all, so that it stays in the cache.
 const READ_BYTES: usize = 64 << 10;
+/// Reads from one client in a turn while it sends a long request.
+const LONG_READS: usize = 16;
 /// Events taken from the kernel in a turn.
 const EVENTS: usize = 1024;
 /// Connections accepted in a turn on each address, as many as Redis accepts.
@@ -272,11 +274,24 @@ impl Server {
         }
     }
 
-    /// Reads once from a client, and notes if it is to be read from again.
+    /// Reads from a client, and notes if it is to be read from again: once, or on in the middle of a long request.
     fn read(&mut self, id: ClientId) {
-        let Some(client) = self.clients[id.0 as usize].as_mut() else { return };
+        for _ in 0..LONG_READS {
+            if !self.read_once(id) {
+                return;
+            }
+            if !self.engine.expects_more(id) {
+                break;
+            }
+        }
+        self.keep_reading(id);
+    }
+
+    /// Returns whether there may be more to read.
+    fn read_once(&mut self, id: ClientId) -> bool {
+        let Some(client) = self.clients[id.0 as usize].as_mut() else { return false };
         if client.ended || self.engine.fate(id) != Fate::Open {
-            return;
+            return false;
         }
         match client.stream.read(&mut self.buffer[..]) {
             Ok(0) => {
@@ -293,12 +308,11 @@ impl Server {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
                 log::debug!("reading from client {}: {error}", id.0);
-                return self.close(id);
+                self.close(id);
+                return false;
             }
         }
-        if client.readable {
-            self.keep_reading(id);
-        }
+        client.readable
     }
 
     /// Has a client read from in the next turn.

@@ -319,16 +319,21 @@ impl Store {
         // Replaying happens to nobody: no client sees a key change that has not.
         let mut loaded = Store::new(self.options.clone(), self.environment.clone(), self.now);
         loaded.open_log(device)?;
-        for db in 0..self.dbs.len() {
-            self.db_changed(db, None);
-            self.take_down(db);
-        }
-        self.dbs = loaded.dbs;
-        self.scripting.swap_libraries(&mut loaded.scripting);
+        self.take_data_of(&mut loaded);
         self.effects.are_logged = loaded.effects.are_logged;
         let (waiters, status) = (core::mem::take(&mut self.durable.waiters), self.durable.status);
         self.durable = Durable { waiters, status, ..loaded.durable };
         Ok(())
+    }
+
+    /// Takes another store's keys and libraries in place of its own.
+    pub(crate) fn take_data_of(&mut self, other: &mut Store) {
+        for db in 0..self.dbs.len() {
+            self.db_changed(db, None);
+            self.take_down(db);
+        }
+        self.dbs = core::mem::take(&mut other.dbs);
+        self.scripting.swap_libraries(&mut other.scripting);
     }
 
     fn is_empty(&self) -> bool {

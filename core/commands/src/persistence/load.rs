@@ -209,6 +209,18 @@ impl Store {
         log::info!("DB loaded from disk: {}.{:03} seconds", took_ms / 1000, took_ms % 1000);
         Ok(())
     }
+
+    /// `DEBUG RELOAD NOSAVE`: takes all data from the dump file, in place of what is there.
+    pub(crate) fn reload_from_dump(&mut self) -> Result<(), String> {
+        let name = &self.options.dbfilename;
+        if self.environment.host.open_file(name)?.is_none() {
+            return Err(format!("there is no file {name}"));
+        }
+        let mut loaded = Store::new(self.options.clone(), self.environment.clone(), self.now);
+        loaded.load_at_start()?;
+        self.take_data_of(&mut loaded);
+        Ok(())
+    }
 }
 
 pub(super) fn text_of(error: Error) -> String {

@@ -1,0 +1,118 @@
+//! Clients that have to go because there is too little memory for all.
+
+use super::{ClientId, Connection, Engine};
+use alloc::vec::Vec;
+use kayvee_commands::{Close, Output, Pending, Session};
+use kayvee_resp::Parser;
+
+/// Clients that take less are never dropped for want of memory: it would not help.
+const EVICTION_FLOOR_BYTES: usize = 64 << 10;
+
+impl Engine {
+    /// Notes how much a client takes by now.
+    #[inline]
+    pub(super) fn weigh(&mut self, slot: u32) {
+        if self.clients_bytes > 0 || self.store.clients_memory_limit_bytes().is_some() {
+            self.weigh_now(slot);
+        }
+    }
+
+    #[cold]
+    fn weigh_now(&mut self, slot: u32) {
+        if self.store.clients_memory_limit_bytes().is_none() {
+            self.weights.fill(0);
+            (self.clients_bytes, self.limit_known) = (0, None);
+            return;
+        }
+        let session = self.store.sessions[slot as usize].as_deref();
+        let open = session.filter(|session| session.close != Some(Close::Now));
+        let bytes = open.map_or(0, |session| session.memory_bytes() as u64);
+        self.clients_bytes = self.clients_bytes + bytes - self.weights[slot as usize];
+        self.weights[slot as usize] = bytes;
+    }
+
+    /// Notes how much a client takes while it is being served.
+    pub(super) fn note_pending(&mut self, slot: u32, connection: &Connection) {
+        if let Some(session) = self.store.sessions[slot as usize].as_deref_mut() {
+            session.pending = connection.pending();
+        }
+        self.weigh(slot);
+    }
+
+    /// Whether clients have to make way. Where memory is full it pays to look at all of them.
+    #[inline]
+    pub(super) fn clients_take_too_much(&self) -> bool {
+        let limit = self.store.clients_memory_limit_bytes();
+        limit.is_some_and(|bytes| self.clients_bytes > bytes || limit != self.limit_known || self.store.is_full())
+    }
+
+    /// Whether so little memory is left that small allocations, which cannot fail gracefully, are in danger.
+    pub(super) fn is_short_of_memory(&self) -> bool {
+        let heap = self.store.environment.heap;
+        heap.limit_bytes().is_some_and(|limit| limit.saturating_sub(heap.used_bytes()) < (limit / 32).min(8 << 20))
+    }
+
+    /// Ends the connections that take the most memory while all together take more than `maxmemory-clients`.
+    pub(super) fn limit_clients_memory(&mut self) {
+        self.limit_known = self.store.clients_memory_limit_bytes();
+        let Some(limit) = self.limit_known else { return };
+        let now_ns = self.store.now.monotonic_ns;
+        // Those that are spared may take more than the limit: who else is there has been dropped already in this turn.
+        if self.evicted_in_vain_ns == now_ns {
+            return;
+        }
+        (0..self.connections.len() as u32).for_each(|slot| self.weigh_now(slot));
+        let mut largest_first: Vec<(u64, u32)> = Vec::new();
+        if self.clients_bytes <= limit || largest_first.try_reserve_exact(self.store.clients).is_err() {
+            return;
+        }
+        largest_first.extend(self.evictable().map(|(slot, _)| (self.weights[slot as usize], slot)));
+        largest_first.sort_unstable_by(|a, b| b.cmp(a));
+        for (_, slot) in largest_first {
+            if self.clients_bytes <= limit {
+                return;
+            }
+            self.evict_client(slot);
+            self.weigh_now(slot);
+        }
+        if self.clients_bytes > limit {
+            self.evicted_in_vain_ns = now_ns;
+        }
+    }
+
+    /// Ends the connection with the largest buffers when hardly any memory is left. One a turn: its memory comes back
+    /// only when the target has closed it.
+    pub(super) fn relieve_memory(&mut self) {
+        if !self.is_short_of_memory() {
+            return;
+        }
+        let largest = self.evictable().max_by_key(|(_, session)| session.memory_bytes());
+        let worthwhile = largest.filter(|(_, session)| session.memory_bytes() >= EVICTION_FLOOR_BYTES);
+        if let Some(slot) = worthwhile.map(|(slot, _)| slot) {
+            self.evict_client(slot);
+        }
+    }
+
+    fn evictable(&self) -> impl Iterator<Item = (u32, &Session)> {
+        let open = |session: &&Session| session.close != Some(Close::Now) && !session.no_evict;
+        let slots = (0u32..).zip(&self.store.sessions);
+        slots.filter_map(move |(slot, session)| session.as_deref().filter(open).map(|session| (slot, session)))
+    }
+
+    fn evict_client(&mut self, slot: u32) {
+        let may_log = self.may_log();
+        let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else { return };
+        if may_log {
+            let bytes = session.memory_bytes();
+            log::warn!("closing client {} at {}: its {bytes} bytes of buffers are needed", session.id, session.remote);
+        }
+        session.close = Some(Close::Now);
+        // Its memory is needed now. The buffers of the one that is being served go when that is done.
+        if let Some(connection) = self.connections[slot as usize].as_deref_mut() {
+            (connection.query, connection.parser) = (Vec::new(), Parser::new());
+            (session.output, session.pending) = (Output::default(), Pending::default());
+        }
+        self.store.stats.evicted_clients += 1;
+        self.mark_ready(ClientId(slot));
+    }
+}
