@@ -5,13 +5,13 @@
 //! that still finds nothing keeps its place.
 
 use crate::{
-    Context, Error, Origin, Outcome, Store, args, durable,
+    Context, Error, Origin, Store, args, durable,
     table::{Categories, Command, Flags},
     transactions::for_each_request,
 };
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use kayvee_keyspace::Kind;
-use kayvee_resp::{Request, Writer};
+use kayvee_resp::Writer;
 
 pub static COMMANDS: &[Command] = &[
     Command {
@@ -36,20 +36,9 @@ const WAIT_ROW: Command = Command {
     categories: Categories::CONNECTION,
     group: "generic",
     tips: &["request_policy:all_shards", "response_policy:agg_min"],
-    handler: Some(wait),
+    handler: Some(crate::replication::wait),
     ..Command::ROW
 };
-
-/// There are no replicas, so whoever wants more than none waits in vain.
-fn wait(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let replicas = args::integer(&request[1])?;
-    let patience = Patience { kind: None, timeout_ns: timeout_ms(&request[2])?, on_timeout: OnTimeout::Integer(0) };
-    if replicas > 0 {
-        return context.block(request.from(0), core::iter::empty(), patience);
-    }
-    context.reply.integer(0);
-    Ok(())
-}
 
 /// What a client waits for.
 pub struct Wait {
@@ -77,6 +66,8 @@ pub enum OnTimeout {
     Integer(i64),
     /// These two numbers.
     Integers([i64; 2]),
+    /// How many replicas have so many bytes of effects by then.
+    Replicas(u64),
 }
 
 impl OnTimeout {
@@ -85,6 +76,8 @@ impl OnTimeout {
         match self {
             OnTimeout::NullArray => reply.null_array(),
             OnTimeout::Integer(number) => reply.integer(number),
+            // Whoever may not wait has been told already.
+            OnTimeout::Replicas(_) => reply.integer(0),
             OnTimeout::Integers(numbers) => {
                 reply.array(numbers.len());
                 numbers.into_iter().for_each(|number| reply.integer(number));
@@ -314,6 +307,10 @@ impl Store {
         let Some(session) = self.sessions[slot as usize].as_deref() else { return false };
         let Some(on_timeout) = session.waits.as_ref().map(|wait| wait.on_timeout) else { return false };
         let command = session.last_command.map(|(container, sub)| sub.unwrap_or(container));
+        let on_timeout = match on_timeout {
+            OnTimeout::Replicas(offset) => OnTimeout::Integer(self.replicas_with(offset)),
+            other => other,
+        };
         self.run_as(slot, Origin::Retry, |context| match error {
             Some(error) => context.reply.error(&error.0),
             None => on_timeout.write(&mut context.reply),

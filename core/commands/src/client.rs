@@ -228,6 +228,7 @@ fn setinfo(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 fn flags_of(session: &Session) -> String {
     let tracking = session.tracking.as_deref();
     let letters = [
+        (session.is_master, 'M'),
         (session.is_monitor, 'O'),
         (session.replica.is_some(), 'S'),
         (session.subscriptions.count() > 0, 'P'),
@@ -323,7 +324,7 @@ pub enum ClientType {
     Subscriber,
     /// One that gets every effect.
     Replica,
-    /// The one that effects come from. There is none.
+    /// The one that effects come from.
     Master,
 }
 
@@ -342,6 +343,7 @@ impl ClientType {
     pub fn of(session: &Session) -> ClientType {
         match session {
             Session { replica: Some(_), .. } => ClientType::Replica,
+            _ if session.is_master => ClientType::Master,
             _ if session.is_subscriber() => ClientType::Subscriber,
             _ => ClientType::Normal,
         }
@@ -532,7 +534,7 @@ impl Store {
     /// Begins or ends a pause. No key expires meanwhile: that would be a change.
     pub fn set_pause(&mut self, pause: Option<Pause>) {
         self.pause = pause;
-        self.dbs.iter_mut().for_each(|db| db.keeps_expired = pause.is_some());
+        self.apply_expiry_rule();
     }
 
     /// Whether a command may change data, or would be replicated though it changes none.
@@ -542,7 +544,7 @@ impl Store {
 
     /// Whether a client's request has to wait for the end of a pause.
     pub fn is_held_back(&mut self, slot: u32, request: Request<'_>) -> bool {
-        if self.waits_for_device(slot, request) {
+        if self.waits_for_device(slot, request) || (self.scripting.is_busy() && self.is_master_link(slot)) {
             return true;
         }
         let Some(pause) = self.pause.filter(|pause| pause.until_ns > self.now.monotonic_ns) else { return false };
@@ -550,7 +552,12 @@ impl Store {
         let Some(command) = self.command_of(request).filter(|command| command.accepts(request.len())) else {
             return false;
         };
-        let transaction = self.sessions[slot as usize].as_ref().and_then(|session| session.transaction.as_deref());
+        let session = self.sessions[slot as usize].as_deref();
+        // What replicas say is no change.
+        if session.is_some_and(|session| session.replica.is_some()) {
+            return false;
+        }
+        let transaction = session.and_then(|session| session.transaction.as_deref());
         let may_replicate = self.may_replicate(command, request)
             || (command.name == "exec" && transaction.is_some_and(|transaction| transaction.may_replicate));
         // Whoever paused must be able to end the pause.

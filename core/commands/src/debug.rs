@@ -13,7 +13,7 @@ use kayvee_keyspace::{Expiry, Kind, Owned, Value};
 use kayvee_resp::Request;
 
 const HELP: &[(&str, &str)] = &[
-    ("CHANGE-REPL-ID", "Takes another name for this run."),
+    ("CHANGE-REPL-ID", "Takes another name for the history of the data."),
     ("CONFIG-REWRITE-FORCE-ALL", "Writes all options to the configuration file, even those at their defaults."),
     ("DIGEST", "Returns a number that is the same for the same data."),
     ("DIGEST-VALUE <key> [<key> ...]", "Returns such a number for each value."),
@@ -105,7 +105,7 @@ pub fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             context.reply.ok();
         }
         (sub, 2) if is(sub, "change-repl-id") => {
-            context.store.renew_run_id();
+            context.store.change_history();
             context.reply.ok();
         }
         (sub, 3) if is(sub, "set-active-expire") => {

@@ -118,6 +118,18 @@ pub fn write_file<E: From<Error>>(
     file.finish(|bytes| take(bytes).map_err(Stop::Other)).map_err(Stop::into)
 }
 
+/// Writes the libraries of functions as a dump file without keys.
+pub fn write_functions<E: From<Error>>(
+    store: &Store,
+    dialect: Dialect,
+    mut take: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut file = FileWriter::new(dialect, Compression::Off);
+    store.scripting.library_texts().for_each(|text| file.function(text));
+    drain(&mut file, &mut take)?;
+    file.finish(|bytes| take(bytes).map_err(Stop::Other)).map_err(Stop::into)
+}
+
 /// Why a file was not written.
 enum Stop<E> {
     OutOfMemory,
@@ -145,7 +157,7 @@ fn drain<E: From<Error>>(file: &mut FileWriter, take: &mut impl FnMut(&[u8]) -> 
 }
 
 /// What a file says about itself, as Redis' do.
-fn about(store: &Store) -> [(&'static str, String); 4] {
+pub fn about(store: &Store) -> [(&'static str, String); 4] {
     [
         ("redis-ver", REDIS_VERSION.into()),
         ("redis-bits", "64".into()),
@@ -154,7 +166,8 @@ fn about(store: &Store) -> [(&'static str, String); 4] {
     ]
 }
 
-fn write_entry(store: &Store, index: usize, found: Found, file: &mut FileWriter, dialect: Dialect) -> Outcome {
+/// Writes a key with its value.
+pub fn write_entry(store: &Store, index: usize, found: Found, file: &mut FileWriter, dialect: Dialect) -> Outcome {
     let db = &store.dbs[index];
     let now_ms = store.now.unix_ms();
     let policy = store.options.maxmemory_policy;

@@ -42,6 +42,8 @@ pub struct Effects {
     offset: u64,
     /// Who is not to be told of what happens.
     untold: Untold,
+    /// Whether listeners get what comes from a master, as it came, rather than what happens here.
+    passes_on: bool,
     /// Whether they are appended to the log.
     pub(crate) are_logged: bool,
     /// Set when memory ran out and something is missing: the listeners have to begin anew.
@@ -57,7 +59,7 @@ impl Effects {
 
     #[inline]
     fn listeners_want(&self) -> bool {
-        self.listeners > 0 && !self.untold.listeners
+        self.listeners > 0 && !self.untold.listeners && !self.passes_on
     }
 
     #[inline]
@@ -80,6 +82,42 @@ impl Effects {
     /// Notes effects for one listener less.
     pub fn remove_listener(&mut self) {
         self.listeners -= 1;
+    }
+
+    /// Lets the next effect name its database, for a listener that has all data as it is now.
+    pub fn name_database(&mut self) {
+        self.db = None;
+    }
+
+    /// Whether listeners get what comes from a master.
+    pub(crate) fn set_passes_on(&mut self, passes_on: bool) {
+        self.passes_on = passes_on;
+    }
+
+    /// Lets there have been so many bytes of effects.
+    pub(crate) fn set_offset(&mut self, offset: u64) {
+        self.offset = offset;
+    }
+
+    /// Notes whole effects that came from a master.
+    pub(crate) fn pass_on(&mut self, effects: &[u8]) {
+        self.offset += effects.len() as u64;
+        match self.done.try_reserve(effects.len()) {
+            Ok(()) => self.done.extend_from_slice(effects),
+            Err(_) => self.is_broken = true,
+        }
+    }
+
+    /// Notes that listeners will miss something.
+    pub(crate) fn lose(&mut self) {
+        self.is_broken = true;
+    }
+
+    /// Notes something that changes nothing, as a whole unit.
+    pub(crate) fn push_alone(&mut self, words: &[&[u8]]) {
+        let before = self.done.len();
+        self.is_broken |= encode(words.iter().copied(), &mut self.done).is_err();
+        self.offset += (self.done.len() - before) as u64;
     }
 
     /// Bytes of effects so far.
@@ -173,7 +211,7 @@ impl Context<'_> {
         request: Request<'_>,
         run: impl FnOnce(&mut Self) -> R,
     ) -> R {
-        if self.store.durable.walks() {
+        if self.store.walks() {
             self.write_down_before(command, request);
         }
         if !self.store.effects.are_wanted() {

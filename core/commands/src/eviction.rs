@@ -83,7 +83,7 @@ impl Store {
     /// Sees to it that memory is not full, as far as that can be done in a moment. Returns whether commands that need
     /// memory may run: they may as well while keys are still being evicted.
     pub fn make_room(&mut self) -> bool {
-        if !self.is_full() {
+        if !self.is_full() || self.leaves_eviction() {
             self.eviction_since_ns = None;
             return true;
         }

@@ -16,11 +16,24 @@ impl Store {
         let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
         session.requests += 1;
         session.last_request_ns = now_ns;
+        let offset = self.effects.offset();
         self.run_as(slot, Origin::Client, |context| context.process(request));
         self.stats.commands_processed += 1;
         if !self.scripting.is_busy() {
             self.end_unit();
+            self.note_written(slot, offset);
             self.serve_waiting();
+        }
+    }
+
+    /// Notes up to where a client's effects reach, which began after an offset.
+    #[inline]
+    fn note_written(&mut self, slot: u32, offset: u64) {
+        let now = self.effects.offset();
+        if now != offset
+            && let Some(session) = self.sessions[slot as usize].as_deref_mut()
+        {
+            session.written_offset = now;
         }
     }
 
@@ -148,7 +161,12 @@ impl Context<'_> {
         session.last_command = Some((container, sub));
         let in_transaction = session.transaction.is_some();
         let listens = session.subscriptions.count() > 0 && session.protocol == Protocol::Resp2;
+        let is_master = session.is_master;
         let is_let_in = session.authenticated || command.flags.contains(Flags::NO_AUTH);
+        // Who sent it to the master was asked all that follows.
+        if is_master && self.origin == Origin::Client {
+            return Ok(Some(command));
+        }
         if !is_let_in && self.store.acl.needs_login() {
             return self.store.reject(command, Error::NO_AUTH).map(|()| None);
         }
@@ -186,9 +204,16 @@ impl Context<'_> {
         {
             return self.store.reject(command, error).map(|()| None);
         }
-        if self.store.options.min_replicas_to_write > 0 && self.writes(command) {
+        if self.store.lacks_replicas() && self.writes(command) {
             const NO_REPLICAS: Error = Error::text("NOREPLICAS Not enough good replicas to write.");
             return self.store.reject(command, NO_REPLICAS).map(|()| None);
+        }
+        if self.store.replication.has_master()
+            && self.origin == Origin::Client
+            && self.writes(command)
+            && let Some(error) = self.store.refusal_of_write()
+        {
+            return self.store.reject(command, error).map(|()| None);
         }
         if listens && self.origin == Origin::Client && !crate::pubsub::is_allowed_while_listening(container) {
             let name = full_name(container, sub);
@@ -196,6 +221,12 @@ impl Context<'_> {
                 "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
             );
             return self.store.reject(command, text.into()).map(|()| None);
+        }
+        if self.store.replication.has_master()
+            && self.origin == Origin::Client
+            && let Some(error) = self.refusal_by_link(command)
+        {
+            return self.store.reject(command, error).map(|()| None);
         }
         if self.store.scripting.is_busy() && !command.flags.contains(Flags::ALLOW_BUSY) {
             let busy = self.store.scripting.busy_error();
@@ -206,6 +237,24 @@ impl Context<'_> {
 }
 
 impl Context<'_> {
+    /// Whether the master of this store has sent what runs.
+    pub(crate) fn is_from_master(&self) -> bool {
+        self.store.sessions[self.slot as usize].as_ref().is_some_and(|session| session.is_master)
+    }
+
+    /// Why a command may not run because the data are old, or are being replaced.
+    fn refusal_by_link(&mut self, command: &Command) -> Option<Error> {
+        const LOADING: Error = Error::text("LOADING Redis is loading the dataset in memory");
+        let transaction = self.session().transaction.as_deref();
+        let runs_stale = transaction.is_some_and(|transaction| command.name == "exec" && transaction.needs_fresh);
+        if (!command.flags.contains(Flags::STALE) || runs_stale)
+            && let Some(error) = self.store.refusal_of_stale_data()
+        {
+            return Some(error);
+        }
+        (self.store.replication.is_loading() && !command.flags.contains(Flags::LOADING)).then_some(LOADING)
+    }
+
     /// Whether a command writes. What is in a transaction was looked at with `EXEC`.
     fn writes(&mut self, command: &Command) -> bool {
         let transaction = self.session().transaction.as_ref();

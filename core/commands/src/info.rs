@@ -22,7 +22,7 @@ const DEFAULT: &[Section] = &[
     ("Persistence", persistence),
     ("Stats", stats),
     ("Network", network),
-    ("Replication", replication),
+    ("Replication", crate::replication::write_info),
     ("CPU", cpu),
     ("Modules", |_, _| {}),
     ("Errorstats", errorstats),
@@ -54,7 +54,8 @@ pub fn info(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 /// Writes one field. What finds no memory fails the whole text.
-fn line(out: &mut Text, field: &str, value: impl core::fmt::Display) {
+/// A line of the text.
+pub fn line(out: &mut Text, field: &str, value: impl core::fmt::Display) {
     let _ = write!(out, "{field}:{value}\r\n");
 }
 
@@ -180,7 +181,8 @@ fn persistence(store: &Store, out: &mut Text) {
         compaction.map_or(-1, |compaction| (now_ns.saturating_sub(compaction.started_ns) / 1_000_000_000) as i64);
     let is_logging = store.is_logging();
     let log = store.durable.figures();
-    for field in ["loading", "async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"] {
+    line(out, "loading", u8::from(store.replication.is_loading()));
+    for field in ["async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"] {
         line(out, field, 0);
     }
     let done_percent = compaction.map_or(0.0, |run| run.keys_written as f64 * 100.0 / run.keys_total.max(1) as f64);
@@ -252,7 +254,12 @@ fn stats(store: &Store, out: &mut Text) {
         ("unexpected_error_replies", 0),
         ("total_net_input_bytes", stats.net_input_bytes),
         ("total_net_output_bytes", stats.net_output_bytes),
+        ("total_net_repl_input_bytes", stats.repl_input_bytes),
+        ("total_net_repl_output_bytes", stats.repl_output_bytes),
         ("rejected_connections", stats.connections_rejected),
+        ("sync_full", stats.sync_full),
+        ("sync_partial_ok", stats.sync_partial_ok),
+        ("sync_partial_err", stats.sync_partial_err),
         ("expired_keys", stats.expired_keys),
         ("evicted_keys", stats.evicted_keys),
         ("evicted_clients", stats.evicted_clients),
@@ -269,13 +276,8 @@ fn stats(store: &Store, out: &mut Text) {
     for field in ["instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"] {
         line(out, field, "0.00");
     }
-    // What there is no part for yet: replicas, memory that is put in order, several threads.
+    // What there is no part for: memory that is put in order, several threads.
     for field in [
-        "total_net_repl_input_bytes",
-        "total_net_repl_output_bytes",
-        "sync_full",
-        "sync_partial_ok",
-        "sync_partial_err",
         "migrate_cached_sockets",
         "slave_expires_tracked_keys",
         "active_defrag_hits",
@@ -296,31 +298,6 @@ fn network(store: &Store, out: &mut Text) {
     for (name, _, _, value) in store.network.iter().flat_map(|network| network.each()) {
         let _ = write!(out, "kayvee_net_{name}:{value}\r\n");
     }
-}
-
-fn replication(store: &Store, out: &mut Text) {
-    line(out, "role", "master");
-    line(out, "connected_slaves", store.replicas.len());
-    for (number, slot) in store.replicas.iter().enumerate() {
-        let Some(session) = store.sessions[*slot as usize].as_deref() else { continue };
-        let Some(replica) = &session.replica else { continue };
-        let ip = session.remote.rsplit_once(':').map_or("", |(ip, _)| ip);
-        let state = if replica.dump_bytes > 0 { "send_bulk" } else { "online" };
-        let lag_s = store.now.monotonic_ns.saturating_sub(replica.acknowledged_ns) / 1_000_000_000;
-        let (port, offset) = (session.replica_port, replica.acknowledged);
-        let value = format!("ip={ip},port={port},state={state},offset={offset},lag={lag_s}");
-        line(out, &format!("slave{number}"), value);
-    }
-    line(out, "master_failover_state", "no-failover");
-    line(out, "master_replid", &store.run_id);
-    line(out, "master_replid2", "0".repeat(40));
-    line(out, "master_repl_offset", store.effects.offset());
-    line(out, "second_repl_offset", -1);
-    line(out, "repl_backlog_active", 0);
-    let backlog = crate::options::OptionSpec::find(b"repl-backlog-size").map(|option| option.get(&store.options));
-    line(out, "repl_backlog_size", String::from_utf8_lossy(&backlog.unwrap_or_default()));
-    line(out, "repl_backlog_first_byte_offset", 0);
-    line(out, "repl_backlog_histlen", 0);
 }
 
 fn cpu(store: &Store, out: &mut Text) {

@@ -36,9 +36,10 @@ impl Output {
         self.parts.len()
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory. What an idle connection may keep counts in any case, so that a client's figure is the same while
+    /// it is being served.
     pub fn memory_bytes(&self) -> usize {
-        self.parts_bytes + self.last.capacity()
+        self.parts_bytes + self.last.capacity().max(KEPT_BYTES)
     }
 
     /// Where replies and errors are written.

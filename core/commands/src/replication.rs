@@ -1,19 +1,52 @@
-//! Copies of the data on other machines: a replica gets all data as a dump file, and from then on every effect.
+//! Copies of the data on other machines.
 //!
-//! The dump is made in one piece, so there is no partial resynchronisation, and nobody else is served meanwhile.
+//! A replica gets all data as a dump file, and from then on every effect. The dump is written in slices while clients are
+//! served, by the same walk as a compaction of the log: what changes is written down before. Effects are kept for a while
+//! as well (`backlog.rs`), so that a replica whose connection was lost gets only what it has missed.
+//!
+//! ```text
+//! replica                          master
+//! PING, AUTH, REPLCONF … ───────►
+//! PSYNC history offset ─────────►
+//!                        ◄───────  +CONTINUE history, effects from the offset on
+//!                     or ◄───────  +FULLRESYNC history offset, dump file, effects
+//! REPLCONF ACK offset ──────────►  each second
+//! ```
+//!
+//! `master.rs` and `copy.rs` are about having replicas, `link.rs` and `apply.rs` about being one.
+
+mod apply;
+mod backlog;
+mod copy;
+mod link;
+mod master;
+mod status;
+mod wait;
 
 use crate::{
-    Close, Context, Error, Origin, Outcome, Store,
-    args::{self, is},
-    dump::write_file,
+    Store,
     table::{Command, Flags},
 };
-use alloc::{format, vec::Vec};
-use kayvee_rdb::{Compression, Dialect};
-use kayvee_resp::Request;
+use alloc::{boxed::Box, string::String, vec::Vec};
+pub use apply::ShowsExpired;
+use backlog::Backlog;
+use copy::Copy;
+pub use link::Dial;
+use link::Link;
+pub use master::{Announced, Replica};
+pub(crate) use status::{role, write_info};
+pub(crate) use wait::wait;
 
 const SYNC: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING).union(Flags::NO_MULTI);
+const REPLICAOF: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::STALE).union(Flags::NO_ASYNC_LOADING);
 const ROW: Command = Command { group: "server", flags: SYNC, ..Command::ROW };
+const REPLICAOF_ROW: Command = Command {
+    arity: 3,
+    flags: REPLICAOF,
+    summary: "Makes the store a copy of another one, or ends that.",
+    handler: Some(link::replicaof),
+    ..ROW
+};
 
 pub static COMMANDS: &[Command] = &[
     Command {
@@ -21,7 +54,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -3,
         since: "2.8.0",
         summary: "Makes the client a replica, which tells what it has already.",
-        handler: Some(psync),
+        handler: Some(master::psync),
         ..ROW
     },
     Command {
@@ -30,121 +63,123 @@ pub static COMMANDS: &[Command] = &[
         flags: Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE).union(Flags::ALLOW_BUSY),
         since: "3.0.0",
         summary: "Tells about a replica.",
-        handler: Some(replconf),
+        handler: Some(master::replconf),
         ..ROW
     },
+    Command { name: "replicaof", since: "5.0.0", ..REPLICAOF_ROW },
+    Command { name: "slaveof", deprecated: Some(("5.0.0", "`REPLICAOF`")), since: "1.0.0", ..REPLICAOF_ROW },
     Command {
         name: "sync",
         arity: 1,
         since: "1.0.0",
         summary: "Makes the client a replica.",
-        handler: Some(|context, _| synchronise(context, "")),
+        handler: Some(master::sync),
         ..ROW
     },
 ];
 
-/// A client that gets every effect.
-#[derive(Clone, Debug)]
-pub struct Replica {
-    /// Bytes of the dump that are not sent yet. They count towards no limit of its output.
-    pub dump_bytes: usize,
-    /// How much of the effects it says that it has.
-    pub(crate) acknowledged: u64,
-    /// When it said so, in monotonic nanoseconds.
-    pub(crate) acknowledged_ns: u64,
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What is known of copies elsewhere.
+pub struct Replication {
+    /// The name of the history of the data, and of the one before, which was the same up to an offset.
+    id: String,
+    former_id: String,
+    former_until: Option<u64>,
+    /// Effects of late.
+    backlog: Option<Backlog>,
+    /// Since when there has been no replica.
+    alone_since_ns: u64,
+    /// When the next effects are made up so that replicas hear something.
+    next_ping_ns: u64,
+    /// When time-outs are looked at next.
+    next_tick_ns: u64,
+    /// The dump that is being written.
+    copy: Option<Box<Copy>>,
+    /// Who this is a replica of.
+    link: Option<Box<Link>>,
+    /// Clients that wait until replicas have what they wrote; whether replicas are to be asked what they have, and
+    /// whether one has said so.
+    waiting: Vec<wait::Waiter>,
+    asks: bool,
+    has_heard: bool,
 }
 
-fn psync(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    let store = &context.store;
-    let head = format!("+FULLRESYNC {} {}\r\n", store.run_id, store.effects.offset());
-    synchronise(context, &head)
-}
+impl Replication {
+    /// With a history of this name.
+    pub fn new(id: String) -> Replication {
+        Replication {
+            id,
+            former_id: String::new(),
+            former_until: None,
+            backlog: None,
+            alone_since_ns: 0,
+            next_ping_ns: 0,
+            next_tick_ns: 0,
+            copy: None,
+            link: None,
+            waiting: Vec::new(),
+            asks: false,
+            has_heard: false,
+        }
+    }
 
-fn synchronise(context: &mut Context<'_>, head: &str) -> Outcome {
-    if context.origin != Origin::Client {
-        return Err(Error::text("ERR This Redis command is not allowed from script"));
+    /// Whether this is a replica.
+    #[inline]
+    pub fn has_master(&self) -> bool {
+        self.link.is_some()
     }
-    // One that is a replica already has asked twice.
-    if context.session().replica.is_some() {
-        return Ok(());
-    }
-    let mut file = Vec::new();
-    write_file(context.store, Dialect::Redis72, Compression::Off, |bytes| -> Outcome {
-        file.try_reserve(bytes.len()).map_err(|_| Error::OUT_OF_MEMORY)?;
-        file.extend_from_slice(bytes);
-        Ok(())
-    })?;
-    context.reply.raw(head.as_bytes());
-    context.reply.raw(format!("${}\r\n", file.len()).as_bytes());
-    context.reply.raw(&file);
-    if context.reply.failed() {
-        return Err(Error::OUT_OF_MEMORY);
-    }
-    let slot = context.slot;
-    // What has happened until now is in the file.
-    context.store.end_unit();
-    context.store.feed_replicas();
-    context.store.effects.add_listener();
-    context.store.replicas.push(slot);
-    let dump_bytes = context.session().output.unsent() + context.reply.len();
-    let (acknowledged, acknowledged_ns) = (context.store.effects.offset(), context.store.now.monotonic_ns);
-    context.session().replica = Some(Replica { dump_bytes, acknowledged, acknowledged_ns });
-    Ok(())
-}
 
-fn replconf(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    if request.len().is_multiple_of(2) {
-        return Err(Error::SYNTAX);
+    /// Whether the data of another store are being taken over.
+    #[inline]
+    pub fn is_loading(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.is_loading())
     }
-    for at in (1..request.len()).step_by(2) {
-        let (option, value) = (&request[at], &request[at + 1]);
-        if is(option, "ack") {
-            let (acknowledged, now_ns) = (args::integer(value)?.unsigned_abs(), context.store.now.monotonic_ns);
-            if let Some(replica) = &mut context.session().replica {
-                (replica.acknowledged, replica.acknowledged_ns) = (acknowledged, now_ns);
-            }
-            // An acknowledgement gets no reply: it would look like an effect.
-            return Ok(());
-        }
-        if is(option, "listening-port") {
-            let port = args::integer(value)?;
-            context.session().replica_port = u16::try_from(port).map_err(|_| Error::NOT_INTEGER)?;
-        }
-        let known = ["listening-port", "ip-address", "capa", "getack", "rdb-only", "rdb-filter-only"];
-        if !known.iter().any(|name| is(option, name)) {
-            return Err(Error::showing("ERR Unrecognized REPLCONF option: ", option, ""));
-        }
+
+    /// Whether a walk for a copy goes over all keys.
+    #[inline]
+    pub(crate) fn walks(&self) -> bool {
+        self.copy.is_some()
     }
-    context.reply.ok();
-    Ok(())
 }
 
 impl Store {
-    /// Sends the effects of whole units to the replicas. Those that would miss some have to begin anew.
-    pub fn feed_replicas(&mut self) {
-        if self.effects.is_empty() {
+    /// The value of an option that is only kept elsewhere.
+    fn option(&self, name: &str) -> String {
+        let value = crate::options::OptionSpec::find(name.as_bytes()).map(|spec| spec.get(&self.options));
+        String::from_utf8(value.unwrap_or_default()).unwrap_or_default()
+    }
+
+    fn option_number(&self, name: &str) -> u64 {
+        self.option(name).parse().unwrap_or(0)
+    }
+
+    fn option_is_on(&self, name: &str) -> bool {
+        self.option(name) == "yes"
+    }
+
+    /// Does what time brings, once a turn.
+    pub fn tick_replication(&mut self) {
+        self.end_ack_waits();
+        let now_ns = self.now.monotonic_ns;
+        if now_ns < self.replication.next_tick_ns {
             return;
         }
-        let effects = self.effects.take();
-        for at in 0..self.replicas.len() {
-            let slot = self.replicas[at];
-            match &effects {
-                Some(effects) => self.send(slot, |writer| writer.raw(effects)),
-                None => {
-                    if let Some(session) = self.sessions[slot as usize].as_deref_mut() {
-                        session.close = Some(Close::Now);
-                    }
-                    self.touch(slot);
-                }
-            }
+        self.replication.next_tick_ns = now_ns + SECOND_NS;
+        if self.replication.link.is_some() {
+            self.tick_link();
+        }
+        if self.replication.backlog.is_some() {
+            self.tick_replicas();
         }
     }
 
-    /// Forgets a replica.
-    pub(crate) fn drop_replica(&mut self, slot: u32) {
-        if let Some(at) = self.replicas.iter().position(|&replica| replica == slot) {
-            self.replicas.swap_remove(at);
-            self.effects.remove_listener();
+    /// When there is something to do, in monotonic nanoseconds.
+    pub fn replication_deadline_ns(&self) -> Option<u64> {
+        let replication = &self.replication;
+        if replication.copy.is_some() && !self.copy_is_congested() {
+            return Some(self.now.monotonic_ns);
         }
+        (replication.link.is_some() || replication.backlog.is_some()).then_some(replication.next_tick_ns)
     }
 }

@@ -96,6 +96,11 @@ impl Scripting {
         core::mem::swap(&mut self.libraries, &mut other.libraries);
     }
 
+    /// Forgets all libraries.
+    pub(crate) fn forget_libraries(&mut self) {
+        self.libraries.clear();
+    }
+
     /// Libraries, and functions in them.
     pub(crate) fn library_counts(&self) -> (usize, usize) {
         self.libraries.counts()

@@ -142,7 +142,7 @@ pub static COMMANDS: &[Command] = &[
         categories: Categories::ADMIN.union(Categories::DANGEROUS),
         since: "2.8.12",
         summary: "Returns the part that the server plays in replication.",
-        handler: Some(role),
+        handler: Some(crate::replication::role),
         ..ROW
     },
     Command {
@@ -306,14 +306,6 @@ fn time(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     context.reply.array(2);
     context.reply.bulk(format!("{}", unix_us / 1_000_000).as_bytes());
     context.reply.bulk(format!("{}", unix_us % 1_000_000).as_bytes());
-    Ok(())
-}
-
-fn role(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    context.reply.array(3);
-    context.reply.bulk(b"master");
-    context.reply.integer(0);
-    context.reply.array(0);
     Ok(())
 }
 

@@ -3,7 +3,7 @@ use crate::{
     blocking::Wait,
     output::Output,
     pubsub::Subscriptions,
-    replication::Replica,
+    replication::{Announced, Replica},
     table::Command,
     tracking::Tracking,
     transactions::{Transaction, Watch},
@@ -108,8 +108,12 @@ pub struct Session {
     pub tracking: Option<Box<Tracking>>,
     /// Set if it is a replica.
     pub replica: Option<Replica>,
-    /// Where it says that it takes connections, by `REPLCONF listening-port`.
-    pub(crate) replica_port: u16,
+    /// What it has told of itself by `REPLCONF`.
+    pub(crate) announced: Option<Box<Announced>>,
+    /// Whether it is the master that effects come from.
+    pub is_master: bool,
+    /// How many bytes of effects there were after its last one.
+    pub(crate) written_offset: u64,
     /// What it waits for, while it is blocked.
     pub waits: Option<Box<Wait>>,
     /// Whether a script of its own was put aside and goes on between the requests of others.
@@ -170,7 +174,9 @@ impl Session {
             subscriptions: Subscriptions::default(),
             tracking: None,
             replica: None,
-            replica_port: 0,
+            announced: None,
+            is_master: false,
+            written_offset: 0,
             waits: None,
             runs_script: false,
             is_paused: false,
@@ -178,6 +184,13 @@ impl Session {
             close: None,
             over_soft_limit_since_ns: None,
         }
+    }
+
+    /// Lets the client be the master, whose next effect is about a database.
+    pub(crate) fn become_master(&mut self, db: usize) {
+        self.db = db;
+        (self.is_master, self.authenticated) = (true, true);
+        self.reply_mode = ReplyMode::Off;
     }
 
     /// Lets the client be this user.
@@ -192,6 +205,7 @@ impl Session {
         size_of::<Session>()
             + self.output.memory_bytes()
             + self.pending.query_capacity
+            + self.replica.as_ref().map_or(0, |replica| replica.held_bytes())
             + self.transaction.as_ref().map_or(0, |transaction| transaction.requests.capacity())
             + self.waits.as_ref().map_or(0, |waits| waits.memory_bytes())
             + self.subscriptions.memory_bytes()

@@ -11,6 +11,7 @@ use crate::{
     per_key::PerKey,
     persistence::Saves,
     pubsub::Listeners,
+    replication::Replication,
     scripting::Scripting,
     slowlog::SlowLog,
     table::{self, ByName, Command},
@@ -137,6 +138,12 @@ pub struct Stats {
     pub commands_processed: u64,
     pub net_input_bytes: u64,
     pub net_output_bytes: u64,
+    /// Of these, from a master and to replicas; and what became of replicas' wishes.
+    pub repl_input_bytes: u64,
+    pub repl_output_bytes: u64,
+    pub sync_full: u64,
+    pub sync_partial_ok: u64,
+    pub sync_partial_err: u64,
     pub expired_keys: u64,
     pub keyspace_hits: u64,
     pub keyspace_misses: u64,
@@ -222,8 +229,9 @@ pub struct Store {
     pub effects: Effects,
     /// The log, if there is one.
     pub(crate) durable: Durable,
-    /// The slots of the replicas.
+    /// The slots of the replicas, and what else is known of copies elsewhere.
     pub replicas: Vec<u32>,
+    pub(crate) replication: Replication,
     /// Which clients keep copies of which keys.
     pub(crate) tracking: Trackers,
     /// What has been saved and loaded.
@@ -277,7 +285,8 @@ impl Store {
     pub fn new(options: Options, environment: Environment, now: Now) -> Store {
         let hash_key = HashKey(environment.seed_word(0), environment.seed_word(8));
         let mut rng = fastrand::Rng::with_seed(environment.seed_word(16));
-        let run_id = new_run_id(&mut rng);
+        let run_id = new_id(&mut rng);
+        let mut replication_rng = rng.fork();
         let dbs = (0..options.databases).map(|_| Db::new(hash_key)).collect();
         let mut commands = ByName::default();
         for (old, new) in &options.renamed_commands {
@@ -313,6 +322,7 @@ impl Store {
             effects: Effects::default(),
             durable: Durable::default(),
             replicas: Vec::new(),
+            replication: Replication::new(new_id(&mut replication_rng)),
             tracking: Trackers::default(),
             saves: Saves::new(now),
             shutdown: None,
@@ -334,6 +344,7 @@ impl Store {
             hash_key,
         };
         store.apply_use_policy();
+        store.follow_options();
         if let Err(why) = store.load_users() {
             log::error!("Aborting startup because of ACL errors: {why}");
             store.shutdown = Some(1);
@@ -363,6 +374,7 @@ impl Store {
         self.db_changed(second, Some(first));
         self.dbs.swap(first, second);
         self.durable.note_swap();
+        self.note_swap_for_copy(first, second);
         self.wake_all_waiting(first);
         self.wake_all_waiting(second);
     }
@@ -375,13 +387,14 @@ impl Store {
         self.stop_listening_at_all(slot);
         self.stop_tracking(slot);
         self.drop_replica(slot);
+        self.forget_link(slot);
         self.stop_monitoring(slot);
     }
 
     /// An empty database, to put in another one's place.
     pub fn empty_db(&self) -> Db {
         let mut db = Db::new(self.hash_key);
-        db.keeps_expired = self.pause.is_some();
+        db.keeps_expired = self.keeps_expired();
         db.set_use_policy(self.use_policy());
         db.begin_walk(self.durable.epoch());
         db
@@ -484,14 +497,14 @@ impl Store {
     }
 }
 
-fn new_run_id(rng: &mut fastrand::Rng) -> String {
+fn new_id(rng: &mut fastrand::Rng) -> String {
     (0..40).map(|_| char::from(b"0123456789abcdef"[rng.usize(..16)])).collect()
 }
 
 impl Store {
-    /// Takes another name for this run.
-    pub fn renew_run_id(&mut self) {
-        self.run_id = new_run_id(&mut self.rng);
+    /// 40 hexadecimal digits that nobody else has.
+    pub(crate) fn new_id(&mut self) -> String {
+        new_id(&mut self.rng)
     }
 }
 

@@ -2,13 +2,11 @@
 
 use crate::{
     Context, Error, Outcome,
-    args::is,
     server::help,
     table::{Categories, Command, Flags},
 };
 use kayvee_resp::Request;
 
-const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::STALE).union(Flags::NO_ASYNC_LOADING);
 const CLUSTER_CLIENT: Flags = Flags::LOADING.union(Flags::STALE).union(Flags::FAST);
 const ROW: Command = Command { group: "server", ..Command::ROW };
 const CLUSTER_ROW: Command = Command {
@@ -48,17 +46,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command { name: "readonly", summary: "Reads from a cluster's replica.", ..CLUSTER_ROW },
     Command { name: "readwrite", summary: "Ends READONLY.", ..CLUSTER_ROW },
-    Command { name: "replicaof", since: "5.0.0", ..REPLICAOF },
-    Command { name: "slaveof", deprecated: Some(("5.0.0", "`REPLICAOF`")), since: "1.0.0", ..REPLICAOF },
 ];
-
-const REPLICAOF: Command = Command {
-    arity: 3,
-    flags: ADMIN,
-    summary: "Makes the store a copy of another one, or ends that.",
-    handler: Some(replicaof),
-    ..ROW
-};
 
 static MODULE_SUBCOMMANDS: &[Command] = &[
     Command {
@@ -100,15 +88,4 @@ static MODULE_SUBCOMMANDS: &[Command] = &[
 
 fn no_cluster(_: &mut Context<'_>, _: Request<'_>) -> Outcome {
     Err(Error::text("ERR This instance has cluster support disabled"))
-}
-
-fn replicaof(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    if is(&request[1], "no") && is(&request[2], "one") {
-        context.reply.ok();
-        return Ok(());
-    }
-    if crate::args::integer(&request[2]).map_or(true, |port| !(0..=65535).contains(&port)) {
-        return Err(Error::text("ERR Invalid master port"));
-    }
-    Err(Error::text("ERR Kayvee cannot be a replica of another server yet"))
 }

@@ -62,6 +62,8 @@ pub struct Transaction {
     pub writes: bool,
     /// Whether one of them may change data, or would be replicated.
     pub may_replicate: bool,
+    /// Whether one of them may not run on old data.
+    pub needs_fresh: bool,
     /// Whether one of them may need memory.
     needs_memory: bool,
     /// Whether a command could not be queued, so that `EXEC` will run none.
@@ -99,6 +101,7 @@ pub fn queue(context: &mut Context<'_>, command: &Command, request: Request<'_>)
         transaction.may_replicate |= may_replicate;
         transaction.needs_memory |= command.flags.contains(Flags::DENYOOM);
         transaction.writes |= command.flags.contains(Flags::WRITE);
+        transaction.needs_fresh |= !command.flags.contains(Flags::STALE);
     }
     context.reply.simple("QUEUED");
     Ok(())

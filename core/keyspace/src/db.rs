@@ -97,6 +97,8 @@ pub struct Db {
     lazily_expired: u64,
     /// Whether keys whose time has come stay, though nobody finds them.
     pub keeps_expired: bool,
+    /// Whether keys whose time has come are there like others.
+    pub shows_expired: bool,
     /// The keys that were found expired.
     pub expired_names: Names,
     /// The keys that are new.
@@ -126,6 +128,7 @@ impl Db {
             expire_cursor: 0,
             lazily_expired: 0,
             keeps_expired: false,
+            shows_expired: false,
             expired_names: Names(None),
             new_names: Names(None),
             garbage: Vec::new(),
@@ -197,7 +200,7 @@ impl Db {
     }
 
     fn is_expired(&self, record: Ref, now_ms: u64) -> bool {
-        self.records.expires_ms(record).is_some_and(|at| at < now_ms)
+        self.records.expires_ms(record).is_some_and(|at| at < now_ms) && !self.shows_expired
     }
 
     /// How many keys [`find`](Self::find) has removed since the last call.

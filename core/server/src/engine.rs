@@ -1,4 +1,7 @@
 mod eviction;
+mod link;
+
+pub use link::Dial;
 
 use crate::{held::Held, web::Web};
 use alloc::{
@@ -8,7 +11,7 @@ use alloc::{
     vec::Vec,
 };
 use kayvee_commands::{
-    ClientType, Close, Environment, LogError, Output, Pause, Pending, Session, Store,
+    ClientType, Close, Environment, LogError, Output, Pause, Pending, Session, ShowsExpired, Store,
     options::{Options, ShutdownOn},
 };
 use kayvee_platform::{BlockDevice, NetworkFigures, Now};
@@ -205,6 +208,11 @@ impl Engine {
             self.store.stats.connections_rejected += 1;
             return Err(NO_MEMORY);
         }
+        Ok(self.admit(peer))
+    }
+
+    /// Takes a connection for which there is room.
+    fn admit(&mut self, peer: Peer) -> ClientId {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.connections.push(None);
             self.store.sessions.push(None);
@@ -228,7 +236,7 @@ impl Engine {
         self.next_client_id += 1;
         self.store.clients += 1;
         self.store.stats.connections_received += 1;
-        Ok(ClientId(slot))
+        ClientId(slot)
     }
 
     /// Makes sure that one more client can come, be named ready, be touched by another one and go.
@@ -246,6 +254,15 @@ impl Engine {
     /// Takes bytes that a client sent, all of them, and executes the requests that they complete.
     pub fn receive(&mut self, client: ClientId, bytes: &[u8]) {
         self.store.stats.reads += 1;
+        let effects;
+        let bytes = match self.store.master_slot() == Some(client.0) {
+            true => {
+                self.store.heard_master(bytes.len());
+                effects = self.hear_link(client, bytes);
+                effects.as_deref().unwrap_or(bytes)
+            }
+            false => bytes,
+        };
         let Some(mut connection) = self.connections.get_mut(client.0 as usize).and_then(Option::take) else { return };
         self.store.stats.net_input_bytes += bytes.len() as u64;
         if connection.query.is_empty() && !connection.is_held {
@@ -276,7 +293,18 @@ impl Engine {
     }
 
     /// Executes every complete request at the start of `bytes`. Returns the length of what was executed.
+    #[inline]
     fn execute_all(&mut self, slot: u32, parser: &mut Parser, bytes: &[u8]) -> (usize, Stop) {
+        if self.store.is_master_link(slot) {
+            self.store.show_expired(ShowsExpired::Yes);
+            let result = self.execute_each(slot, parser, bytes);
+            self.store.show_expired(ShowsExpired::No);
+            return result;
+        }
+        self.execute_each(slot, parser, bytes)
+    }
+
+    fn execute_each(&mut self, slot: u32, parser: &mut Parser, bytes: &[u8]) -> (usize, Stop) {
         let mut used = 0;
         loop {
             let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else {
@@ -308,6 +336,9 @@ impl Engine {
                             }
                         }
                         self.store.execute(slot, request);
+                    }
+                    if self.store.is_master_link(slot) {
+                        self.store.applied(slot, &bytes[used..used + len]);
                     }
                     parser.reset();
                     used += len;
@@ -353,7 +384,8 @@ impl Engine {
     fn append(&mut self, slot: u32, connection: &mut Connection, bytes: &[u8]) -> bool {
         let query = &mut connection.query;
         let len = query.len() + bytes.len();
-        let within_limit = len as u64 <= self.store.options.client_query_buffer_limit;
+        let within_limit =
+            len as u64 <= self.store.options.client_query_buffer_limit || self.store.is_master_link(slot);
         let ahead = if connection.at_least > len { connection.at_least.min(len * 2) } else { len * 2 };
         let has_room = len <= query.capacity();
         let mut grow = |capacity: usize| query.try_reserve_exact(capacity - query.len()).is_ok();
@@ -382,8 +414,9 @@ impl Engine {
     fn check_output(&mut self, slot: u32) {
         let now_ns = self.store.now.monotonic_ns;
         let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else { return };
-        let dump_bytes = session.replica.as_ref().map_or(0, |replica| replica.dump_bytes);
-        let bytes = session.output.unsent().saturating_sub(dump_bytes) as u64;
+        let (dump_bytes, held_bytes) =
+            session.replica.as_ref().map_or((0, 0), |replica| (replica.dump_bytes, replica.held_bytes()));
+        let bytes = (session.output.unsent().saturating_sub(dump_bytes) + held_bytes) as u64;
         let limit = self.store.options.output_limit(ClientType::of(session));
         let over_hard = limit.hard_bytes > 0 && bytes > limit.hard_bytes;
         let since = match session.over_soft_limit_since_ns {
@@ -452,6 +485,11 @@ impl Engine {
                 self.store.save_if_due();
             }
         }
+        self.store.tick_replication();
+        if let Some(slot) = self.store.master_slot() {
+            // It may have waited for a script.
+            self.resume_held(slot);
+        }
         self.serve_touched();
         if self.clients_take_too_much() {
             self.limit_clients_memory();
@@ -463,6 +501,7 @@ impl Engine {
         self.store.end_unit();
         self.store.compact_slice();
         self.store.feed_replicas();
+        self.store.copy_slice();
         self.serve_touched();
     }
 
@@ -511,7 +550,7 @@ impl Engine {
 
     /// Removes keys whose time has come. Returns whether there is probably more to do.
     fn expire_round(&mut self) -> bool {
-        if !self.store.active_expiry || self.store.pause.is_some() || self.store.scripting_is_busy() {
+        if !self.store.active_expiry || self.store.keeps_expired() || self.store.scripting_is_busy() {
             return false;
         }
         let limit = EXPIRE_SLICE_KEYS * usize::from(self.store.options.active_expire_effort);
@@ -700,7 +739,8 @@ impl Engine {
         session.output.advance(len);
         connection.sent_in_all += len as u64;
         if let Some(replica) = &mut session.replica {
-            replica.dump_bytes = replica.dump_bytes.saturating_sub(len);
+            replica.sent(len, self.store.now.monotonic_ns);
+            self.store.stats.repl_output_bytes += len as u64;
         }
         self.store.stats.net_output_bytes += len as u64;
         self.store.stats.writes += 1;
@@ -749,7 +789,8 @@ impl Engine {
         let script = store.scripting_is_busy().then_some(store.now.monotonic_ns);
         let save = if store.pauses_cron { None } else { store.next_save_ns() };
         let log = store.log_deadline_ns();
-        [cron, sweep, pause, wait, garbage, script, save, log].into_iter().flatten().min()
+        let replication = store.replication_deadline_ns();
+        [cron, sweep, pause, wait, garbage, script, save, log, replication].into_iter().flatten().min()
     }
 
     /// A shutdown that a client has asked for. The target sends the output that is left, then ends.

@@ -9,6 +9,7 @@
 //! for each readable client:    engine.receive(client, bytes)
 //! for each connection that is gone: engine.disconnect(client)
 //! engine.end_turn()            -> a slice of background work
+//! while let Some(dial) = engine.next_dial(): connect, and say engine.dialed(peer) or engine.dial_failed(why)
 //! engine.drive_log(device)     -> if there is a disk; its wake-ups begin a turn as well
 //! while let Some(client) = engine.next_ready():
 //!     send engine.output(client) and report engine.sent(client, n) until there is no more or no room for it,
@@ -29,7 +30,7 @@ mod files;
 mod held;
 mod web;
 
-pub use engine::{ClientId, Engine, Fate, Peer, Refusal, Shutdown};
+pub use engine::{ClientId, Dial, Engine, Fate, Peer, Refusal, Shutdown};
 pub use files::Dialect;
 pub use kayvee_commands::options::{OptionError, Options, REDIS_SAVE_POINTS, ShutdownOn};
 pub use kayvee_commands::{CutOff, Environment, Error, Host, Loaded, LogError, NoHost, Progress};

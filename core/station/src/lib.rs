@@ -16,7 +16,7 @@ use alloc::{string::ToString, vec::Vec};
 use core::net::SocketAddrV4;
 use kayvee_net::{ConnectionId, Event, Lease, Stack, Take};
 use kayvee_platform::{BlockDevice, FrameDevice, FrameRx, NetworkFigures, Now};
-use kayvee_server::{ClientId, Engine, Fate, Peer};
+use kayvee_server::{ClientId, Dial, Engine, Fate, Peer};
 
 /// At the end, clients' last replies and the ends of their connections get this long to be sent ...
 const LINGER_NS: u64 = 500_000_000;
@@ -218,6 +218,9 @@ impl Station {
             web.turn(&mut self.stack, &mut self.engine, now);
         }
         self.engine.end_turn();
+        while let Some(dial) = self.engine.next_dial() {
+            self.dial(&dial, now.monotonic_ns);
+        }
         if let Some(disk) = disk {
             self.engine.drive_log(disk);
         }
@@ -292,6 +295,22 @@ impl Station {
         self.ids.resize(grow_to(self.ids.len(), connection.0), None);
         self.clients[id.0 as usize] = Some(Client { connection, unread: false, ended: false });
         self.ids[connection.0 as usize] = Some(id);
+    }
+
+    /// Connects to where the engine wants to. There is nobody here to ask for the address of a name.
+    fn dial(&mut self, dial: &Dial, now_ns: u64) {
+        let Ok(address) = dial.host.parse() else {
+            return self.engine.dial_failed("names are not looked up here: give an IPv4 address");
+        };
+        let remote = SocketAddrV4::new(address, dial.port);
+        let (Some(lease), Some(connection)) = (self.stack.lease(), self.stack.connect(remote, now_ns)) else {
+            return self.engine.dial_failed("there is no address to connect from, or no room for a connection");
+        };
+        let peer = Peer { remote: remote.to_string(), local: lease.address.to_string(), is_local: true };
+        match self.engine.dialed(peer) {
+            Some(id) => self.admit(id, connection),
+            None => self.stack.close(connection, now_ns),
+        }
     }
 
     fn id(&self, connection: ConnectionId) -> Option<ClientId> {

@@ -12,7 +12,7 @@ use crate::{
 };
 use kayvee_disk::{FileDisk, Spec};
 use kayvee_platform::Clock;
-use kayvee_server::{ClientId, Engine, Fate, Options, Peer};
+use kayvee_server::{ClientId, Dial, Engine, Fate, Options, Peer};
 use mio::{Events, Interest, Poll, Token};
 use nix::libc;
 use std::{
@@ -54,6 +54,13 @@ struct Client {
     in_backlog: bool,
     /// When it last sent something, as [`Crowd`] counts.
     busy_period: u64,
+}
+
+/// Whether the kernel takes bytes for a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writable {
+    Yes,
+    NotYet,
 }
 
 struct Listener {
@@ -207,6 +214,9 @@ impl Server {
                 http.turn(&mut self.engine, self.poll.registry(), now);
             }
             self.engine.end_turn();
+            while let Some(dial) = self.engine.next_dial() {
+                self.dial(&dial);
+            }
             if let Some(disk) = &mut self.disk {
                 self.engine.drive_log(disk);
             }
@@ -376,6 +386,11 @@ impl Server {
             self.engine.disconnect(id);
             return;
         }
+        self.keep(id, stream, Writable::Yes);
+    }
+
+    fn keep(&mut self, id: ClientId, stream: Stream, writable: Writable) {
+        let slot = id.0 as usize;
         if self.clients.len() <= slot {
             self.clients.resize_with(slot + 1, || None);
         }
@@ -384,10 +399,30 @@ impl Server {
             readable: false,
             hung_up: false,
             ended: false,
-            writable: true,
+            writable: writable == Writable::Yes,
             in_backlog: false,
             busy_period: 0,
         });
+    }
+
+    /// Connects to where the engine wants to.
+    fn dial(&mut self, dial: &Dial) {
+        match Stream::connect(&dial.host, dial.port) {
+            Ok((mut stream, origin)) => {
+                let Origin { remote, local, is_local } = origin;
+                let Some(id) = self.engine.dialed(Peer { remote, local, is_local }) else { return };
+                let interest = Interest::READABLE | Interest::WRITABLE;
+                match self.poll.registry().register(&mut stream, Token(id.0 as usize), interest) {
+                    // The kernel tells when it is established.
+                    Ok(()) => self.keep(id, stream, Writable::NotYet),
+                    Err(error) => {
+                        log::warn!("a connection was dropped: {error}");
+                        self.engine.disconnect(id);
+                    }
+                }
+            }
+            Err(error) => self.engine.dial_failed(&error.to_string()),
+        }
     }
 
     /// Sends replies, and obeys what the engine says of the clients.

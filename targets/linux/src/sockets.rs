@@ -7,7 +7,7 @@ use mio::{
 };
 use std::{
     io::{self, Read, Write},
-    net::Shutdown,
+    net::{Shutdown, ToSocketAddrs},
 };
 
 /// A socket that waits for clients.
@@ -56,6 +56,24 @@ impl Listening {
 }
 
 impl Stream {
+    /// Begins to connect. A name is looked up before that.
+    pub fn connect(host: &str, port: u16) -> io::Result<(Stream, Origin)> {
+        let addresses = (host, port).to_socket_addrs()?;
+        let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
+        for address in addresses {
+            match TcpStream::connect(address) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    let local = stream.local_addr().map(|address| address.to_string()).unwrap_or_default();
+                    let is_local = address.ip().to_canonical().is_loopback();
+                    return Ok((Stream::Tcp(stream), Origin { remote: address.to_string(), local, is_local }));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
     /// Says that nothing more will be sent.
     pub fn end_sending(&self) -> io::Result<()> {
         match self {

@@ -198,8 +198,13 @@ impl Store {
 
     /// Writes a key down that is about to be used, unless the walk has been at it.
     pub(crate) fn write_down_key(&mut self, db: usize, found: Found) {
+        if self.dbs[db].is_marked(found) {
+            return;
+        }
+        if self.replication.walks() {
+            return self.copy_key(db, found);
+        }
         if self.durable.walks()
-            && !self.dbs[db].is_marked(found)
             && let Err(error) = self.write_down(db, found)
         {
             // What is changed now would be missing from what the compaction writes.

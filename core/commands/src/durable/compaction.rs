@@ -87,6 +87,10 @@ impl Store {
         if !self.durable.is_open() || self.scripting.is_busy() {
             return;
         }
+        // One walk at a time.
+        if self.replication.walks() {
+            return;
+        }
         if self.durable.walk.is_none() {
             let now_ns = self.now.monotonic_ns;
             let must = !self.durable.is_whole && now_ns >= self.durable.again_after_ns;
@@ -121,11 +125,6 @@ impl Store {
 
     fn try_begin_compaction(&mut self) -> Result<(), RecordError> {
         let Some(log) = &mut self.durable.log else { return Ok(()) };
-        // So many walks in a row were given up that some keys may have the mark of the next one by chance.
-        if self.durable.abandoned >= Epoch::COUNT - 2 {
-            self.settle_marks();
-            return self.try_begin_compaction();
-        }
         log.begin_compaction()?;
         // What was lost before does not matter to what begins here.
         let was_broken = core::mem::take(&mut self.durable.is_broken);
@@ -137,9 +136,37 @@ impl Store {
             }
             return begun;
         }
+        self.begin_walk();
+        Ok(())
+    }
+
+    /// Begins a walk over all keys.
+    pub(crate) fn begin_walk(&mut self) {
+        // So many walks in a row were given up that some keys may have the mark of the next one by chance.
+        if self.durable.abandoned >= Epoch::COUNT - 2 {
+            self.settle_marks();
+        }
         let epoch = self.durable.next_epoch();
         self.dbs.iter_mut().for_each(|db| db.begin_walk(epoch));
-        Ok(())
+    }
+
+    /// Notes that the walk for a copy has come to its end.
+    pub(crate) fn end_walk_of_copy(&mut self) {
+        self.durable.abandoned = 0;
+    }
+
+    /// Gives up the walk for a copy.
+    pub(crate) fn abandon_walk_of_copy(&mut self) {
+        self.dbs.iter_mut().for_each(kayvee_keyspace::Db::abandon_walk);
+        self.durable.abandoned += 1;
+    }
+
+    /// Notes that all data have been replaced, which no effect tells.
+    pub(crate) fn note_data_replaced(&mut self) {
+        if self.effects.are_logged {
+            self.stop_logging();
+            self.durable.request_compaction();
+        }
     }
 
     /// What a log begins with, besides keys: the time, how many keys there are, and libraries of functions.

@@ -279,14 +279,14 @@ const SAVE_POINTS: Access = field!(
     }
 );
 
-/// Checks `replicaof HOST PORT`, of which only `no one` can be had.
-fn no_master(value: &[u8]) -> Result<String, String> {
+/// Checks `replicaof HOST PORT` or `no one`.
+fn master(value: &[u8]) -> Result<String, String> {
     let words: Vec<&str> = text(value)?.split_ascii_whitespace().collect();
     match words[..] {
         [] => Ok(String::new()),
         [host, port] if host.eq_ignore_ascii_case("no") && port.eq_ignore_ascii_case("one") => Ok(String::new()),
         [_, port] if port.parse::<u16>().is_err() => Err("Invalid master port".to_string()),
-        [_, _] => Err("Kayvee does not replicate yet".to_string()),
+        [host, port] => Ok(format!("{host} {port}")),
         _ => Err("wrong number of arguments".to_string()),
     }
 }
@@ -459,7 +459,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     renamed("replica-priority", "slave-priority", NONE, kept(Kind::Integer(0, i32::MAX as i64), "100")),
     renamed("replica-read-only", "slave-read-only", NONE, kept(Kind::Switch, "yes")),
     renamed("replica-serve-stale-data", "slave-serve-stale-data", NONE, kept(Kind::Switch, "yes")),
-    renamed("replicaof", "slaveof", AT_START | LISTS, kept(Kind::Checked(no_master), "")),
+    renamed("replicaof", "slaveof", AT_START | LISTS, kept(Kind::Checked(master), "")),
     row("requirepass", SENSITIVE, PASSWORD),
     row("sanitize-dump-payload", NONE, kept(Kind::Choice(&["no", "yes", "clients"]), "no")),
     row("save", LISTS, SAVE_POINTS),

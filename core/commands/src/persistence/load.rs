@@ -85,7 +85,7 @@ impl Store {
         }
     }
 
-    fn load_item(
+    pub(crate) fn load_item(
         &mut self,
         item: Item<'_>,
         of_bytes: u64,

@@ -293,8 +293,14 @@ fn admit(context: &mut Context<'_>, running: &Running, request: Request<'_>) -> 
     {
         return refused(context, error);
     }
-    if writes && context.store.options.min_replicas_to_write > 0 {
+    if writes && context.store.lacks_replicas() {
         return refused(context, NO_REPLICAS);
+    }
+    if writes
+        && !context.is_from_master()
+        && let Some(error) = context.store.refusal_of_write()
+    {
+        return refused(context, error);
     }
     let lacks_memory = running.refuses_memory && !running.has_written;
     let lacks_room = request.bytes_len() as u64 > context.store.data_room_bytes();

@@ -93,8 +93,14 @@ pub(super) fn check_flags(context: &Context<'_>, flags: ScriptFlags, is_readonly
     {
         return Err(error);
     }
-    if !flags.no_writes && context.store.options.min_replicas_to_write > 0 {
+    if !flags.no_writes && context.store.lacks_replicas() {
         return Err(NO_REPLICAS);
+    }
+    if !flags.no_writes
+        && !context.is_from_master()
+        && let Some(error) = context.store.refusal_of_write()
+    {
+        return Err(error);
     }
     if context.store.is_full() && !flags.allow_oom && !flags.no_writes {
         return Err(Error::text(

@@ -1,0 +1,119 @@
+//! Being a replica: effects of the master are run, and passed on as they came.
+
+use super::link::Link;
+use crate::{Error, Store};
+use alloc::{format, vec::Vec};
+use kayvee_resp::encode;
+
+impl Store {
+    pub(super) fn ack(&self) -> Vec<u8> {
+        let mut ack = Vec::new();
+        let offset = format!("{}", self.effects.offset());
+        // What finds no memory is said again in a second.
+        let _ = encode([&b"REPLCONF"[..], b"ACK", offset.as_bytes()].into_iter(), &mut ack);
+        ack
+    }
+
+    pub(super) fn send_ack(&mut self) {
+        if let Some(slot) = self.replication.link.as_ref().and_then(|link| link.slot) {
+            let ack = self.ack();
+            self.send(slot, |writer| writer.raw(&ack));
+        }
+    }
+
+    /// The database that the master's next effect is about.
+    pub(super) fn stream_db(&self, link: &Link) -> usize {
+        let session = link.slot.and_then(|slot| self.sessions[slot as usize].as_deref());
+        session.map_or(link.db, |session| session.db)
+    }
+
+    /// Whether a client is the master, which sends effects.
+    #[inline]
+    pub fn is_master_link(&self, slot: u32) -> bool {
+        self.replication.link.as_ref().is_some_and(|link| link.slot == Some(slot) && link.is_up())
+    }
+
+    /// The master's slot.
+    pub fn master_slot(&self) -> Option<u32> {
+        self.replication.link.as_ref().and_then(|link| link.slot)
+    }
+
+    /// Notes that the master has said something.
+    pub fn heard_master(&mut self, len: usize) {
+        let now_ns = self.now.monotonic_ns;
+        self.stats.repl_input_bytes += len as u64;
+        if let Some(link) = &mut self.replication.link {
+            link.heard_ns = now_ns;
+        }
+    }
+
+    /// Lets keys be there although their time has come, while the master's effects run: it says when they go.
+    pub fn show_expired(&mut self, shows: ShowsExpired) {
+        self.dbs.iter_mut().for_each(|db| db.shows_expired = shows == ShowsExpired::Yes);
+    }
+
+    /// Notes that an effect of the master has been run, and passes it on.
+    pub fn applied(&mut self, slot: u32, request: &[u8]) {
+        let in_transaction = self.sessions[slot as usize].as_ref().is_some_and(|session| session.transaction.is_some());
+        let Some(link) = self.replication.link.as_mut().filter(|link| link.slot == Some(slot)) else { return };
+        if in_transaction || !link.unit.is_empty() {
+            if link.unit.try_reserve(request.len()).is_err() {
+                self.effects.lose();
+                return;
+            }
+            link.unit.extend_from_slice(request);
+            if !in_transaction {
+                let unit = core::mem::take(&mut link.unit);
+                self.effects.pass_on(&unit);
+            }
+            return;
+        }
+        self.effects.pass_on(request);
+    }
+
+    /// Why a client's command may not run on a replica, if so.
+    pub(crate) fn refusal_of_write(&self) -> Option<Error> {
+        const READONLY: Error = Error::text("READONLY You can't write against a read only replica.");
+        (self.replication.link.is_some() && self.option_is_on("replica-read-only")).then_some(READONLY)
+    }
+
+    /// Why a client may not see data that may be old, if so.
+    pub(crate) fn refusal_of_stale_data(&self) -> Option<Error> {
+        const DOWN: Error =
+            Error::text("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.");
+        let is_down = self.replication.link.as_ref().is_some_and(|link| !link.is_up());
+        (is_down && !self.option_is_on("replica-serve-stale-data")).then_some(DOWN)
+    }
+
+    /// Whether keys are left for the master to remove that there is no room for.
+    pub(crate) fn leaves_eviction(&self) -> bool {
+        self.replication.link.is_some() && self.option_is_on("replica-ignore-maxmemory")
+    }
+
+    /// Lets keys whose time has come stay, hidden, while nothing may change or a master says when they go.
+    pub(crate) fn apply_expiry_rule(&mut self) {
+        let keeps = self.keeps_expired();
+        self.dbs.iter_mut().for_each(|db| db.keeps_expired = keeps);
+    }
+
+    /// Whether keys whose time has come stay, hidden.
+    pub fn keeps_expired(&self) -> bool {
+        self.pause.is_some() || self.replication.link.is_some()
+    }
+}
+
+impl Store {
+    /// `DEBUG CHANGE-REPL-ID`: takes another name for the history.
+    pub(crate) fn change_history(&mut self) {
+        self.replication.id = self.new_id();
+        (self.replication.former_id, self.replication.former_until) = (Default::default(), None);
+    }
+}
+
+/// Whether keys are there although their time has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum ShowsExpired {
+    Yes,
+    No,
+}

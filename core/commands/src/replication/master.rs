@@ -1,0 +1,480 @@
+//! Having replicas.
+
+use super::{Backlog, SECOND_NS};
+use crate::{
+    Close, Context, Error, Origin, Outcome, Store,
+    args::{self, is},
+    dump,
+};
+use alloc::{boxed::Box, format, string::String, vec::Vec};
+use kayvee_rdb::{Compression, Dialect};
+use kayvee_resp::Request;
+
+/// The form of a dump that a replica gets: one of Redis 7.0 reads it as well as newer ones.
+pub(super) const DIALECT: Dialect = Dialect::Redis70;
+
+/// What a client that is going to be a replica has told of itself by `REPLCONF`.
+#[derive(Clone, Debug, Default)]
+pub struct Announced {
+    pub(super) port: u16,
+    pub(super) address: String,
+    /// It can do with a dump whose length is not told before.
+    takes_open_end: bool,
+    /// It can do with another name of the history when it goes on.
+    takes_new_id: bool,
+    /// It wants nothing but the dump, or of that nothing but functions.
+    wants_dump_only: bool,
+    wants_functions_only: bool,
+}
+
+/// How far a replica is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Its dump has yet to begin.
+    Waits,
+    /// Its dump is being written.
+    Copies,
+    /// Its dump is written, and it has not said so far that it has taken it. What follows before could be taken for a part
+    /// of the dump.
+    Loads,
+    /// It gets every effect.
+    Online,
+}
+
+/// A client that gets every effect.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    /// Bytes of the dump that are not sent yet. They count towards no limit of its output.
+    pub dump_bytes: usize,
+    pub(super) state: State,
+    /// Whether it is told the name of the history.
+    knows_histories: bool,
+    /// Effects since the dump began.
+    pub(super) held: Vec<u8>,
+    /// How much of the effects it says that it has, and how much of that on stable storage.
+    pub(super) acknowledged: u64,
+    pub(super) on_disk: u64,
+    /// When it last made progress, in monotonic nanoseconds.
+    pub(super) progress_ns: u64,
+}
+
+impl Replica {
+    /// Notes that bytes were sent to it.
+    pub fn sent(&mut self, len: usize, now_ns: u64) {
+        self.dump_bytes = self.dump_bytes.saturating_sub(len);
+        if self.state != State::Online {
+            self.progress_ns = now_ns;
+        }
+    }
+
+    /// Bytes of effects that wait behind its dump.
+    pub fn held_bytes(&self) -> usize {
+        self.held.len()
+    }
+}
+
+pub(super) fn psync(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let (id, offset) = (&request[1], args::integer(&request[2])?);
+    if context.session().replica.is_some() {
+        return Ok(());
+    }
+    context.may_have_replicas()?;
+    if context.continue_from(id, offset) {
+        return Ok(());
+    }
+    if id != b"?" {
+        context.store.stats.sync_partial_err += 1;
+    }
+    begin(context, Knows::Histories)
+}
+
+pub(super) fn sync(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    // One that is a replica already has asked twice.
+    if context.session().replica.is_some() {
+        return Ok(());
+    }
+    context.may_have_replicas()?;
+    begin(context, Knows::Nothing)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Knows {
+    /// It has sent `PSYNC`.
+    Histories,
+    /// It has sent `SYNC`.
+    Nothing,
+}
+
+/// Makes the client a replica that needs all data.
+fn begin(context: &mut Context<'_>, knows: Knows) -> Outcome {
+    let slot = context.slot;
+    let announced = context.session().announced.as_deref().cloned().unwrap_or_default();
+    context.store.keep_backlog();
+    context.store.stats.sync_full += 1;
+    let now_ns = context.store.now.monotonic_ns;
+    let mut replica = Replica {
+        dump_bytes: 0,
+        state: State::Waits,
+        knows_histories: knows == Knows::Histories,
+        held: Vec::new(),
+        acknowledged: 0,
+        on_disk: 0,
+        progress_ns: now_ns,
+    };
+    if !announced.takes_open_end || announced.wants_functions_only {
+        let len = context.whole_dump(&announced, knows)?;
+        replica.dump_bytes = context.session().output.unsent() + len;
+        replica.state = State::Online;
+        replica.acknowledged = context.store.effects.offset();
+    }
+    let ends = announced.wants_dump_only && replica.state == State::Online;
+    context.session().replica = Some(replica);
+    if ends {
+        context.session().close = Some(Close::AfterOutput);
+    }
+    context.store.replicas.push(slot);
+    Ok(())
+}
+
+impl Context<'_> {
+    fn may_have_replicas(&mut self) -> Outcome {
+        if self.origin != Origin::Client {
+            return Err(Error::text("ERR This Redis command is not allowed from script"));
+        }
+        match &self.store.replication.link {
+            Some(link) if !link.is_up() => {
+                Err(Error::text("NOMASTERLINK Can't SYNC while not connected with my master"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the dump in one piece, since its length has to be told before. Returns how long all of it is.
+    fn whole_dump(&mut self, announced: &Announced, knows: Knows) -> Result<usize, Error> {
+        let mut file = Vec::new();
+        let take = |bytes: &[u8]| -> Outcome {
+            file.try_reserve(bytes.len()).map_err(|_| Error::OUT_OF_MEMORY)?;
+            file.extend_from_slice(bytes);
+            Ok(())
+        };
+        match announced.wants_functions_only {
+            true => dump::write_functions(self.store, DIALECT, take)?,
+            false => dump::write_file(self.store, DIALECT, Compression::Off, take)?,
+        }
+        // What has happened until now is in the file.
+        self.store.end_unit();
+        self.store.feed_replicas();
+        self.store.effects.name_database();
+        let start = self.reply.len();
+        if knows == Knows::Histories {
+            self.reply.raw(self.store.full_resync_line().as_bytes());
+        }
+        self.reply.raw(format!("${}\r\n", file.len()).as_bytes());
+        self.reply.raw(&file);
+        if self.reply.failed() {
+            return Err(Error::OUT_OF_MEMORY);
+        }
+        Ok(self.reply.len() - start)
+    }
+
+    /// Lets a replica go on after what it has, if that is known here.
+    fn continue_from(&mut self, id: &[u8], offset: i64) -> bool {
+        // A replica asks for the byte that follows what it has.
+        let Some(has) = u64::try_from(offset).ok().and_then(|next| next.checked_sub(1)) else { return false };
+        self.store.end_unit();
+        self.store.feed_replicas();
+        let replication = &self.store.replication;
+        let is_former =
+            id == replication.former_id.as_bytes() && replication.former_until.is_some_and(|until| has <= until);
+        let is_known = id == replication.id.as_bytes() || is_former;
+        let Some(missed) = replication.backlog.as_ref().filter(|_| is_known).and_then(|backlog| backlog.since(has))
+        else {
+            return false;
+        };
+        let announced =
+            self.store.sessions[self.slot as usize].as_ref().and_then(|session| session.announced.as_deref());
+        let line = match announced.is_some_and(|announced| announced.takes_new_id) {
+            true => format!("+CONTINUE {}\r\n", replication.id),
+            false => String::from("+CONTINUE\r\n"),
+        };
+        self.reply.raw(line.as_bytes());
+        missed.iter().for_each(|part| self.reply.raw(part));
+        if self.reply.failed() {
+            self.reply.truncate(0);
+            return false;
+        }
+        log::info!("Partial resynchronization request accepted: sending what came after offset {has}");
+        self.store.stats.sync_partial_ok += 1;
+        let progress_ns = self.store.now.monotonic_ns;
+        let slot = self.slot;
+        self.session().replica = Some(Replica {
+            dump_bytes: 0,
+            state: State::Online,
+            knows_histories: true,
+            held: Vec::new(),
+            acknowledged: has,
+            on_disk: 0,
+            progress_ns,
+        });
+        self.store.replicas.push(slot);
+        true
+    }
+}
+
+pub(super) fn replconf(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    if request.len().is_multiple_of(2) {
+        return Err(Error::SYNTAX);
+    }
+    for at in (1..request.len()).step_by(2) {
+        let (option, value) = (&request[at], &request[at + 1]);
+        let is_on = |value: &[u8]| args::integer(value).map(|number| number != 0);
+        match () {
+            () if is(option, "ack") => {
+                // An acknowledgement gets no reply: it would look like an effect.
+                return context.take_ack(request);
+            }
+            () if is(option, "getack") => {
+                context.acknowledge();
+                return Ok(());
+            }
+            () if is(option, "listening-port") => {
+                let port = u16::try_from(args::integer(value)?).map_err(|_| Error::NOT_INTEGER)?;
+                context.announced().port = port;
+            }
+            () if is(option, "ip-address") => {
+                /// No address or name is longer.
+                const LIMIT_BYTES: usize = 255;
+                let address = core::str::from_utf8(value).ok().filter(|address| address.len() <= LIMIT_BYTES);
+                const TOO_LONG: Error = Error::text("ERR REPLCONF ip-address provided by replica instance is too long");
+                context.announced().address = address.ok_or(TOO_LONG)?.into();
+            }
+            () if is(option, "capa") && is(value, "eof") => context.announced().takes_open_end = true,
+            () if is(option, "capa") && is(value, "psync2") => context.announced().takes_new_id = true,
+            () if is(option, "capa") => {}
+            () if is(option, "rdb-only") => context.announced().wants_dump_only = is_on(value)?,
+            () if is(option, "rdb-filter-only") => {
+                let words = kayvee_resp::split_words(value).map_err(|_| Error::SYNTAX)?;
+                if let Some(other) = words.iter().find(|word| !is(word, "functions")) {
+                    return Err(Error::showing("ERR Unsupported rdb-filter-only option: ", other, ""));
+                }
+                context.announced().wants_functions_only = !words.is_empty();
+            }
+            () => return Err(Error::showing("ERR Unrecognized REPLCONF option: ", option, "")),
+        }
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+impl Context<'_> {
+    fn announced(&mut self) -> &mut Announced {
+        self.session().announced.get_or_insert_with(Box::default)
+    }
+
+    fn take_ack(&mut self, request: Request<'_>) -> Outcome {
+        let number = |at: usize| args::integer(&request[at]).map(i64::unsigned_abs);
+        let acknowledged = number(2)?;
+        let on_disk = if request.len() > 4 && is(&request[3], "fack") { Some(number(4)?) } else { None };
+        let (slot, now_ns) = (self.slot, self.store.now.monotonic_ns);
+        let Some(replica) = &mut self.session().replica else { return Ok(()) };
+        replica.acknowledged = replica.acknowledged.max(acknowledged);
+        replica.on_disk = replica.on_disk.max(on_disk.unwrap_or(0));
+        replica.progress_ns = now_ns;
+        let was_loading = replica.state == State::Loads;
+        if was_loading {
+            replica.state = State::Online;
+            let held = core::mem::take(&mut replica.held);
+            self.store.send(slot, |writer| writer.raw(&held));
+            log::info!("Synchronization with replica {} succeeded", self.session().remote);
+        }
+        self.store.replication.has_heard = true;
+        Ok(())
+    }
+}
+
+impl Store {
+    pub(super) fn full_resync_line(&self) -> String {
+        format!("+FULLRESYNC {} {}\r\n", self.replication.id, self.effects.offset())
+    }
+
+    /// Begins to keep effects, if that is not being done. Nobody has counted them until now, so nobody can go on from what
+    /// it had before.
+    pub(super) fn keep_backlog(&mut self) {
+        if self.replication.backlog.is_some() {
+            return;
+        }
+        self.replication.id = self.new_id();
+        (self.replication.former_id, self.replication.former_until) = (String::new(), None);
+        self.open_backlog();
+    }
+
+    pub(super) fn open_backlog(&mut self) {
+        let limit = self.option_number("repl-backlog-size");
+        self.replication.backlog = Some(Backlog::new(limit, self.effects.offset()));
+        self.replication.alone_since_ns = self.now.monotonic_ns;
+        self.effects.add_listener();
+    }
+
+    pub(super) fn drop_backlog(&mut self) {
+        if self.replication.backlog.take().is_some() {
+            self.effects.remove_listener();
+        }
+    }
+
+    /// Sends the effects of whole units to the replicas. Those that would miss some have to begin anew.
+    pub fn feed_replicas(&mut self) {
+        if self.effects.is_empty() {
+            return;
+        }
+        let Some(effects) = self.effects.take() else {
+            self.drop_replicas();
+            let offset = self.effects.offset();
+            let limit = self.option_number("repl-backlog-size");
+            self.replication.backlog = self.replication.backlog.take().map(|_| Backlog::new(limit, offset));
+            return;
+        };
+        if let Some(backlog) = &mut self.replication.backlog {
+            backlog.push(&effects);
+        }
+        for at in 0..self.replicas.len() {
+            let slot = self.replicas[at];
+            let Some(session) = self.sessions[slot as usize].as_deref_mut() else { continue };
+            let Some(replica) = &mut session.replica else { continue };
+            match replica.state {
+                State::Online => self.send(slot, |writer| writer.raw(&effects)),
+                State::Waits => {}
+                State::Copies | State::Loads => match replica.held.try_reserve(effects.len()) {
+                    Ok(()) => replica.held.extend_from_slice(&effects),
+                    Err(_) => self.disconnect(slot),
+                },
+            }
+        }
+    }
+
+    /// Ends the connections of all replicas.
+    pub(super) fn drop_replicas(&mut self) {
+        for at in 0..self.replicas.len() {
+            self.disconnect(self.replicas[at]);
+        }
+    }
+
+    pub(super) fn disconnect(&mut self, slot: u32) {
+        if let Some(session) = self.sessions[slot as usize].as_deref_mut() {
+            session.close = Some(Close::Now);
+        }
+        self.touch(slot);
+    }
+
+    /// Forgets a replica.
+    pub(crate) fn drop_replica(&mut self, slot: u32) {
+        if let Some(at) = self.replicas.iter().position(|&replica| replica == slot) {
+            self.replicas.swap_remove(at);
+            self.replication.alone_since_ns = self.now.monotonic_ns;
+            self.replication.has_heard = true;
+            self.abandon_copy_for_nobody();
+        }
+    }
+
+    /// The replicas with what is known of each.
+    pub(super) fn each_replica(&self) -> impl Iterator<Item = (u32, &Replica)> {
+        let replica = |slot: &u32| Some((*slot, self.sessions[*slot as usize].as_deref()?.replica.as_ref()?));
+        self.replicas.iter().filter_map(replica)
+    }
+
+    /// Begins the dump of a replica: tells it from which effect on it will get all.
+    pub(super) fn greet(&mut self, slot: u32, head: &str) {
+        let line = self.full_resync_line();
+        let acknowledged = self.effects.offset();
+        let Some(replica) = self.sessions[slot as usize].as_deref_mut().and_then(|session| session.replica.as_mut())
+        else {
+            return;
+        };
+        replica.state = State::Copies;
+        replica.acknowledged = acknowledged;
+        let line = if replica.knows_histories { line } else { String::new() };
+        self.send_dump(slot, &[line.as_bytes(), head.as_bytes()].concat());
+    }
+
+    /// Sends a part of the dump to a replica.
+    pub(super) fn send_dump(&mut self, slot: u32, bytes: &[u8]) {
+        self.send(slot, |writer| writer.raw(bytes));
+        if let Some(replica) = self.sessions[slot as usize].as_deref_mut().and_then(|session| session.replica.as_mut())
+        {
+            replica.dump_bytes += bytes.len();
+        }
+    }
+
+    /// Ends the dump of a replica.
+    pub(super) fn end_dump(&mut self, slot: u32) {
+        let now_ns = self.now.monotonic_ns;
+        let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
+        let ends = session.announced.as_ref().is_some_and(|announced| announced.wants_dump_only);
+        if let Some(replica) = &mut session.replica {
+            (replica.state, replica.progress_ns) = (State::Loads, now_ns);
+        }
+        if ends {
+            session.close = Some(Close::AfterOutput);
+        }
+        self.touch(slot);
+    }
+
+    /// What time brings for replicas: they hear something, and those that say nothing for too long have to go.
+    pub(super) fn tick_replicas(&mut self) {
+        let now_ns = self.now.monotonic_ns;
+        let limit = self.option_number("repl-backlog-size");
+        if let Some(backlog) = &mut self.replication.backlog
+            && backlog.limit() as u64 != limit
+        {
+            backlog.set_limit(limit);
+        }
+        let is_master = self.replication.link.is_none();
+        let ttl_ns = self.option_number("repl-backlog-ttl").saturating_mul(SECOND_NS);
+        let alone_ns = now_ns.saturating_sub(self.replication.alone_since_ns);
+        if self.replicas.is_empty() {
+            if is_master && ttl_ns > 0 && alone_ns > ttl_ns {
+                log::info!(
+                    "Replication backlog freed after {} seconds without connected replicas.",
+                    ttl_ns / SECOND_NS
+                );
+                self.drop_backlog();
+                self.replication.id = self.new_id();
+                (self.replication.former_id, self.replication.former_until) = (String::new(), None);
+            }
+            return;
+        }
+        if is_master && now_ns >= self.replication.next_ping_ns && self.pause.is_none() {
+            self.replication.next_ping_ns = now_ns + self.option_number("repl-ping-replica-period") * SECOND_NS;
+            self.tell_replicas(&[b"PING"]);
+        }
+        let timeout_ns = self.option_number("repl-timeout").saturating_mul(SECOND_NS);
+        let is_late = |replica: &Replica| now_ns.saturating_sub(replica.progress_ns) > timeout_ns;
+        let late: Vec<u32> =
+            self.each_replica().filter(|(_, replica)| is_late(replica)).map(|(slot, _)| slot).collect();
+        for slot in late {
+            log::warn!("Disconnecting timedout replica");
+            self.disconnect(slot);
+        }
+        let waits = |replica: &Replica| replica.state == State::Waits;
+        let patient: Vec<u32> =
+            self.each_replica().filter(|(_, replica)| waits(replica)).map(|(slot, _)| slot).collect();
+        // Those that wait for their dump hear that this has not died.
+        patient.into_iter().for_each(|slot| self.send(slot, |writer| writer.raw(b"\n")));
+    }
+
+    /// Whether too few replicas have kept up for commands that write.
+    pub fn lacks_replicas(&self) -> bool {
+        let least = self.options.min_replicas_to_write as usize;
+        if least == 0 || self.replication.link.is_some() {
+            return false;
+        }
+        let lag_s = self.option_number("min-replicas-max-lag");
+        lag_s > 0 && self.good_replicas(lag_s) < least
+    }
+
+    /// How many replicas have said something within so many seconds.
+    pub(super) fn good_replicas(&self, lag_s: u64) -> usize {
+        let now_ns = self.now.monotonic_ns;
+        let lag = |replica: &Replica| now_ns.saturating_sub(replica.progress_ns) / SECOND_NS;
+        self.each_replica().filter(|(_, replica)| replica.state == State::Online && lag(replica) <= lag_s).count()
+    }
+}
