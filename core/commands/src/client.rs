@@ -544,6 +544,9 @@ impl Store {
 
     /// Whether a client's request has to wait for the end of a pause.
     pub fn is_held_back(&mut self, slot: u32, request: Request<'_>) -> bool {
+        if self.migrates() && !self.is_migration(slot) {
+            return true;
+        }
         if self.waits_for_device(slot, request) || (self.scripting.is_busy() && self.is_master_link(slot)) {
             return true;
         }

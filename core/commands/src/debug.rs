@@ -30,6 +30,7 @@ const HELP: &[(&str, &str)] = &[
         "Takes a size in bytes. It changes nothing: long elements need no other form.",
     ),
     ("RELOAD [NOSAVE]", "Makes all values anew from their dumps, or takes all data from the dump file."),
+    ("REPLICATE <command>", "Sends a command to the replicas and runs it nowhere else."),
     (
         "REPLYBUFFER <PEAK-RESET-TIME <NEVER|RESET|milliseconds>|RESIZING <0|1>>",
         "Changes nothing: no client has a buffer of fixed size.",
@@ -94,6 +95,11 @@ pub fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             } else {
                 dump::reload(context)?;
             }
+            context.reply.ok();
+        }
+        (sub, 3..) if is(sub, "replicate") => {
+            let words: Vec<&[u8]> = request.from(2).collect();
+            context.store.tell_replicas(&words);
             context.reply.ok();
         }
         (sub, 4) if is(sub, "replybuffer") => {

@@ -205,12 +205,17 @@ fn keys(context: &mut Context<'_>) -> Result<Vec<Vec<u8>>, Error> {
     }
 }
 
+/// The value at a key as a `RESTORE` of Redis 7.0 takes it, and those of newer ones.
+pub fn payload_for_older(store: &Store, db: usize, found: Found) -> Result<Vec<u8>, Error> {
+    write::payload(store, db, found, Dialect::Redis70)
+}
+
 fn dump(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let Some(found) = context.read_any(&request[1]) else {
         context.reply.null();
         return Ok(());
     };
-    let payload = write::payload(context.store, context.db_index(), found)?;
+    let payload = write::payload(context.store, context.db_index(), found, Dialect::Redis72)?;
     context.reply.bulk(&payload);
     Ok(())
 }

@@ -94,6 +94,9 @@ impl Store {
         if !self.waiting.is_empty() {
             self.wake_waiting(db, key);
         }
+        if self.replication.has_master() {
+            self.note_own(db, key);
+        }
         if self.tracking.is_in_use() {
             self.invalidate(key);
         }

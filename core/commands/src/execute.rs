@@ -130,6 +130,19 @@ impl Context<'_> {
         self.reply.truncate(start);
         self.reply.error(&error.0);
         self.store.count_error(error);
+        if self.is_from_master() {
+            self.note_divergence(error);
+        }
+    }
+
+    /// Tells that an effect of the master could not be had here.
+    #[cold]
+    fn note_divergence(&mut self, error: &Error) {
+        let command = self.session().last_command.map_or("", |(command, _)| command.name);
+        log::warn!(
+            "== CRITICAL == This replica is sending an error to its master: '{}' after processing the command '{command}'",
+            String::from_utf8_lossy(&error.0)
+        );
     }
 
     /// Finds a request's command and checks that it may run. `None` means that there is nothing to run or to say.

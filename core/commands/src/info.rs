@@ -265,6 +265,7 @@ fn stats(store: &Store, out: &mut Text) {
         ("evicted_clients", stats.evicted_clients),
         ("total_eviction_exceeded_time", stats.eviction_exceeded_ns / 1_000_000),
         ("current_eviction_exceeded_time", store.eviction_exceeded_ms()),
+        ("slave_expires_tracked_keys", store.own_keys() as u64),
         ("keyspace_hits", stats.keyspace_hits),
         ("keyspace_misses", stats.keyspace_misses),
         ("total_error_replies", stats.error_replies),
@@ -279,7 +280,6 @@ fn stats(store: &Store, out: &mut Text) {
     // What there is no part for: memory that is put in order, several threads.
     for field in [
         "migrate_cached_sockets",
-        "slave_expires_tracked_keys",
         "active_defrag_hits",
         "active_defrag_misses",
         "active_defrag_key_hits",

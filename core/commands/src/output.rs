@@ -36,10 +36,14 @@ impl Output {
         self.parts.len()
     }
 
-    /// Bytes of memory. What an idle connection may keep counts in any case, so that a client's figure is the same while
-    /// it is being served.
+    /// Bytes of memory.
     pub fn memory_bytes(&self) -> usize {
-        self.parts_bytes + self.last.capacity().max(KEPT_BYTES)
+        self.parts_bytes + self.last.capacity()
+    }
+
+    /// The same with what an idle connection may keep, so that a client's figure is the same while it is being served.
+    pub fn footprint_bytes(&self) -> usize {
+        self.memory_bytes().max(self.parts_bytes + KEPT_BYTES)
     }
 
     /// Where replies and errors are written.

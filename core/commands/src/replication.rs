@@ -27,7 +27,7 @@ use crate::{
     Store,
     table::{Command, Flags},
 };
-use alloc::{boxed::Box, string::String, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeSet, string::String, vec::Vec};
 pub use apply::ShowsExpired;
 use backlog::Backlog;
 use copy::Copy;
@@ -98,6 +98,9 @@ pub struct Replication {
     copy: Option<Box<Copy>>,
     /// Who this is a replica of.
     link: Option<Box<Link>>,
+    /// Keys that expire and that clients of a writable replica have made, with their databases: no master will remove
+    /// them.
+    own: BTreeSet<(usize, Vec<u8>)>,
     /// Clients that wait until replicas have what they wrote; whether replicas are to be asked what they have, and
     /// whether one has said so.
     waiting: Vec<wait::Waiter>,
@@ -118,6 +121,7 @@ impl Replication {
             next_tick_ns: 0,
             copy: None,
             link: None,
+            own: BTreeSet::new(),
             waiting: Vec::new(),
             asks: false,
             has_heard: false,
@@ -154,6 +158,11 @@ impl Store {
         self.option(name).parse().unwrap_or(0)
     }
 
+    /// Whether requests wait no more that have waited.
+    pub fn take_releases(&mut self) -> bool {
+        core::mem::take(&mut self.releases_held)
+    }
+
     fn option_is_on(&self, name: &str) -> bool {
         self.option(name) == "yes"
     }
@@ -161,6 +170,7 @@ impl Store {
     /// Does what time brings, once a turn.
     pub fn tick_replication(&mut self) {
         self.end_ack_waits();
+        self.tick_migration();
         let now_ns = self.now.monotonic_ns;
         if now_ns < self.replication.next_tick_ns {
             return;
@@ -168,6 +178,7 @@ impl Store {
         self.replication.next_tick_ns = now_ns + SECOND_NS;
         if self.replication.link.is_some() {
             self.tick_link();
+            self.expire_own();
         }
         if self.replication.backlog.is_some() {
             self.tick_replicas();
@@ -180,6 +191,8 @@ impl Store {
         if replication.copy.is_some() && !self.copy_is_congested() {
             return Some(self.now.monotonic_ns);
         }
-        (replication.link.is_some() || replication.backlog.is_some()).then_some(replication.next_tick_ns)
+        let has_others = replication.link.is_some() || replication.backlog.is_some();
+        let tick = has_others.then_some(replication.next_tick_ns);
+        [tick, self.migration_ends_ns()].into_iter().flatten().min()
     }
 }

@@ -203,7 +203,7 @@ impl Session {
     /// Bytes of memory that the client takes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Session>()
-            + self.output.memory_bytes()
+            + self.output.footprint_bytes()
             + self.pending.query_capacity
             + self.replica.as_ref().map_or(0, |replica| replica.held_bytes())
             + self.transaction.as_ref().map_or(0, |transaction| transaction.requests.capacity())

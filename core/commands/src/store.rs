@@ -6,6 +6,7 @@ use crate::{
     effects::Effects,
     eviction::Pool,
     latency::{Histogram, Latencies},
+    migrate::Migration,
     observe::Timed,
     options::{ClientsMemory, OptionError, Options},
     per_key::PerKey,
@@ -232,6 +233,9 @@ pub struct Store {
     /// The slots of the replicas, and what else is known of copies elsewhere.
     pub replicas: Vec<u32>,
     pub(crate) replication: Replication,
+    /// Keys on their way to another store, and whether others have waited for that.
+    pub(crate) migration: Option<Box<Migration>>,
+    pub(crate) releases_held: bool,
     /// Which clients keep copies of which keys.
     pub(crate) tracking: Trackers,
     /// What has been saved and loaded.
@@ -322,6 +326,8 @@ impl Store {
             effects: Effects::default(),
             durable: Durable::default(),
             replicas: Vec::new(),
+            migration: None,
+            releases_held: false,
             replication: Replication::new(new_id(&mut replication_rng)),
             tracking: Trackers::default(),
             saves: Saves::new(now),
@@ -388,6 +394,7 @@ impl Store {
         self.stop_tracking(slot);
         self.drop_replica(slot);
         self.forget_link(slot);
+        self.forget_migration(slot);
         self.stop_monitoring(slot);
     }
 

@@ -96,6 +96,7 @@ pub fn needs_memory(context: &mut Context<'_>, command: &Command) -> bool {
 pub fn queue(context: &mut Context<'_>, command: &Command, request: Request<'_>) -> Outcome {
     let may_replicate = context.store.may_replicate(command, request);
     if let Some(transaction) = context.session().transaction.as_deref_mut() {
+        make_room_for(&mut transaction.requests, request)?;
         request.encode(&mut transaction.requests).map_err(|_| Error::OUT_OF_MEMORY)?;
         transaction.len += 1;
         transaction.may_replicate |= may_replicate;
@@ -105,6 +106,16 @@ pub fn queue(context: &mut Context<'_>, command: &Command, request: Request<'_>)
     }
     context.reply.simple("QUEUED");
     Ok(())
+}
+
+/// Makes room for a request: no more than it takes, if it is a long one.
+fn make_room_for(requests: &mut Vec<u8>, request: Request<'_>) -> Outcome {
+    const LONG_BYTES: usize = 64 << 10;
+    /// Bytes around a word at most: its length and two line ends.
+    const FRAME_BYTES: usize = 32;
+    let bytes = request.bytes_len() + (request.len() + 1) * FRAME_BYTES;
+    let reserved = if bytes > LONG_BYTES { requests.try_reserve_exact(bytes) } else { requests.try_reserve(bytes) };
+    reserved.map_err(|_| Error::OUT_OF_MEMORY)
 }
 
 /// Fails the transaction that a request belongs to which may not run. Returns the error to reply with.

@@ -312,7 +312,9 @@ impl Db {
             Expiry::Never => None,
             Expiry::At(at) => Some(at),
             // One that has passed went with the old value.
-            Expiry::Keep => old.and_then(|old| self.records.expires_ms(old)).filter(|&at| at >= now_ms),
+            Expiry::Keep => {
+                old.and_then(|old| self.records.expires_ms(old)).filter(|&at| at >= now_ms || self.shows_expired)
+            }
         }
     }
 

@@ -26,7 +26,7 @@ fn lengths_and_strings_read_back() {
         writer.kind(kind::STRING);
         writer.text(&text);
         writer.len(number);
-        let payload = writer.finish().unwrap();
+        let payload = writer.finish(Dialect::Redis72).unwrap();
         let value = open(&payload).unwrap();
         let mut reader = Reader::new(&value[1..]);
         assert_eq!(reader.text().unwrap().as_bytes(), text, "round {round}");
@@ -166,7 +166,7 @@ fn a_stream(entries: u64) -> Vec<u8> {
     writer.consumer(b"consumer", 88, None, Dialect::Redis72);
     writer.len(1);
     writer.pending_id(id(2));
-    writer.finish().unwrap()
+    writer.finish(Dialect::Redis72).unwrap()
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn mutated_values_do_no_harm() {
         let mut writer = Writer::new(Compression::On);
         writer.kind(kind);
         writer.text(&pack);
-        seeds.push(writer.finish().unwrap());
+        seeds.push(writer.finish(Dialect::Redis72).unwrap());
     }
     let mut writer = Writer::new(Compression::Off);
     writer.kind(kind::LIST_QUICKLIST_2);
@@ -229,7 +229,7 @@ fn mutated_values_do_no_harm() {
     writer.text(&pack);
     writer.len(1);
     writer.text(&b"long ".repeat(50));
-    seeds.push(writer.finish().unwrap());
+    seeds.push(writer.finish(Dialect::Redis72).unwrap());
     for hex in [
         "0a1c1c0000001800000005000001610 3f602c038ff04f070110105 0162ff",
         "090e020161010131000162020032 32ff",

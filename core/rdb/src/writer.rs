@@ -1,6 +1,6 @@
 //! Writing values; see [`Reader`](crate::Reader) for the form of lengths and strings.
 
-use crate::{Error, VERSION, checksum, digits, lzf};
+use crate::{Dialect, Error, checksum, digits, lzf};
 use alloc::vec::Vec;
 use kayvee_platform::Decimal;
 
@@ -148,8 +148,8 @@ impl Writer {
     }
 
     /// The payload with its version and checksum.
-    pub fn finish(mut self) -> Result<Vec<u8>, Error> {
-        self.bytes(&VERSION.to_le_bytes());
+    pub fn finish(mut self, dialect: Dialect) -> Result<Vec<u8>, Error> {
+        self.bytes(&dialect.version().to_le_bytes());
         let sum = checksum(&self.bytes);
         self.bytes(&sum.to_le_bytes());
         if self.failed { Err(Error::OutOfMemory) } else { Ok(self.bytes) }

@@ -254,6 +254,10 @@ impl Engine {
     /// Takes bytes that a client sent, all of them, and executes the requests that they complete.
     pub fn receive(&mut self, client: ClientId, bytes: &[u8]) {
         self.store.stats.reads += 1;
+        if self.store.is_migration(client.0) {
+            self.store.hear_migration(bytes);
+            return self.mark_ready(client);
+        }
         let effects;
         let bytes = match self.store.master_slot() == Some(client.0) {
             true => {
@@ -486,6 +490,9 @@ impl Engine {
             }
         }
         self.store.tick_replication();
+        if self.store.take_releases() {
+            self.release_held();
+        }
         if let Some(slot) = self.store.master_slot() {
             // It may have waited for a script.
             self.resume_held(slot);

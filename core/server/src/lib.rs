@@ -9,7 +9,7 @@
 //! for each readable client:    engine.receive(client, bytes)
 //! for each connection that is gone: engine.disconnect(client)
 //! engine.end_turn()            -> a slice of background work
-//! while let Some(dial) = engine.next_dial(): connect, and say engine.dialed(peer) or engine.dial_failed(why)
+//! while let Some(dial) = engine.next_dial(): connect, and say engine.dialed(&dial, peer) or engine.dial_failed(&dial, why)
 //! engine.drive_log(device)     -> if there is a disk; its wake-ups begin a turn as well
 //! while let Some(client) = engine.next_ready():
 //!     send engine.output(client) and report engine.sent(client, n) until there is no more or no room for it,

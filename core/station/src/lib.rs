@@ -300,14 +300,14 @@ impl Station {
     /// Connects to where the engine wants to. There is nobody here to ask for the address of a name.
     fn dial(&mut self, dial: &Dial, now_ns: u64) {
         let Ok(address) = dial.host.parse() else {
-            return self.engine.dial_failed("names are not looked up here: give an IPv4 address");
+            return self.engine.dial_failed(dial, "names are not looked up here: give an IPv4 address");
         };
         let remote = SocketAddrV4::new(address, dial.port);
         let (Some(lease), Some(connection)) = (self.stack.lease(), self.stack.connect(remote, now_ns)) else {
-            return self.engine.dial_failed("there is no address to connect from, or no room for a connection");
+            return self.engine.dial_failed(dial, "there is no address to connect from, or no room for a connection");
         };
         let peer = Peer { remote: remote.to_string(), local: lease.address.to_string(), is_local: true };
-        match self.engine.dialed(peer) {
+        match self.engine.dialed(dial, peer) {
             Some(id) => self.admit(id, connection),
             None => self.stack.close(connection, now_ns),
         }

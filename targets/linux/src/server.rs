@@ -311,8 +311,9 @@ impl Server {
             Ok(len) => {
                 self.engine.receive(id, &self.buffer[..len]);
                 self.crowd.serve(&mut client.busy_period);
-                // A short read has taken all there was (epoll(7)), except that the end may have come with it.
-                client.readable = len == READ_BYTES || client.hung_up;
+                // A short read has taken all there was (epoll(7)), except that the end may have come with it, or more once
+                // the peer learns that there is room again.
+                client.readable = len == READ_BYTES || client.hung_up || self.engine.expects_more(id);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => client.readable = false,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -410,7 +411,7 @@ impl Server {
         match Stream::connect(&dial.host, dial.port) {
             Ok((mut stream, origin)) => {
                 let Origin { remote, local, is_local } = origin;
-                let Some(id) = self.engine.dialed(Peer { remote, local, is_local }) else { return };
+                let Some(id) = self.engine.dialed(dial, Peer { remote, local, is_local }) else { return };
                 let interest = Interest::READABLE | Interest::WRITABLE;
                 match self.poll.registry().register(&mut stream, Token(id.0 as usize), interest) {
                     // The kernel tells when it is established.
@@ -421,7 +422,7 @@ impl Server {
                     }
                 }
             }
-            Err(error) => self.engine.dial_failed(&error.to_string()),
+            Err(error) => self.engine.dial_failed(dial, &error.to_string()),
         }
     }
 

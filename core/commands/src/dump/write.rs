@@ -10,10 +10,10 @@ use kayvee_keyspace::{
 use kayvee_rdb::{Compression, Dialect, Listpack, Writer, kind, stream};
 
 /// The value at a key as `RESTORE` takes it.
-pub fn payload(store: &Store, db: usize, found: Found) -> Result<Vec<u8>, Error> {
+pub fn payload(store: &Store, db: usize, found: Found, dialect: Dialect) -> Result<Vec<u8>, Error> {
     let mut writer = Writer::new(Compression::On);
-    value(store, db, found, &mut writer, Dialect::Redis72)?;
-    writer.finish().map_err(|_| Error::OUT_OF_MEMORY)
+    value(store, db, found, &mut writer, dialect)?;
+    writer.finish(dialect).map_err(|_| Error::OUT_OF_MEMORY)
 }
 
 /// Writes the value at a key with its type in front. Want of memory may show only when the writer ends.

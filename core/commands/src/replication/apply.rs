@@ -1,9 +1,12 @@
 //! Being a replica: effects of the master are run, and passed on as they came.
 
 use super::link::Link;
-use crate::{Error, Store};
+use crate::{Error, EventClass, Store, args::copied};
 use alloc::{format, vec::Vec};
 use kayvee_resp::encode;
+
+/// Keys of its own that a replica remembers.
+const OWN_LIMIT: usize = 100_000;
 
 impl Store {
     pub(super) fn ack(&self) -> Vec<u8> {
@@ -69,6 +72,44 @@ impl Store {
             return;
         }
         self.effects.pass_on(request);
+    }
+
+    /// Notes that a key has changed which may be a writable replica's own.
+    #[cold]
+    pub(crate) fn note_own(&mut self, db: usize, key: &[u8]) {
+        if self.running.is_none() || self.running == self.master_slot() || self.replication.own.len() >= OWN_LIMIT {
+            return;
+        }
+        let found = self.dbs[db].find_any(key);
+        if found.is_some_and(|found| self.dbs[db].expires_ms(found).is_some())
+            && let Ok(key) = copied(key)
+        {
+            self.replication.own.insert((db, key));
+        }
+    }
+
+    /// Removes those of a replica's own keys whose time has come.
+    pub(super) fn expire_own(&mut self) {
+        let now_ms = self.now.unix_ms();
+        let own = core::mem::take(&mut self.replication.own);
+        for (db, key) in own {
+            let Some(found) = self.dbs[db].find_any(&key) else { continue };
+            match self.dbs[db].expires_ms(found) {
+                Some(at_ms) if at_ms < now_ms => {
+                    self.effect(db, &[b"DEL", &key]);
+                    self.dbs[db].remove(found);
+                    self.stats.expired_keys += 1;
+                    self.changed(db, &key);
+                    self.notify(EventClass::EXPIRED, "expired", db, &key);
+                }
+                Some(_) => _ = self.replication.own.insert((db, key)),
+                None => {}
+            }
+        }
+    }
+
+    pub(crate) fn own_keys(&self) -> usize {
+        self.replication.own.len()
     }
 
     /// Why a client's command may not run on a replica, if so.

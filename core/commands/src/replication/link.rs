@@ -25,6 +25,23 @@ pub struct Dial {
     pub host: String,
     #[allow(missing_docs)]
     pub port: u16,
+    whom: Whom,
+}
+
+/// Who is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whom {
+    /// The master.
+    Master,
+    /// A store that keys go to.
+    Target,
+}
+
+impl Dial {
+    /// For keys that go to another store.
+    pub(crate) fn for_migration(host: String, port: u16) -> Dial {
+        Dial { host, port, whom: Whom::Target }
+    }
 }
 
 /// What is asked of the master, in this order.
@@ -204,6 +221,7 @@ impl Store {
     fn stand_alone(&mut self) {
         self.hang_up();
         self.replication.link = None;
+        self.replication.own.clear();
         self.set_master_option("");
         let id = self.new_id();
         self.replication.former_id = core::mem::replace(&mut self.replication.id, id);
@@ -233,6 +251,9 @@ impl Store {
 
     /// The connection that is wanted now, if one is.
     pub fn next_dial(&mut self) -> Option<Dial> {
+        if let Some(dial) = self.migration_dial() {
+            return Some(dial);
+        }
         let now_ns = self.now.monotonic_ns;
         let link = self.replication.link.as_mut()?;
         match link.state {
@@ -240,14 +261,21 @@ impl Store {
                 log::info!("Connecting to MASTER {}:{}", link.host, link.port);
                 link.state = State::Connects;
                 link.heard_ns = now_ns;
-                Some(Dial { host: link.host.clone(), port: link.port })
+                Some(Dial { host: link.host.clone(), port: link.port, whom: Whom::Master })
             }
             _ => None,
         }
     }
 
     /// Notes that a connection could not be had.
-    pub fn dial_failed(&mut self, why: &str) {
+    pub fn dial_failed(&mut self, dial: &Dial, why: &str) {
+        if dial.whom == Whom::Target {
+            return self.fail_migration(crate::migrate::NOT_CONNECTED);
+        }
+        self.connecting_failed(why);
+    }
+
+    fn connecting_failed(&mut self, why: &str) {
         let until_ns = self.now.monotonic_ns + AGAIN_AFTER_NS;
         if let Some(link) = &mut self.replication.link {
             log::warn!("Unable to connect to MASTER: {why}");
@@ -256,7 +284,10 @@ impl Store {
     }
 
     /// Takes a connection that was asked for, which may yet have to be established. Returns whether it is still wanted.
-    pub fn dialed(&mut self, slot: u32) -> bool {
+    pub fn dialed(&mut self, dial: &Dial, slot: u32) -> bool {
+        if dial.whom == Whom::Target {
+            return self.migration_dialed(slot);
+        }
         let Some(link) = &mut self.replication.link else { return false };
         if !matches!(link.state, State::Connects) {
             return false;
@@ -538,7 +569,7 @@ impl Store {
         };
         match (link.slot, is_late) {
             (Some(slot), true) => self.give_up_link(slot, why),
-            (None, true) => self.dial_failed(why),
+            (None, true) => self.connecting_failed(why),
             (Some(_), false) if link.is_up() => self.send_ack(),
             // The master hears that this is alive.
             (Some(slot), false) if link.is_loading() => self.send(slot, |writer| writer.raw(b"\n")),

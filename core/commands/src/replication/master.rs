@@ -47,7 +47,7 @@ pub struct Replica {
     /// Bytes of the dump that are not sent yet. They count towards no limit of its output.
     pub dump_bytes: usize,
     pub(super) state: State,
-    /// Whether it is told the name of the history.
+    /// Whether it has sent `PSYNC`, and is told the name of the history.
     knows_histories: bool,
     /// Effects since the dump began.
     pub(super) held: Vec<u8>,
@@ -358,7 +358,7 @@ impl Store {
         }
     }
 
-    pub(super) fn disconnect(&mut self, slot: u32) {
+    pub(crate) fn disconnect(&mut self, slot: u32) {
         if let Some(session) = self.sessions[slot as usize].as_deref_mut() {
             session.close = Some(Close::Now);
         }
@@ -447,7 +447,9 @@ impl Store {
             self.tell_replicas(&[b"PING"]);
         }
         let timeout_ns = self.option_number("repl-timeout").saturating_mul(SECOND_NS);
-        let is_late = |replica: &Replica| now_ns.saturating_sub(replica.progress_ns) > timeout_ns;
+        // One that has sent SYNC has nothing to say.
+        let is_late =
+            |replica: &Replica| replica.knows_histories && now_ns.saturating_sub(replica.progress_ns) > timeout_ns;
         let late: Vec<u32> =
             self.each_replica().filter(|(_, replica)| is_late(replica)).map(|(slot, _)| slot).collect();
         for slot in late {

@@ -68,7 +68,7 @@ impl Store {
     }
 
     /// Tells replicas something that changes nothing.
-    pub(super) fn tell_replicas(&mut self, words: &[&[u8]]) {
+    pub(crate) fn tell_replicas(&mut self, words: &[&[u8]]) {
         if self.replication.link.is_none() && !self.replicas.is_empty() {
             self.end_unit();
             self.effects.push_alone(words);

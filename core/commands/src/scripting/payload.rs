@@ -2,7 +2,7 @@
 
 use crate::Error;
 use alloc::vec::Vec;
-use kayvee_rdb::{Compression, Reader, Writer};
+use kayvee_rdb::{Compression, Dialect, Reader, Writer};
 
 /// Marks a library, whose text follows.
 const LIBRARY: u8 = 245;
@@ -14,7 +14,7 @@ pub fn write<'t>(texts: impl Iterator<Item = &'t [u8]>) -> Result<Vec<u8>, Error
         out.bytes(&[LIBRARY]);
         out.text(text);
     }
-    out.finish().map_err(|_| Error::OUT_OF_MEMORY)
+    out.finish(Dialect::Redis72).map_err(|_| Error::OUT_OF_MEMORY)
 }
 
 /// Copies of texts.

@@ -13,13 +13,13 @@ impl Engine {
 
     /// Admits a connection that was asked for. It may yet have to be established: the target sends the first bytes to it
     /// when it is, and disconnects it if that fails.
-    pub fn dialed(&mut self, peer: Peer) -> Option<ClientId> {
+    pub fn dialed(&mut self, dial: &Dial, peer: Peer) -> Option<ClientId> {
         if self.free_slots.is_empty() && self.reserve_slot().is_err() {
-            self.store.dial_failed("there is no memory for a connection");
+            self.store.dial_failed(dial, "there is no memory for a connection");
             return None;
         }
         let client = self.admit(peer);
-        if !self.store.dialed(client.0) {
+        if !self.store.dialed(dial, client.0) {
             self.disconnect(client);
             return None;
         }
@@ -28,8 +28,9 @@ impl Engine {
     }
 
     /// Notes that a connection which was asked for cannot be had.
-    pub fn dial_failed(&mut self, why: &str) {
-        self.store.dial_failed(why);
+    pub fn dial_failed(&mut self, dial: &Dial, why: &str) {
+        self.store.dial_failed(dial, why);
+        self.serve_touched();
     }
 
     /// Takes what a master has sent. Returns what of it are effects, or nothing if all is.

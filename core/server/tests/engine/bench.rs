@@ -54,6 +54,11 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(options: &[&str]) -> Bench {
+        Bench::seeded(options, 7)
+    }
+
+    /// One that draws other random numbers than those of other seeds.
+    pub fn seeded(options: &[&str], seed: u8) -> Bench {
         let heap: &'static FakeHeap = Box::leak(Box::default());
         let clock: &'static FakeClock = Box::leak(Box::default());
         let environment = Environment {
@@ -66,7 +71,7 @@ impl Bench {
             system_memory_bytes: 1 << 30,
             processor_time: ProcessorTime::default,
             host: &kayvee_commands::NoHost,
-            seed: [7; 32],
+            seed: [seed; 32],
         };
         let options = Options::from_args(options.iter().map(|word| word.as_bytes())).unwrap();
         let now = Now { monotonic_ns: 5_000_000_000, unix_us: 1_700_000_000_000_000 };
