@@ -288,14 +288,21 @@ impl Suite {
     }
 }
 
-/// What Redis' harness can test on a server that it did not start, as far as a store without replication is concerned.
+/// What Redis' harness can test on a server that it did not start, as far as it is about one store.
 fn is_for_any_server(unit: &str) -> bool {
     let is_tool = ["integration/redis-cli", "integration/redis-benchmark"].contains(&unit);
     is_tool || (unit.starts_with("unit/") && !unit.starts_with("unit/cluster") && unit != "unit/tls")
 }
 
 /// Units that external mode skips in whole or in large part.
-const OWN_SERVER_UNITS: [&str; 16] = [
+const OWN_SERVER_UNITS: [&str; 23] = [
+    "integration/block-repl",
+    "integration/psync2-reg",
+    "integration/replication",
+    "integration/replication-2",
+    "integration/replication-3",
+    "integration/replication-4",
+    "integration/replication-psync",
     "unit/acl",
     "unit/acl-v2",
     "unit/auth",

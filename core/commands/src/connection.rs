@@ -201,6 +201,7 @@ fn hello(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     }
     session.protocol = protocol;
     let id = session.id;
+    let role = if context.store.replication.has_master() { "replica" } else { "master" };
     let reply = &mut context.reply;
     reply.set_protocol(protocol);
     reply.map(7);
@@ -212,7 +213,7 @@ fn hello(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     reply.integer(if protocol == Protocol::Resp3 { 3 } else { 2 });
     reply.bulk(b"id");
     reply.integer(id as i64);
-    for (field, value) in [("mode", "standalone"), ("role", "master")] {
+    for (field, value) in [("mode", "standalone"), ("role", role)] {
         reply.bulk(field.as_bytes());
         reply.bulk(value.as_bytes());
     }

@@ -38,6 +38,7 @@ pub static COMMANDS: &[Command] = &[Command {
 }];
 
 pub(crate) const NOT_CONNECTED: &str = "IOERR error or timeout connecting to the client";
+const NOT_WRITTEN: &str = "IOERR error or timeout writing to target instance";
 const NOT_READ: &str = "IOERR error or timeout reading to target instance";
 
 /// What a client has asked for.
@@ -309,7 +310,7 @@ impl Store {
 
     fn tell_of_lost_target(&mut self) {
         let is_connected = self.migration.as_ref().is_some_and(|migration| migration.replies > 0);
-        self.fail_migration(if is_connected { NOT_READ } else { NOT_CONNECTED });
+        self.fail_migration(if is_connected { NOT_READ } else { NOT_WRITTEN });
     }
 }
 

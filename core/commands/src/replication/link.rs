@@ -647,7 +647,7 @@ impl Transfer {
                         Item::End => self.is_read = true,
                         Item::Aux(name, text) if name.as_bytes() == b"repl-stream-db" => {
                             let text = text.as_bytes();
-                            let db = core::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
+                            let db = core::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
                             self.stream_db = db.filter(|db| *db < store.dbs.len()).unwrap_or(0);
                         }
                         _ => {}

@@ -53,7 +53,7 @@ impl Store {
         }
         let mut waiting = core::mem::take(&mut self.replication.waiting);
         waiting.retain(|waiter| {
-            if !self.client(waiter.client).is_some_and(|session| session.waits.is_some()) {
+            if self.client(waiter.client).is_none_or(|session| session.waits.is_none()) {
                 return false;
             }
             let have = self.replicas_with(waiter.offset);
