@@ -90,14 +90,16 @@ pub struct Replication {
     backlog: Option<Backlog>,
     /// Since when there has been no replica.
     alone_since_ns: u64,
-    /// When the next effects are made up so that replicas hear something.
-    next_ping_ns: u64,
+    /// When replicas were last sent something so that they hear anything at all.
+    pinged_ns: u64,
     /// When time-outs are looked at next.
     next_tick_ns: u64,
     /// The dump that is being written.
     copy: Option<Box<Copy>>,
     /// Who this is a replica of.
     link: Option<Box<Link>>,
+    /// Whether effects of the master run now.
+    pub(crate) shows_expired: bool,
     /// Keys that expire and that clients of a writable replica have made, with their databases: no master will remove
     /// them.
     own: BTreeSet<(usize, Vec<u8>)>,
@@ -117,10 +119,11 @@ impl Replication {
             former_until: None,
             backlog: None,
             alone_since_ns: 0,
-            next_ping_ns: 0,
+            pinged_ns: 0,
             next_tick_ns: 0,
             copy: None,
             link: None,
+            shows_expired: false,
             own: BTreeSet::new(),
             waiting: Vec::new(),
             asks: false,

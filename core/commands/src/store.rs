@@ -402,6 +402,7 @@ impl Store {
     pub fn empty_db(&self) -> Db {
         let mut db = Db::new(self.hash_key);
         db.keeps_expired = self.keeps_expired();
+        db.shows_expired = self.replication.shows_expired;
         db.set_use_policy(self.use_policy());
         db.begin_walk(self.durable.epoch());
         db

@@ -52,7 +52,9 @@ impl Store {
 
     /// Lets keys be there although their time has come, while the master's effects run: it says when they go.
     pub fn show_expired(&mut self, shows: ShowsExpired) {
-        self.dbs.iter_mut().for_each(|db| db.shows_expired = shows == ShowsExpired::Yes);
+        let shows = shows == ShowsExpired::Yes;
+        self.replication.shows_expired = shows;
+        self.dbs.iter_mut().for_each(|db| db.shows_expired = shows);
     }
 
     /// Notes that an effect of the master has been run, and passes it on.

@@ -632,6 +632,11 @@ impl Transfer {
     }
 
     fn take_items(&mut self, store: &mut Store, bytes: &[u8], used: &mut usize) -> Result<(), String> {
+        // How many keys it promises is believed as far as its length goes.
+        let of_bytes = match self.end {
+            End::After(left) => self.reader.offset() + left,
+            End::Mark(_) => 0,
+        };
         while !self.is_read {
             let at = self.reader.offset();
             let faulty = |why: &dyn core::fmt::Display| format!("Failed loading the dump at byte {at}: {why}");
@@ -652,7 +657,7 @@ impl Transfer {
                         }
                         _ => {}
                     }
-                    let loaded = store.load_item(item, &mut self.db, Expired::Keep, &mut self.loaded);
+                    let loaded = store.load_item(item, of_bytes, &mut self.db, Expired::Keep, &mut self.loaded);
                     loaded.map_err(|why| faulty(&why))?;
                     *used += len;
                 }

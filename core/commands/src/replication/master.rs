@@ -442,8 +442,9 @@ impl Store {
             }
             return;
         }
-        if is_master && now_ns >= self.replication.next_ping_ns && self.pause.is_none() {
-            self.replication.next_ping_ns = now_ns + self.option_number("repl-ping-replica-period") * SECOND_NS;
+        let period_ns = self.option_number("repl-ping-replica-period").saturating_mul(SECOND_NS);
+        if is_master && now_ns.saturating_sub(self.replication.pinged_ns) >= period_ns && self.pause.is_none() {
+            self.replication.pinged_ns = now_ns;
             self.tell_replicas(&[b"PING"]);
         }
         let timeout_ns = self.option_number("repl-timeout").saturating_mul(SECOND_NS);

@@ -134,6 +134,21 @@ impl Chain {
                 return;
             }
         }
+        for db in 0..3 {
+            for kind in ["k", "n", "l", "s", "h", "z", "x", "e"] {
+                for number in 0..40 {
+                    let digests: Vec<String> = (0..self.nodes.len())
+                        .map(|at| {
+                            self.ask(at, &format!("SELECT {db}"));
+                            self.ask(at, &format!("DEBUG DIGEST-VALUE {kind}{number}"))
+                        })
+                        .collect();
+                    if digests.iter().any(|digest| *digest != digests[0]) {
+                        eprintln!("{kind}{number} of database {db} differs: {digests:?}");
+                    }
+                }
+            }
+        }
         let infos: Vec<String> = (0..self.nodes.len()).map(|at| self.ask(at, "INFO replication")).collect();
         panic!("seed {}: they do not become the same: {infos:#?}", self.seed);
     }
