@@ -371,6 +371,8 @@ pub fn run(plan: &Plan) -> Result<Outcome, String> {
             client.verify(&mut reader, &mut outcome).map_err(at_kill)?;
         }
         if kill == plan.kills {
+            // Its end, waited for, gives the disk's lock back.
+            store.kill().map_err(at_kill)?;
             break;
         }
         if random.one_in(3) {
