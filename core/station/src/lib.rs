@@ -8,12 +8,14 @@
 
 extern crate alloc;
 
+mod crowd;
 mod web;
 
+pub use crowd::Crowd;
 pub use web::Web;
 
 use alloc::{string::ToString, vec::Vec};
-use core::net::SocketAddrV4;
+use core::{net::SocketAddrV4, time::Duration};
 use kayvee_net::{ConnectionId, Event, Lease, Stack, Take};
 use kayvee_platform::{BlockDevice, FrameDevice, FrameRx, NetworkFigures, Now};
 use kayvee_server::{ClientId, Dial, Engine, Fate, Peer};
@@ -40,6 +42,8 @@ struct Client {
     unread: bool,
     /// The peer has sent its last byte.
     ended: bool,
+    /// When it last sent something, as [`Crowd`] counts.
+    busy_period: u64,
 }
 
 /// What turns have cost in which frames arrived: what the network and its requests take of the processor.
@@ -100,17 +104,20 @@ impl Datagrams {
 struct InPlace<'a> {
     engine: &'a mut Engine,
     datagrams: &'a mut Datagrams,
-    clients: &'a [Option<Client>],
+    clients: &'a mut [Option<Client>],
     ids: &'a [Option<ClientId>],
+    crowd: &'a mut Crowd,
 }
 
 impl Take for InPlace<'_> {
     #[inline]
     fn take(&mut self, connection: ConnectionId, bytes: &[u8]) -> usize {
         let Some(id) = self.ids.get(connection.0 as usize).copied().flatten() else { return 0 };
-        if self.clients[id.0 as usize].is_none_or(|client| client.unread) || self.engine.fate(id) != Fate::Open {
+        let Some(client) = self.clients[id.0 as usize].as_mut().filter(|client| !client.unread) else { return 0 };
+        if self.engine.fate(id) != Fate::Open {
             return 0;
         }
+        self.crowd.serve(&mut client.busy_period);
         self.engine.receive(id, bytes);
         bytes.len()
     }
@@ -146,6 +153,7 @@ pub struct Station {
     /// Clients to read from in the next turn although nothing arrives.
     unread: Vec<ClientId>,
     datagrams: Datagrams,
+    crowd: Crowd,
     busy: Busy,
 }
 
@@ -160,7 +168,8 @@ impl Station {
         let (echo_port, memcached_port) = (engine.options().udp_echo_port, engine.options().udp_memcached_port);
         [echo_port, memcached_port].into_iter().filter(|port| *port != 0).for_each(|port| stack.serve_datagrams(port));
         let datagrams = Datagrams { memcached_port, peers, client: None };
-        Station { stack, engine, peers, web, clients, ids, writable, unread, datagrams, busy: Busy::default() }
+        let (crowd, busy) = (Crowd::default(), Busy::default());
+        Station { stack, engine, peers, web, clients, ids, writable, unread, datagrams, crowd, busy }
     }
 
     /// The store.
@@ -174,6 +183,16 @@ impl Station {
         !self.unread.is_empty()
     }
 
+    /// Whether many clients are busy.
+    pub fn is_crowded(&self) -> bool {
+        self.crowd.is_there()
+    }
+
+    /// How long to rest after this turn's replies, so that requests of many busy clients gather; as [`Crowd::nap`].
+    pub fn nap(&self) -> Option<Duration> {
+        self.crowd.nap()
+    }
+
     /// When the next turn is due even if nothing arrives.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let web_ns = self.web.as_ref().and_then(Web::next_deadline_ns);
@@ -183,13 +202,15 @@ impl Station {
     /// The first half of a turn: all that has arrived. Returns an address that the station has had since.
     pub fn receive(&mut self, card: &mut impl FrameDevice, now: Now) -> Option<Lease> {
         self.engine.begin_turn(now);
+        self.crowd.begin_turn(now);
         self.web.iter_mut().for_each(|web| web.begin_turn(now));
         self.engine.set_network(self.figures(card));
         let mut take = InPlace {
             engine: &mut self.engine,
             datagrams: &mut self.datagrams,
-            clients: &self.clients,
+            clients: &mut self.clients,
             ids: &self.ids,
+            crowd: &mut self.crowd,
         };
         self.stack.poll_with(card, &mut take, now.monotonic_ns);
         self.busy.note(self.stack.frames_received(), now.monotonic_ns);
@@ -293,7 +314,7 @@ impl Station {
         let grow_to = |len: usize, index: u32| len.max(index as usize + 1);
         self.clients.resize(grow_to(self.clients.len(), id.0), None);
         self.ids.resize(grow_to(self.ids.len(), connection.0), None);
-        self.clients[id.0 as usize] = Some(Client { connection, unread: false, ended: false });
+        self.clients[id.0 as usize] = Some(Client { connection, unread: false, ended: false, busy_period: 0 });
         self.ids[connection.0 as usize] = Some(id);
     }
 
@@ -335,6 +356,7 @@ impl Station {
                 return;
             }
             let len = bytes.len();
+            self.crowd.serve(&mut client.busy_period);
             self.engine.receive(id, bytes);
             self.stack.consume(client.connection, len);
         }
@@ -342,7 +364,7 @@ impl Station {
 
     /// Sends a client what there is for it and room for, and obeys what the engine says of it.
     fn write(&mut self, id: ClientId, now_ns: u64) {
-        let Some(&mut Client { connection, unread, ended }) = self.client(id) else { return };
+        let Some(&mut Client { connection, unread, ended, .. }) = self.client(id) else { return };
         let fate = self.engine.fate(id);
         if fate == Fate::CloseNow {
             // In an orderly way: a client's library takes a reset for a failure.

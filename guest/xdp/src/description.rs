@@ -7,8 +7,7 @@
 //!  32  rings in the order fill, completion, rx, tx, 32 bytes each:
 //!        0  guest-physical address, 8 bytes      8  length, 4 bytes
 //!       12  offsets of producer, consumer, flags and first entry, 4 bytes each     28  entries, 4 bytes
-//! 160  doorbell: port, 2 bytes       162  sleep: port, 2 bytes
-//! 168  written by the guest before it sleeps: how long at most, in ns, 8 bytes
+//! 160  doorbell: port, 2 bytes       162  send: port, 2 bytes
 //! ```
 
 use crate::RingLayout;
@@ -16,11 +15,9 @@ use core::fmt;
 use kayvee_platform::Checksums;
 
 /// What a description takes.
-pub const DESCRIPTION_BYTES: usize = 176;
-/// Where in it a guest writes for how many nanoseconds it wants to sleep at most.
-pub const SLEEP_DEADLINE_AT: usize = 168;
+pub const DESCRIPTION_BYTES: usize = 168;
 
-const MAGIC: [u8; 8] = *b"KVXDP\0\0\x01";
+const MAGIC: [u8; 8] = *b"KVXDP\0\0\x02";
 const RINGS_AT: usize = 32;
 const RING_BYTES: usize = 32;
 
@@ -52,9 +49,8 @@ pub struct Description {
     pub rings: [RingPlace; 4],
     /// Writing any byte to this port has the frames in the tx ring sent.
     pub doorbell_port: u16,
-    /// Writing any byte to this port has the machine sleep until a frame arrives, a disk's transfer ends, or the time at
-    /// [`SLEEP_DEADLINE_AT`] is over.
-    pub sleep_port: u16,
+    /// Writing 32 bits to this port does the same before the write has ended, and then rests for so many microseconds.
+    pub send_port: u16,
 }
 
 /// There is no description that this version knows.
@@ -91,7 +87,7 @@ impl Description {
             }
         }
         put(160, &self.doorbell_port.to_le_bytes());
-        put(162, &self.sleep_port.to_le_bytes());
+        put(162, &self.send_port.to_le_bytes());
         bytes
     }
 
@@ -121,7 +117,7 @@ impl Description {
             frame_bytes: u32_at(28),
             rings,
             doorbell_port: u16::from_le_bytes(number(bytes, 160)),
-            sleep_port: u16::from_le_bytes(number(bytes, 162)),
+            send_port: u16::from_le_bytes(number(bytes, 162)),
         })
     }
 }
@@ -145,7 +141,7 @@ mod tests {
             frame_bytes: 2048,
             rings: [ring(1), ring(2), ring(3), ring(4)],
             doorbell_port: 0x510,
-            sleep_port: 0x514,
+            send_port: 0x514,
         };
         let bytes = description.encode();
         assert_eq!(Description::decode(&bytes), Ok(description));

@@ -155,6 +155,11 @@ impl<B: Doorbell> XdpDevice<B> {
         self.rx.error.or(self.tx.error)
     }
 
+    /// As [`XdpTx::doorbell`].
+    pub fn doorbell(&mut self) -> &mut B {
+        self.tx.doorbell()
+    }
+
     /// As [`XdpTx::is_sending`].
     pub fn is_sending(&mut self) -> bool {
         self.tx.is_sending()
@@ -264,8 +269,8 @@ impl<B: Doorbell> XdpTx<B> {
     }
 
     /// What is rung.
-    pub fn doorbell(&self) -> &B {
-        &self.doorbell
+    pub fn doorbell(&mut self) -> &mut B {
+        &mut self.doorbell
     }
 
     /// Rings again where the kernel has left frames in the ring, as it does where it has no memory for them.

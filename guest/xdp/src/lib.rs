@@ -17,7 +17,7 @@ mod fake;
 mod memory;
 mod ring;
 
-pub use description::{DESCRIPTION_BYTES, Description, DescriptionError, RingPlace, SLEEP_DEADLINE_AT};
+pub use description::{DESCRIPTION_BYTES, Description, DescriptionError, RingPlace};
 pub use device::{Doorbell, Parts, XdpDevice, XdpRx, XdpTx};
 pub use memory::SharedMemory;
 pub use ring::{LayoutError, Ring, RingLayout, Rings, Violation};

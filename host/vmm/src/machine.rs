@@ -11,7 +11,7 @@ use crate::{
         entropy::Source,
         net::{Card, Network},
     },
-    direct::Direct,
+    direct::{Direct, SEND_PORT},
     io::Io,
     memory::{self, Memory},
     stats::{Cause, Stats},
@@ -287,6 +287,9 @@ fn run_processor(vcpu: &mut VcpuFd, board: &Board) -> Result<Ending> {
     }
 }
 
+/// The longest rest after sending: what comes meanwhile has to wait.
+const REST_MAX: Duration = Duration::from_millis(1);
+
 /// What follows from an exit.
 enum Answer {
     /// The guest goes on, having slept so long.
@@ -302,6 +305,10 @@ impl Board {
             VcpuExit::IoOut(SLEEP_PORT, data) => {
                 stats.count(Cause::Sleep);
                 return Ok(Answer::Goes(self.sleep(data)?));
+            }
+            VcpuExit::IoOut(SEND_PORT, data) => {
+                stats.count(Cause::Send);
+                return Ok(Answer::Goes(self.send(data)?));
             }
             VcpuExit::IoOut(port @ CONSOLE..=CONSOLE_END, data) => {
                 stats.count(Cause::Console);
@@ -346,6 +353,19 @@ impl Board {
         });
         self.stats.count(if found.is_some() { Cause::Registers } else { Cause::Nowhere });
         found
+    }
+
+    /// Sends what the guest has queued and rests for so many microseconds. Returns how long it rested.
+    fn send(&self, data: &[u8]) -> Result<Duration> {
+        let (Ok(word), Some(direct)) = (<[u8; 4]>::try_from(data), &self.direct) else { return Ok(Duration::ZERO) };
+        direct.send();
+        let rest = Duration::from_micros(u32::from_le_bytes(word).into()).min(REST_MAX);
+        if rest.is_zero() {
+            return Ok(rest);
+        }
+        let start = Instant::now();
+        sys::rest(rest).context("resting for the guest")?;
+        Ok(start.elapsed())
     }
 
     /// Waits as the guest asks: microseconds, or all ones for as long as it takes. Returns how long it was.

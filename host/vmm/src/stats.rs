@@ -14,6 +14,8 @@ pub enum Cause {
     Registers,
     /// It wanted to sleep.
     Sleep,
+    /// It wanted frames to be sent at once.
+    Send,
     /// Other ports.
     Port,
     /// Addresses where nothing is.
@@ -23,10 +25,11 @@ pub enum Cause {
 }
 
 impl Cause {
-    const ALL: [(Cause, &str); 6] = [
+    const ALL: [(Cause, &str); 7] = [
         (Cause::Console, "console"),
         (Cause::Registers, "registers"),
         (Cause::Sleep, "sleep"),
+        (Cause::Send, "send"),
         (Cause::Port, "port"),
         (Cause::Nowhere, "nowhere"),
         (Cause::Signal, "signal"),

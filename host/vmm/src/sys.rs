@@ -62,6 +62,14 @@ pub fn for_kvm(event: &EventFd) -> io::Result<vmm_sys_util::eventfd::EventFd> {
     Ok(unsafe { vmm_sys_util::eventfd::EventFd::from_raw_fd(owned) })
 }
 
+/// Waits until the time is over.
+pub fn rest(time: Duration) -> io::Result<()> {
+    match ppoll(&mut [], Some(TimeSpec::from(time)), None) {
+        Err(Errno::EINTR) | Ok(_) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Waits until one of the descriptors has something to read, or the time is over.
 pub fn wait_any(first: BorrowedFd<'_>, others: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
     let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);

@@ -12,12 +12,17 @@ use std::{
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
+    thread,
+    time::{Duration, Instant},
 };
 
 /// A place for a frame: the smallest that the kernel takes, with room for its headroom and a frame.
 pub const FRAME_BYTES: u32 = 2048;
 /// The queue that is used. A card with several would deliver some of the frames to the others.
 const QUEUE: u32 = 0;
+/// How long a queue may take to be free again, and how often to ask.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(1);
+const QUEUE_INTERVAL: Duration = Duration::from_millis(2);
 /// Bytes of frames that may be under way between the tx ring and the interface.
 const SEND_BUFFER_BYTES: u32 = 4 << 20;
 
@@ -63,7 +68,7 @@ impl Socket {
         let program = sys::load_program(&instructions).context("loading the XDP program")?;
         let (link, mode) =
             attach(program.as_fd(), index).with_context(|| format!("attaching the XDP program to '{interface}'"))?;
-        sys::bind(socket, index, QUEUE).map_err(|error| match error.kind() {
+        bind(socket, index).map_err(|error| match error.kind() {
             io::ErrorKind::ResourceBusy => {
                 anyhow::anyhow!("queue {QUEUE} of '{interface}' is in use by another AF_XDP socket")
             }
@@ -130,6 +135,20 @@ pub fn probe() -> Result<()> {
     let instructions = program::assemble(Steering::All, std::os::fd::AsRawFd::as_raw_fd(&map));
     sys::load_program(&instructions).context("loading the XDP program")?;
     Ok(())
+}
+
+/// Binds to the queue. The kernel gives that of a socket that was closed back only later, when the last packets on their
+/// way through it are gone, and tells nobody.
+fn bind(socket: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
+    let give_up = Instant::now() + QUEUE_TIMEOUT;
+    loop {
+        match sys::bind(socket, interface, QUEUE) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < give_up => {
+                thread::sleep(QUEUE_INTERVAL);
+            }
+            result => return result,
+        }
+    }
 }
 
 fn attach(program: BorrowedFd<'_>, interface: u32) -> io::Result<(OwnedFd, Mode)> {

@@ -2,6 +2,7 @@
 
 use crate::{devices::AnyTransport, sys::rings::DoorbellPort};
 use alloc::{format, string::String};
+use core::time::Duration;
 use kayvee_platform::FrameDevice;
 use kayvee_virtio::net::NetDevice;
 use kayvee_xdp::XdpDevice;
@@ -16,6 +17,8 @@ pub trait Card: FrameDevice {
     fn enable_interrupts(&mut self);
     /// Goes back to polling.
     fn disable_interrupts(&mut self);
+    /// Has the frames of this turn sent by the machine's own thread, which then rests for so long, where there is a choice.
+    fn set_rest(&mut self, _rest: Option<Duration>) {}
 }
 
 impl Card for NetDevice<AnyTransport> {
@@ -48,6 +51,10 @@ impl Card for XdpDevice<DoorbellPort> {
     /// The machine sleeps on the socket itself. What the kernel had no memory for is to be sent before that.
     fn enable_interrupts(&mut self) {
         self.send_again();
+    }
+
+    fn set_rest(&mut self, rest: Option<Duration>) {
+        self.doorbell().set_rest(rest);
     }
 
     fn disable_interrupts(&mut self) {}

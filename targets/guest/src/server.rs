@@ -63,6 +63,9 @@ impl<'a, C: Card> Server<'a, C> {
         if let Some(lease) = self.station.receive(&mut self.card, now) {
             self.announce(lease);
         }
+        if self.station.is_crowded() {
+            self.card.set_rest(Some(self.station.nap().unwrap_or_default()));
+        }
         self.station.reply(&mut self.card, self.disk.as_mut(), now);
         for line in self.station.take_access_log().split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             // Lines are ASCII.

@@ -13,7 +13,7 @@ use nix::{
     poll::{PollFd, PollFlags, ppoll},
     sys::{sysinfo::sysinfo, time::TimeSpec},
 };
-use std::{io, os::fd::AsFd, path::Path, time::Duration};
+use std::{io, os::fd::AsFd, path::Path, thread, time::Duration};
 
 /// Memory of the frames: three quarters for what arrives, so that bursts find room.
 const FRAMES_BYTES: usize = 8 << 20;
@@ -146,6 +146,9 @@ impl Server {
         if self.station.is_behind() {
             return Ok(());
         }
+        if let Some(nap) = self.station.nap() {
+            thread::sleep(nap);
+        }
         let mut deadline_ns = self.station.next_deadline_ns().unwrap_or(u64::MAX);
         if let Some(http) = &self.http {
             deadline_ns = deadline_ns.min(http.next_deadline_ns());
@@ -172,8 +175,9 @@ impl Server {
         }
         let timeout =
             (deadline_ns != u64::MAX).then(|| TimeSpec::from_duration(Duration::from_nanos(deadline_ns - now_ns)));
+        let socket = &*self.card.sender().doorbell();
         let mut descriptors = [
-            PollFd::new(self.card.sender().doorbell().as_fd(), PollFlags::POLLIN),
+            PollFd::new(socket.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.poll.registry().as_fd(), PollFlags::POLLIN),
         ];
         match ppoll(&mut descriptors, timeout, None) {

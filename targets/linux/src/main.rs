@@ -5,7 +5,6 @@ mod arguments;
 mod bypass;
 mod card;
 mod clock;
-mod crowd;
 mod data;
 mod host;
 mod http;

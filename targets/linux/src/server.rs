@@ -2,7 +2,6 @@
 
 use crate::{
     clock::SystemClock,
-    crowd::Crowd,
     data,
     host::LinuxHost,
     http::Http,
@@ -13,6 +12,7 @@ use crate::{
 use kayvee_disk::{FileDisk, Spec};
 use kayvee_platform::Clock;
 use kayvee_server::{ClientId, Dial, Engine, Fate, Options, Peer};
+use kayvee_station::Crowd;
 use mio::{Events, Interest, Poll, Token};
 use nix::libc;
 use std::{

@@ -1,7 +1,7 @@
 //! An AF_XDP socket's rings and frames, which the monitor has put into the machine's physical memory.
 
 use alloc::{format, string::String};
-use core::ptr::NonNull;
+use core::{ptr::NonNull, time::Duration};
 use kayvee_x86::{machine::Setup, port};
 use kayvee_xdp::{DESCRIPTION_BYTES, Description, Doorbell, Parts, Ring, RingPlace, Rings, SharedMemory, XdpDevice};
 
@@ -10,15 +10,33 @@ const PLACES: core::ops::Range<u64> = 3 << 30..4 << 30;
 /// A monitor's ports that ring 3 can reach.
 const PORTS_END: u16 = 0x1000;
 
-/// The port by which the monitor is told of frames to send.
+/// The ports by which the monitor is told of frames to send.
 #[derive(Debug)]
-pub struct DoorbellPort(u16);
+pub struct DoorbellPort {
+    /// Wakes up a thread that sends, while this one goes on.
+    bell: u16,
+    /// Sends in the exit itself, and rests.
+    send: u16,
+    /// How long the machine is to rest after the frames of this turn are sent.
+    rest: Option<Duration>,
+}
+
+impl DoorbellPort {
+    /// Has the next frames sent in the exit itself, and the machine rest in the same.
+    pub fn set_rest(&mut self, rest: Option<Duration>) {
+        self.rest = rest;
+    }
+}
 
 impl Doorbell for DoorbellPort {
     fn ring(&mut self) -> bool {
-        // SAFETY: the monitor has named the port for this purpose; it knows no memory.
-        unsafe { port::write_u8(self.0, 0) };
-        // The bell only wakes up who sends.
+        match self.rest.take() {
+            // SAFETY: the monitor has named the port for this purpose; it knows no memory.
+            None => unsafe { port::write_u8(self.bell, 0) },
+            // SAFETY: as above.
+            Some(rest) => unsafe { port::write_u32(self.send, rest.as_micros() as u32) },
+        }
+        // The bell only wakes up who sends, and the other way has sent all.
         false
     }
 }
@@ -27,8 +45,9 @@ impl Doorbell for DoorbellPort {
 pub fn open(setup: &mut Setup, description_at: u64) -> Result<XdpDevice<DoorbellPort>, String> {
     let page = share(setup, description_at, DESCRIPTION_BYTES as u32)?;
     let description = Description::decode(&page.read()).map_err(|error| format!("{error}"))?;
-    if description.doorbell_port >= PORTS_END {
-        return Err(format!("the network's doorbell has the impossible port {:#x}", description.doorbell_port));
+    let Description { mac, checksums, frame_bytes, doorbell_port: bell, send_port: send, .. } = description;
+    if bell.max(send) >= PORTS_END {
+        return Err(format!("the network's ports {bell:#x} and {send:#x} are out of reach"));
     }
     let frames = share(setup, description.frames_address, description.frames_len)?;
     let [fill, completion, rx, tx] = description.rings;
@@ -41,9 +60,8 @@ pub fn open(setup: &mut Setup, description_at: u64) -> Result<XdpDevice<Doorbell
         rx: ring(rx, Ring::of_descriptors)?,
         tx: ring(tx, Ring::of_descriptors)?,
     };
-    let Description { mac, checksums, frame_bytes, doorbell_port, .. } = description;
     let parts = Parts { mac, checksums, frames, frame_bytes, rings };
-    XdpDevice::new(parts, DoorbellPort(doorbell_port)).map_err(|error| format!("{error}"))
+    XdpDevice::new(parts, DoorbellPort { bell, send, rest: None }).map_err(|error| format!("{error}"))
 }
 
 /// Maps what the monitor shares with this machine.

@@ -7,8 +7,8 @@
 //! The nap's length was chosen by measuring (docs/benchmarks.md): after a longer one the clients have run out of things to
 //! do, and for fewer clients that is sooner.
 
+use core::time::Duration;
 use kayvee_platform::Now;
-use std::time::Duration;
 
 /// The nap grows with the clients ...
 const NAP_US_PER_CLIENT: u64 = 2;
@@ -50,19 +50,25 @@ impl Crowd {
         }
     }
 
+    /// Whether many clients are busy.
+    pub fn is_there(&self) -> bool {
+        self.was_busy >= MIN_BUSY_CLIENTS
+    }
+
     /// How long to sleep before the next turn: not at all, unless most of many busy clients have yet to send their next
     /// request, so that none of them waits for the others.
     pub fn nap(&self) -> Option<Duration> {
         let gathers = self.served_in_turn > 0 && self.served_in_turn * 2 < self.was_busy;
         let nap_us = (self.was_busy as u64 * NAP_US_PER_CLIENT).min(MAX_NAP_US);
         let nap = Duration::from_micros(nap_us.saturating_sub(TIMER_SLACK_US).max(1));
-        (self.was_busy >= MIN_BUSY_CLIENTS && gathers).then_some(nap)
+        (self.is_there() && gathers).then_some(nap)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
 
     fn at_us(us: u64) -> Now {
         Now { monotonic_ns: us * 1000, unix_us: us }
