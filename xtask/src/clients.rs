@@ -57,9 +57,15 @@ fn node(addr: &str) -> io::Result<Tally> {
     run(Command::new("node").arg(node_modules()?.join("node_clients.mjs")).args(host_and_port(addr)))
 }
 
+/// The status page at a web server's port in this browser.
+pub fn browser(addr: &str, web_port: &str, browser: &Path) -> io::Result<Tally> {
+    let script = node_modules()?.join("browser.mjs");
+    run(Command::new("node").arg(script).args(host_and_port(addr)).arg(web_port).arg(browser))
+}
+
 /// The folder with Node's scripts and all that they need.
 fn node_modules() -> io::Result<PathBuf> {
-    let files = ["package.json", "package-lock.json", "node_clients.mjs", "applications.mjs"];
+    let files = ["package.json", "package-lock.json", "node_clients.mjs", "applications.mjs", "browser.mjs"];
     installed("node", &files, |dir| {
         // `npm ci` wants every platform's optional binaries in the lock file; nothing here needs any.
         let install = ["install", "--omit=optional", "--no-audit", "--no-fund", "--loglevel=error"];

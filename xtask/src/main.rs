@@ -90,6 +90,11 @@ const SECTIONS: &[Section] = &[
         run: web::on_every_target,
     },
     Section {
+        name: "browser",
+        what: "the status page in Chromium: numbers that move, a narrow window, darkness, keys, a lost connection",
+        run: web::in_a_browser,
+    },
+    Section {
         name: "crash",
         what: "what was acknowledged is there after kill -9, on every target in turn",
         run: crash,

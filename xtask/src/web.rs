@@ -1,12 +1,15 @@
 //! The web server, tested on every target.
 
 use crate::{
-    Effort,
+    Effort, clients,
     command::{Tally, run, testing},
     need_build,
     store::{self, Store, free_port, logs_dir},
 };
-use std::{io, path::Path};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// Tests the web server on each target that works here.
 pub fn on_every_target(effort: Effort) -> io::Result<Tally> {
@@ -19,6 +22,28 @@ pub fn on_every_target(effort: Effort) -> io::Result<Tally> {
     match store::kvm_works()? {
         Ok(()) => tally += on(effort, &site, &["--target", "kvm", "--memory", "256"])?,
         Err(why) => tally += Tally::skipped(&format!("no guest boots under KVM here: {why}")),
+    }
+    Ok(tally)
+}
+
+/// Browsers that understand Playwright's protocol.
+const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+
+/// Looks at the status page of each target in a real browser.
+pub fn in_a_browser(_: Effort) -> io::Result<Tally> {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let all = std::env::split_paths(&paths).flat_map(|folder| BROWSERS.map(|name| folder.join(name)));
+    let Some(browser) = all.into_iter().find(|path: &PathBuf| path.is_file()) else {
+        return Ok(Tally::skipped("there is no Chromium; on Debian: sudo apt-get install chromium"));
+    };
+    need_build()?;
+    let mut tally = Tally::default();
+    for arguments in [&["--target", "linux"][..], &["--target", "tcg", "--memory", "64"]] {
+        println!("on {}", arguments.join(" "));
+        let port = free_port()?.to_string();
+        let store = Store::start(&[arguments, &["--http-port", &port, "--status"]].concat())?;
+        tally += clients::browser(&store.addr, &port, &browser)?;
+        tally += store.end()?;
     }
     Ok(tally)
 }

@@ -198,6 +198,8 @@ pub struct Store {
     pub now: Now,
     /// When the store started.
     pub started: Now,
+    /// What was done until it was ready, and when by the monotonic clock it was done.
+    pub boot_phases: Vec<(&'static str, u64)>,
     /// For sampling; not secret.
     pub rng: fastrand::Rng,
     /// What the platform provides.
@@ -308,6 +310,7 @@ impl Store {
             clients: 0,
             now,
             started: now,
+            boot_phases: Vec::new(),
             rng,
             environment,
             network: None,

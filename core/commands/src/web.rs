@@ -121,8 +121,30 @@ impl Store {
         ] {
             write!(out, ",\"{name}\":{value}")?;
         }
+        self.put_boot_phases(out)?;
+        self.put_network(out)?;
         self.put_latency(out)?;
         self.put_slow_calls(out)
+    }
+
+    /// What the network stack of our own does, if there is one: names, values, and whether they count up.
+    fn put_network(&self, out: &mut dyn Write) -> fmt::Result {
+        out.write_str(",\"network\":[")?;
+        let figures = self.network.iter().flat_map(|network| network.each());
+        for (index, (name, kind, _, value)) in figures.enumerate() {
+            let counts = u8::from(matches!(kind, FigureKind::Counter));
+            write!(out, "{}[\"{name}\",{value},{counts}]", if index == 0 { "" } else { "," })?;
+        }
+        out.write_str("]")
+    }
+
+    /// What was done until the store was ready, and until when, in microseconds of the monotonic clock.
+    fn put_boot_phases(&self, out: &mut dyn Write) -> fmt::Result {
+        out.write_str(",\"boot\":[")?;
+        for (index, (name, over_ns)) in self.boot_phases.iter().enumerate() {
+            write!(out, "{}[\"{name}\",{}]", if index == 0 { "" } else { "," }, over_ns / 1000)?;
+        }
+        out.write_str("]")
     }
 
     /// How many calls of any command took at most so many microseconds, in steps that do not overlap.

@@ -174,6 +174,11 @@ impl Engine {
         &self.store.options
     }
 
+    /// Notes that a phase of the start is over, for the status page.
+    pub fn note_boot_phase(&mut self, name: &'static str, over_ns: u64) {
+        self.store.boot_phases.push((name, over_ns));
+    }
+
     /// The store's own pages on the web server.
     pub fn web(&mut self) -> Web<'_> {
         Web { store: &mut self.store }

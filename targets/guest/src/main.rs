@@ -34,6 +34,7 @@ fn run(mut setup: Setup) -> ! {
     let args = BootArgs::parse(command_line).unwrap_or_else(|error| setup.machine().refuse(&error));
     console::init(args.options.loglevel.filter());
     let (hypervisor, memory_bytes) = (setup.machine().hypervisor(), setup.machine().memory_bytes());
+    let machine_ns = CLOCK.now().monotonic_ns;
     log::info!("kayvee {} on {}, {} MiB", env!("CARGO_PKG_VERSION"), hypervisor.name(), memory_bytes >> 20);
     if let Some(host_time_us) = args.host_time_us {
         CLOCK.hint_unix_us(host_time_us);
@@ -50,14 +51,15 @@ fn run(mut setup: Setup) -> ! {
     }
 
     match card {
-        devices::Card::Virtio(card) => serve(&machine, args, *card, disk, &seed),
-        devices::Card::Xdp(card) => serve(&machine, args, *card, disk, &seed),
+        devices::Card::Virtio(card) => serve(&machine, machine_ns, args, *card, disk, &seed),
+        devices::Card::Xdp(card) => serve(&machine, machine_ns, args, *card, disk, &seed),
     }
 }
 
 /// Makes the store on this card, and runs it until its end.
 fn serve(
     machine: &Machine,
+    machine_ns: u64,
     mut args: BootArgs,
     mut card: impl Card,
     disk: Option<BlkDevice<AnyTransport>>,
@@ -90,14 +92,18 @@ fn serve(
     };
     let has_log = args.options.appendonly;
     let mut engine = Engine::new(args.options, environment, now);
+    engine.note_boot_phase("machine", machine_ns);
+    engine.note_boot_phase("devices", now.monotonic_ns);
     let mut disk = disk.map(|device| Disk::new(device, machine));
     match &mut disk {
         Some(disk) => engine.open_log(disk).unwrap_or_else(|error| machine.refuse(&format!("disk: {error}"))),
         None if has_log => machine.refuse(&"option 'appendonly': there is no disk: add -device virtio-blk-device"),
         None => {}
     }
+    engine.note_boot_phase("data", CLOCK.now().monotonic_ns);
     let site = machine.boot_module().map(|module| Site::open(Arc::new(module)));
     let site = site.transpose().unwrap_or_else(|error| machine.refuse(&format!("boot module: {error}")));
+    engine.note_boot_phase("site", CLOCK.now().monotonic_ns);
     let web = Web::new(engine.options(), site, limits.connections, now);
     // It lives until the machine ends, so nothing of it is ever taken apart, and there is no code for that.
     // Who reaches a machine whose only network this is was meant to.

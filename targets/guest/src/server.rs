@@ -26,12 +26,14 @@ pub struct Server<'a, C> {
     station: Station,
     /// When to look at the console.
     console_due_ns: Option<u64>,
+    /// Whether the network has had an address.
+    is_announced: bool,
 }
 
 impl<'a, C: Card> Server<'a, C> {
     /// Joins the parts.
     pub fn new(machine: &'a Machine, card: C, disk: Option<Disk<'a>>, station: Station) -> Server<'a, C> {
-        Server { machine, card, disk, station, console_due_ns: None }
+        Server { machine, card, disk, station, console_due_ns: None, is_announced: false }
     }
 
     /// Serves until a client asks for the end, and returns how it came.
@@ -89,6 +91,10 @@ impl<'a, C: Card> Server<'a, C> {
     }
 
     fn announce(&mut self, lease: Lease) {
+        if !self.is_announced {
+            self.is_announced = true;
+            self.station.engine().note_boot_phase("network", self.machine.clock().now().monotonic_ns);
+        }
         console::fixed_line(format_args!("net: {}/{}", lease.address, lease.prefix_bits));
         console::fixed_line(format_args!("ready: {}:{}", lease.address, self.station.engine().options().port));
     }

@@ -168,6 +168,7 @@ fn start(
     if data::disk(engine.options())?.is_none() {
         engine.load_at_start().map_err(io::Error::other)?;
     }
+    engine.note_boot_phase("data", clock.monotonic_ns());
     Ok((engine, clock, host))
 }
 

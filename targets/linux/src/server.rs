@@ -184,6 +184,7 @@ impl Server {
             }
         }
         log::info!("Ready to accept connections");
+        self.engine.note_boot_phase("ready", self.clock.monotonic_ns());
         let mut events = Events::with_capacity(EVENTS);
         loop {
             self.wait(&mut events)?;
