@@ -31,7 +31,7 @@ impl Store {
     fn start(net: &str) -> Store {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
         command.args(["run", "--target", "linux", "--net", net, "--", "--protected-mode", "no"]);
-        let mut cli = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut cli = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(cli.stdout.take().unwrap());
         let mut ready = String::new();
         stdout.read_line(&mut ready).unwrap();

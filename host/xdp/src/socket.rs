@@ -20,9 +20,9 @@ use std::{
 pub const FRAME_BYTES: u32 = 2048;
 /// The queue that is used. A card with several would deliver some of the frames to the others.
 const QUEUE: u32 = 0;
-/// How long a queue may take to be free again, and how often to ask.
-const QUEUE_TIMEOUT: Duration = Duration::from_secs(1);
-const QUEUE_INTERVAL: Duration = Duration::from_millis(2);
+/// How long an interface may take to be free again, and how often to ask.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+const BUSY_INTERVAL: Duration = Duration::from_millis(2);
 /// Bytes of frames that may be under way between the tx ring and the interface.
 const SEND_BUFFER_BYTES: u32 = 4 << 20;
 
@@ -66,9 +66,9 @@ impl Socket {
         let map = sys::create_socket_map(QUEUE + 1).context("making the XDP program's map")?;
         let instructions = program::assemble(steering, std::os::fd::AsRawFd::as_raw_fd(&map));
         let program = sys::load_program(&instructions).context("loading the XDP program")?;
-        let (link, mode) =
-            attach(program.as_fd(), index).with_context(|| format!("attaching the XDP program to '{interface}'"))?;
-        bind(socket, index).map_err(|error| match error.kind() {
+        let (link, mode) = when_free(|| attach(program.as_fd(), index))
+            .with_context(|| format!("attaching the XDP program to '{interface}'"))?;
+        when_free(|| sys::bind(socket, index, QUEUE)).map_err(|error| match error.kind() {
             io::ErrorKind::ResourceBusy => {
                 anyhow::anyhow!("queue {QUEUE} of '{interface}' is in use by another AF_XDP socket")
             }
@@ -137,14 +137,14 @@ pub fn probe() -> Result<()> {
     Ok(())
 }
 
-/// Binds to the queue. The kernel gives that of a socket that was closed back only later, when the last packets on their
-/// way through it are gone, and tells nobody.
-fn bind(socket: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
-    let give_up = Instant::now() + QUEUE_TIMEOUT;
+/// Waits for what another socket may hold for a moment longer: a store that was killed ends in good order first, and the
+/// kernel gives its queue back only when the last packets on their way through it are gone, and tells nobody.
+fn when_free<R>(take: impl Fn() -> io::Result<R>) -> io::Result<R> {
+    let give_up = Instant::now() + BUSY_TIMEOUT;
     loop {
-        match sys::bind(socket, interface, QUEUE) {
+        match take() {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < give_up => {
-                thread::sleep(QUEUE_INTERVAL);
+                thread::sleep(BUSY_INTERVAL);
             }
             result => return result,
         }
