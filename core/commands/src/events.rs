@@ -113,11 +113,14 @@ impl Store {
     /// Tells which keys of a database were found expired, to those who want to know.
     pub fn report_expired(&mut self, db: usize) {
         let are_wanted = self.wants_expired_names();
+        // Whoever finds a key expired has not changed it.
+        self.tracking.is_expiring = true;
         for name in taken(&mut self.dbs[db].expired_names, are_wanted) {
             self.effect(db, &[b"DEL", &name]);
             self.changed(db, &name);
             self.notify(EventClass::EXPIRED, "expired", db, &name);
         }
+        self.tracking.is_expiring = false;
     }
 
     /// Whether a database has a key. One that was found expired is told of before anything takes its place.

@@ -66,6 +66,8 @@ impl Tracking {
 /// Which clients keep copies of which keys.
 #[derive(Default)]
 pub struct Trackers {
+    /// Whether keys go because their time has come, which is nobody's doing.
+    pub(crate) is_expiring: bool,
     /// Number of clients that keep copies, in whatever mode.
     clients: usize,
     /// The clients that have read a key, by key.
@@ -390,7 +392,8 @@ impl Store {
     /// Tells the clients that keep a copy of a key that it has changed.
     pub(crate) fn invalidate(&mut self, key: &[u8]) {
         let id_of = |slot: u32| self.sessions[slot as usize].as_deref().map(|session| session.id);
-        let writer = self.running.and_then(|slot| id_of(slot).map(|id| ClientRef { slot, id }));
+        let running = self.running.filter(|_| !self.tracking.is_expiring);
+        let writer = running.and_then(|slot| id_of(slot).map(|id| ClientRef { slot, id }));
         for (prefix, broadcast) in &mut self.tracking.prefixes {
             if key.starts_with(prefix)
                 && let Ok(copy) = args::copied(key)
