@@ -3,7 +3,7 @@
 use kayvee_testing::store_model::{self, Tally};
 
 /// Seeds of a run in CI; KAYVEE_SEEDS and KAYVEE_FIRST_SEED ask for others.
-const SEEDS: u64 = 4;
+const SEEDS: u64 = 12;
 
 #[test]
 fn what_was_acknowledged_comes_back() {
