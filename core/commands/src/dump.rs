@@ -8,7 +8,7 @@ use crate::{
 use alloc::{format, string::String, vec::Vec};
 use kayvee_keyspace::{Expiry, Found};
 use kayvee_rdb::{
-    Compression, Dialect, Writer,
+    Checksum, Compression, Dialect, Writer,
     file::{FileWriter, Use},
 };
 use kayvee_resp::Request;
@@ -85,11 +85,12 @@ pub fn write_file<E: From<Error>>(
     store: &Store,
     dialect: Dialect,
     compression: Compression,
+    checksum: Checksum,
     mut take: impl FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
     /// Bytes of a piece, at least.
     const PIECE_BYTES: usize = 64 << 10;
-    let mut file = FileWriter::new(dialect, compression);
+    let mut file = FileWriter::new(dialect, compression, checksum);
     for (name, text) in about(store) {
         file.aux(name, text.as_bytes());
     }
@@ -124,7 +125,7 @@ pub fn write_functions<E: From<Error>>(
     dialect: Dialect,
     mut take: impl FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut file = FileWriter::new(dialect, Compression::Off);
+    let mut file = FileWriter::new(dialect, Compression::Off, Checksum::On);
     store.scripting.library_texts().for_each(|text| file.function(text));
     drain(&mut file, &mut take)?;
     file.finish(|bytes| take(bytes).map_err(Stop::Other)).map_err(Stop::into)

@@ -50,6 +50,9 @@ pub struct Durable {
     is_congested: bool,
     /// Whether requests wait for that.
     holds_back: bool,
+    /// Since when some effect is not on stable storage, and since when changes wait for the device.
+    behind_since_ns: Option<u64>,
+    congested_since_ns: Option<u64>,
     /// When the log wants to be driven next.
     due_ns: Option<u64>,
     /// A compaction that walks, or that waits until what it has written is on stable storage; and whether one is wanted.
@@ -94,6 +97,8 @@ impl Default for Durable {
             refuses: false,
             is_congested: false,
             holds_back: false,
+            behind_since_ns: None,
+            congested_since_ns: None,
             due_ns: None,
             walk: None,
             finishing: None,

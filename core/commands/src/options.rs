@@ -284,9 +284,10 @@ pub struct Options {
     pub shutdown_on_sigterm: ShutdownOn,
     /// When all data is saved by itself: after so many seconds if there were so many changes.
     pub save: Vec<(u64, u64)>,
-    /// The dump file's name, whether strings in it are compressed, and whether nothing may be written when it could not
-    /// be saved.
+    /// The dump file's name, whether it has a checksum, whether strings in it are compressed, and whether nothing may be
+    /// written when it could not be saved.
     pub dbfilename: String,
+    pub rdbchecksum: bool,
     pub rdbcompression: bool,
     pub stop_writes_on_bgsave_error: bool,
     /// Who may use `DEBUG`, and who may change protected options.
@@ -415,6 +416,7 @@ impl Default for Options {
             shutdown_on_sigterm: ShutdownOn::default(),
             save: Vec::new(),
             dbfilename: "dump.rdb".to_string(),
+            rdbchecksum: true,
             rdbcompression: true,
             stop_writes_on_bgsave_error: true,
             enable_debug_command: Allowed::No,

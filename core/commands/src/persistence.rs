@@ -10,7 +10,7 @@ use crate::{
     table::{Categories, Command, Flags},
 };
 use alloc::string::String;
-use kayvee_rdb::{Compression, Dialect};
+use kayvee_rdb::{Checksum, Compression, Dialect};
 use kayvee_resp::Request;
 
 mod aof;
@@ -183,13 +183,19 @@ impl Store {
     fn write_dump(&self, name: &str) -> Result<(), Failure> {
         let mut file = self.environment.host.create_file(name).map_err(Failure::Host)?;
         let compression = if self.options.rdbcompression { Compression::On } else { Compression::Off };
-        dump::write_file(self, Dialect::Redis72, compression, |bytes| file.write(bytes).map_err(Failure::Host))?;
+        let take = |bytes: &[u8]| file.write(bytes).map_err(Failure::Host);
+        dump::write_file(self, Dialect::Redis72, compression, self.checksum(), take)?;
         file.finish().map_err(Failure::Host)
+    }
+
+    /// Whether dump files have a checksum, and it is looked at.
+    fn checksum(&self) -> Checksum {
+        if self.options.rdbchecksum { Checksum::On } else { Checksum::Off }
     }
 
     /// Writes all data as a dump file, whose bytes `take` gets piece by piece.
     pub fn export<E: From<Error>>(&self, dialect: Dialect, take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-        dump::write_file(self, dialect, Compression::On, take)
+        dump::write_file(self, dialect, Compression::On, Checksum::On, take)
     }
 
     /// How many libraries of functions there are.

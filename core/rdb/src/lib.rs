@@ -27,7 +27,7 @@ mod ziplist;
 pub use listpack::{Entry, Listpack};
 pub use object::{Elements, Object, Score, Scored, read, read_as};
 pub use reader::{Reader, Text};
-pub use writer::{Compression, Writer};
+pub use writer::{Checksum, Compression, Writer};
 
 use crc::{CRC_64_REDIS, Crc, Table};
 

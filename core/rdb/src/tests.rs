@@ -258,7 +258,7 @@ fn mutated_values_do_no_harm() {
 
 /// Reads a whole file whose bytes come in pieces of `piece` bytes.
 fn parts(file: &[u8], piece: usize) -> Result<Vec<alloc::string::String>, file::Fault> {
-    let mut reader = file::FileReader::default();
+    let mut reader = file::FileReader::new(Checksum::On);
     let (mut parts, mut start, mut end) = (Vec::new(), 0, 0);
     loop {
         match reader.next(&file[start..end])? {
@@ -285,7 +285,7 @@ fn a_file() -> Vec<u8> {
         bytes.extend_from_slice(piece);
         Ok(())
     };
-    let mut writer = file::FileWriter::new(Dialect::Redis70, Compression::On);
+    let mut writer = file::FileWriter::new(Dialect::Redis70, Compression::On, Checksum::On);
     writer.aux("redis-ver", b"7.0.15");
     writer.function(b"#!lua name=x\n");
     writer.database(3, 2, 1);
@@ -344,12 +344,12 @@ fn faults_of_files_have_names() {
     // Before version 5 there was no checksum.
     assert_eq!(parts(b"REDIS0004\xff", 1), Ok(Vec::new()));
     // A count that no file could hold is known to be too many at once.
-    let mut reader = file::FileReader::default();
+    let mut reader = file::FileReader::new(Checksum::On);
     let step = reader.next(b"REDIS0010\x01\x01k\x81\x00\xff\xff\xff\xff\xff\xff\xff").unwrap();
     assert!(matches!(step, file::Step::Needs(needed) if needed > 1 << 50));
     // A value of a module is passed by.
     let module = b"REDIS0009\x07\x01k\x81\x01\x02\x03\x04\x05\x06\x07\x08\x02\x05\x05\x02ab\x04aaaaaaaa\x00\xfe\x01";
-    let mut reader = file::FileReader::default();
+    let mut reader = file::FileReader::new(Checksum::On);
     let file::Step::Item(file::Item::Entry(entry), used) = reader.next(module).unwrap() else { panic!() };
     assert_eq!((entry.kind, used), (kind::MODULE_2, module.len() - 2));
     assert_eq!(file::module_name(0x8188_8a49_a86a_4001).len(), 9);

@@ -25,6 +25,14 @@ pub enum Compression {
     Off,
 }
 
+/// Whether a file has a checksum, and whether that is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Checksum {
+    On,
+    Off,
+}
+
 impl Writer {
     /// Nothing yet.
     pub fn new(compression: Compression) -> Writer {

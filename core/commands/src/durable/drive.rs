@@ -86,6 +86,10 @@ impl Store {
             log.request_flush();
         }
         let failed = log.failure();
+        let stable = log.durable();
+        if stable < durable.last_effects {
+            durable.behind_since_ns.get_or_insert(now_ns);
+        }
         durable.due_ns = log.drive(device, policy, now_ns);
         match (failed, log.failure()) {
             (None, Some(failure)) => log::error!("{failure}; commands that write are refused until that works again"),
@@ -93,7 +97,13 @@ impl Store {
             _ => {}
         }
         durable.is_congested = log.is_congested();
-        if durable.finishing.is_some() {
+        if durable.is_congested {
+            durable.congested_since_ns.get_or_insert(now_ns);
+        }
+        if log.durable() > stable {
+            self.note_flush(policy);
+        }
+        if self.durable.finishing.is_some() {
             self.note_compacted();
         }
         if self.durable.reload_is_wanted && self.durable.compaction().is_none() {
@@ -103,6 +113,22 @@ impl Store {
             reloaded.unwrap_or_else(|error| log::error!("{error}"));
         }
         self.end_log_waits();
+    }
+
+    /// Tells `LATENCY` how long what has become stable took for that, and how long changes have waited for the device, by
+    /// the names that such events have in Redis.
+    fn note_flush(&mut self, policy: FlushPolicy) {
+        let now_ns = self.environment.clock.monotonic_ns();
+        let durable = &mut self.durable;
+        let is_behind = durable.log.as_ref().is_some_and(|log| log.durable() < durable.last_effects);
+        let behind_since_ns = core::mem::replace(&mut durable.behind_since_ns, is_behind.then_some(now_ns));
+        let congested_since_ns = durable.congested_since_ns.take_if(|_| !durable.is_congested);
+        if let Some(since_ns) = behind_since_ns.filter(|_| policy == FlushPolicy::Always) {
+            self.note_latency("aof-fsync-always", now_ns.saturating_sub(since_ns));
+        }
+        if let Some(since_ns) = congested_since_ns {
+            self.note_latency("aof-write-pending-fsync", now_ns.saturating_sub(since_ns));
+        }
     }
 
     /// Tells the log how many bytes a compaction would write, at the most, if anything has changed: what is written of a

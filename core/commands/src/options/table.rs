@@ -439,7 +439,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     row("rdb-del-sync-files", NONE, kept(Kind::Switch, "no")),
     row("rdb-key-save-delay", HIDDEN, kept(Kind::Integer(i32::MIN as i64, i32::MAX as i64), "0")),
     row("rdb-save-incremental-fsync", NONE, kept(Kind::Switch, "yes")),
-    row("rdbchecksum", AT_START, kept(Kind::Switch, "yes")),
+    row("rdbchecksum", AT_START, switch!(rdbchecksum)),
     row("rdbcompression", NONE, switch!(rdbcompression)),
     row("repl-backlog-size", MEMORY, kept(Kind::Memory(1), "1048576")),
     row("repl-backlog-ttl", NONE, kept(Kind::Integer(0, i64::MAX), "3600")),

@@ -57,7 +57,7 @@ impl Store {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Loaded, String> {
         let base = input.offset();
-        let mut reader = FileReader::default();
+        let mut reader = FileReader::new(self.checksum());
         let mut loaded = Loaded::default();
         let mut db = 0;
         let of_bytes = input.size_bytes();

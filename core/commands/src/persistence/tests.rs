@@ -154,6 +154,27 @@ fn what_is_saved_is_loaded() {
 }
 
 #[test]
+fn a_checksum_is_left_out_or_not_looked_at_where_nobody_wants_it() {
+    let host = host();
+    let sum = || host.files.borrow()["dump.rdb"].last_chunk::<8>().copied().unwrap();
+    let loads = |checks| {
+        let mut harness = Harness::on(host);
+        harness.store.options.rdbchecksum = checks;
+        harness.store.load_at_start().is_ok()
+    };
+    let mut harness = Harness::on(host);
+    harness.expect(&[("SET k v", "+OK"), ("SAVE", "+OK")]);
+    assert_ne!(sum(), [0; 8]);
+    assert!(loads(true) && loads(false));
+    *host.files.borrow_mut().get_mut("dump.rdb").unwrap().last_mut().unwrap() ^= 1;
+    assert!(!loads(true) && loads(false));
+    harness.store.options.rdbchecksum = false;
+    harness.expect(&[("SAVE", "+OK")]);
+    assert_eq!(sum(), [0; 8]);
+    assert!(loads(true) && loads(false));
+}
+
+#[test]
 fn without_files_there_is_a_clear_error() {
     let mut harness = Harness::new();
     let error = format!("-{}", String::from_utf8_lossy(&NO_FILES.0));

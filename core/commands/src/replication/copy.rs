@@ -7,7 +7,7 @@ use super::master::{DIALECT, State};
 use crate::{Store, dump};
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use kayvee_keyspace::{Db, Found};
-use kayvee_rdb::{Compression, file::FileWriter};
+use kayvee_rdb::{Checksum, Compression, file::FileWriter};
 
 /// How long a turn may write, in nanoseconds.
 const SLICE_NS: u64 = 100_000;
@@ -96,7 +96,7 @@ impl Store {
         self.feed_replicas();
         self.effects.name_database();
         let mark = self.new_id();
-        let mut file = FileWriter::new(DIALECT, Compression::Off);
+        let mut file = FileWriter::new(DIALECT, Compression::Off, Checksum::On);
         for (name, text) in dump::about(self) {
             file.aux(name, text.as_bytes());
         }

@@ -8,7 +8,10 @@ use crate::{
     persistence::{Expired, Loaded},
 };
 use alloc::{boxed::Box, format, string::String, string::ToString, vec::Vec};
-use kayvee_rdb::file::{FileReader, Item, Step};
+use kayvee_rdb::{
+    Checksum,
+    file::{FileReader, Item, Step},
+};
 use kayvee_resp::{Request, encode};
 
 /// How long after a failure it is tried again.
@@ -483,7 +486,7 @@ impl Store {
             offset: *offset,
             id: core::mem::take(id),
             end,
-            reader: FileReader::default(),
+            reader: FileReader::new(Checksum::On),
             needs: 1,
             db: 0,
             stream_db: 0,
@@ -591,7 +594,7 @@ impl Transfer {
             offset: 0,
             id: String::new(),
             end: End::After(0),
-            reader: FileReader::default(),
+            reader: FileReader::new(Checksum::On),
             needs: 0,
             db: 0,
             stream_db: 0,

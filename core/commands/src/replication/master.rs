@@ -7,7 +7,7 @@ use crate::{
     dump,
 };
 use alloc::{boxed::Box, format, string::String, vec::Vec};
-use kayvee_rdb::{Compression, Dialect};
+use kayvee_rdb::{Checksum, Compression, Dialect};
 use kayvee_resp::Request;
 
 /// The form of a dump that a replica gets: one of Redis 7.0 reads it as well as newer ones.
@@ -159,7 +159,7 @@ impl Context<'_> {
         };
         match announced.wants_functions_only {
             true => dump::write_functions(self.store, DIALECT, take)?,
-            false => dump::write_file(self.store, DIALECT, Compression::Off, take)?,
+            false => dump::write_file(self.store, DIALECT, Compression::Off, Checksum::On, take)?,
         }
         // What has happened until now is in the file.
         self.store.end_unit();

@@ -2,7 +2,7 @@ use super::{
     AUX, CHECKSUM_SINCE, DATABASE, END, EXPIRY_MS, EXPIRY_S, FREQUENCY, FUNCTION, HEAD, IDLE, MAGIC, MODULE_AUX,
     OLD_FUNCTION, SIZES, Use,
 };
-use crate::{CRC, Error, Reader, Text, VERSION, kind};
+use crate::{CRC, Checksum, Error, Reader, Text, VERSION, kind};
 use alloc::string::String;
 use core::fmt;
 use crc::{Digest, Table};
@@ -120,16 +120,16 @@ pub struct FileReader {
     /// 0 before the head has been read.
     version: u16,
     offset: u64,
-    digest: Digest<'static, u64, Table<1>>,
-}
-
-impl Default for FileReader {
-    fn default() -> FileReader {
-        FileReader { version: 0, offset: 0, digest: CRC.digest() }
-    }
+    /// `None` if nobody wants to know whether the checksum is right.
+    digest: Option<Digest<'static, u64, Table<1>>>,
 }
 
 impl FileReader {
+    /// Begins a file.
+    pub fn new(checksum: Checksum) -> FileReader {
+        FileReader { version: 0, offset: 0, digest: (checksum == Checksum::On).then(|| CRC.digest()) }
+    }
+
     /// Where in the file the next part begins.
     pub fn offset(&self) -> u64 {
         self.offset
@@ -150,7 +150,7 @@ impl FileReader {
                 let used = bytes.len() - reader.left();
                 self.version = version;
                 if !matches!(item, Item::End) {
-                    self.digest.update(&bytes[..used]);
+                    self.digest.iter_mut().for_each(|digest| digest.update(&bytes[..used]));
                 }
                 self.offset += used as u64;
                 Ok(Step::Item(item, used))
@@ -175,12 +175,14 @@ impl FileReader {
             }
             END => {
                 if version >= CHECKSUM_SINCE {
-                    let mut digest = self.digest.clone();
-                    digest.update(before.until(reader));
+                    let own_part = before.until(reader);
                     let sum = reader.u64()?;
                     // Whoever writes a file may leave its checksum out.
-                    if sum != 0 && sum != digest.finalize() {
-                        return Err(Stop::Fault(Fault::Checksum));
+                    if let Some(mut digest) = self.digest.clone().filter(|_| sum != 0) {
+                        digest.update(own_part);
+                        if sum != digest.finalize() {
+                            return Err(Stop::Fault(Fault::Checksum));
+                        }
                     }
                 }
                 Item::End

@@ -1,21 +1,22 @@
 use super::{AUX, DATABASE, END, EXPIRY_MS, FREQUENCY, FUNCTION, IDLE, MAGIC, SIZES, Use};
-use crate::{CRC, Compression, Dialect, Error, Writer};
+use crate::{CRC, Checksum, Compression, Dialect, Error, Writer};
 use alloc::format;
 use crc::{Digest, Table};
 
 /// A dump file that is being written. What it has so far is to be taken by [`drain`](Self::drain) from time to time.
 pub struct FileWriter {
     writer: Writer,
-    digest: Digest<'static, u64, Table<1>>,
+    /// `None` if the file is to have no checksum.
+    digest: Option<Digest<'static, u64, Table<1>>>,
 }
 
 impl FileWriter {
     /// Begins a file.
-    pub fn new(dialect: Dialect, compression: Compression) -> FileWriter {
+    pub fn new(dialect: Dialect, compression: Compression, checksum: Checksum) -> FileWriter {
         let mut writer = Writer::new(compression);
         writer.bytes(MAGIC);
         writer.bytes(format!("{:04}", dialect.version()).as_bytes());
-        FileWriter { writer, digest: CRC.digest() }
+        FileWriter { writer, digest: (checksum == Checksum::On).then(|| CRC.digest()) }
     }
 
     /// Something about the file.
@@ -74,7 +75,7 @@ impl FileWriter {
     /// Gives away what waits.
     pub fn drain<E: From<Error>>(&mut self, take: impl FnOnce(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let bytes = self.writer.so_far()?;
-        self.digest.update(bytes);
+        self.digest.iter_mut().for_each(|digest| digest.update(bytes));
         take(bytes)?;
         self.writer.clear();
         Ok(())
@@ -83,8 +84,14 @@ impl FileWriter {
     /// Ends the file and gives away its last bytes.
     pub fn finish<E: From<Error>>(mut self, take: impl FnOnce(&[u8]) -> Result<(), E>) -> Result<(), E> {
         self.writer.bytes(&[END]);
-        self.digest.update(self.writer.so_far()?);
-        let sum = self.digest.finalize();
+        let sum = match self.digest {
+            Some(mut digest) => {
+                digest.update(self.writer.so_far()?);
+                digest.finalize()
+            }
+            // Whoever reads it knows by that.
+            None => 0,
+        };
         self.writer.bytes(&sum.to_le_bytes());
         take(self.writer.so_far()?)
     }

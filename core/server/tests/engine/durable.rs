@@ -134,6 +134,23 @@ fn replies_wait_for_stable_storage_and_so_do_readers() {
 }
 
 #[test]
+fn a_slow_disk_is_an_event_of_latency() {
+    let options = [ALWAYS, &["--latency-monitor-threshold", "30"]].concat();
+    let mut one = Durable::new(&options, Disk::new(8 << 20));
+    one.expect(&[("SET k old", "+OK"), ("LATENCY HISTORY aof-fsync-always", "*0")]);
+    one.bench.let_time_pass();
+    one.disk.budget = 0;
+    one.send(one.client, "SET k new");
+    // Each of them looks at the clock, which goes on by a millisecond then.
+    (0..30).for_each(|_| one.turn());
+    one.disk.budget = usize::MAX;
+    one.turn();
+    assert_eq!(one.output(one.client), "+OK\r\n");
+    let history = one.ask("LATENCY HISTORY aof-fsync-always");
+    assert!(history.starts_with("*1 *2 :1700000000 :"), "{history}");
+}
+
+#[test]
 fn a_disk_that_fails_refuses_writes_and_lies_to_nobody() {
     let mut one = Durable::new(ALWAYS, Disk::new(8 << 20));
     one.expect(&[("SET k v", "+OK")]);
