@@ -83,6 +83,8 @@ impl Store {
     }
 
     /// Writes the store's figures in Prometheus' text format.
+    // Inlined into a crate that is compiled for speed, it would be large without being needed often.
+    #[inline(never)]
     pub fn metrics(&self, metrics: &mut Metrics<'_>) -> fmt::Result {
         self.put_numbers(metrics)?;
         self.put_keys(metrics)?;
@@ -90,6 +92,7 @@ impl Store {
     }
 
     /// What the status page shows, as the fields of a JSON object without its braces.
+    #[inline(never)]
     pub fn status_fields(&self, out: &mut dyn Write) -> fmt::Result {
         let (stats, figures, log) = (&self.stats, Figures::of(self), self.durable.figures());
         let volatile: usize = self.dbs.iter().map(|db| db.volatile_len()).sum();
