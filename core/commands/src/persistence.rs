@@ -229,6 +229,7 @@ impl Store {
     }
 
     /// Saves all data if somebody has asked for it, or a save point is reached.
+    #[inline(never)]
     pub fn save_if_due(&mut self) {
         let now_ns = self.now.monotonic_ns;
         if self.save_point_ns().is_some_and(|at_ns| at_ns <= now_ns) && !self.saves.is_due {

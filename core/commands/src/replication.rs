@@ -171,6 +171,7 @@ impl Store {
     }
 
     /// Does what time brings, once a turn.
+    #[inline(never)]
     pub fn tick_replication(&mut self) {
         self.end_ack_waits();
         self.tick_migration();

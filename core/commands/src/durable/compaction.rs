@@ -83,6 +83,7 @@ impl Durable {
 
 impl Store {
     /// Goes on with a compaction, or begins one, for a moment.
+    #[inline(never)]
     pub fn compact_slice(&mut self) {
         if !self.durable.is_open() || self.scripting.is_busy() {
             return;

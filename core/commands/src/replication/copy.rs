@@ -65,6 +65,7 @@ impl Store {
     }
 
     /// Goes on with a dump for replicas, or begins one, for a moment.
+    #[inline(never)]
     pub fn copy_slice(&mut self) {
         if self.replication.copy.is_none() {
             let is_wanted = self.each_replica().any(|(_, replica)| replica.state == State::Waits);

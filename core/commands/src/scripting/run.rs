@@ -319,6 +319,7 @@ pub(super) fn kill(store: &mut Store, is_function: bool) -> Outcome {
 
 impl Store {
     /// Goes on with a script that was put aside, for a while.
+    #[inline(never)]
     pub fn continue_script(&mut self) {
         let Some(running) = self.scripting.suspended.take() else { return };
         let (slot, origin) = (running.slot, running.origin);
