@@ -46,8 +46,14 @@ struct Tx {
 }
 
 impl FrameDevice for Card {
-    type Rx = Rx;
-    type Tx = Tx;
+    type Rx<'a>
+        = &'a mut Rx
+    where
+        Self: 'a;
+    type Tx<'a>
+        = &'a mut Tx
+    where
+        Self: 'a;
 
     fn mac(&self) -> [u8; 6] {
         frames::SERVER_MAC.0

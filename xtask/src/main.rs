@@ -26,6 +26,9 @@ Runs everything that CI runs, or the sections named. --long takes longer and fin
 
 ";
 
+/// A larger image is a mistake to be looked for: code made several times, or built for speed that nobody needs.
+const IMAGE_BYTES_MAX: u64 = 2 << 20;
+
 /// How thorough a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effort {
@@ -55,7 +58,7 @@ const SECTIONS: &[Section] = &[
         what: "the tests that need nothing but this host",
         run: |_| cargo(&["test", "--locked", "--workspace", "--no-fail-fast"]),
     },
-    Section { name: "build", what: "the release build", run: |_| build(&[]) },
+    Section { name: "build", what: "the release build, and the image's size", run: |_| build_and_weigh() },
     Section { name: "vectors", what: "the vectors and the fuzzer are right about redis-server", run: vectors },
     Section {
         name: "linux",
@@ -195,6 +198,31 @@ fn build(options: &[&str]) -> io::Result<Tally> {
     let mut tally = cargo(&[&release[..], options].concat())?;
     tally += cargo(&[&["build", "--locked", "-p", "kayvee-testing", "--bins"], options].concat())?;
     Ok(tally)
+}
+
+/// The release build, whose image has to be small enough.
+fn build_and_weigh() -> io::Result<Tally> {
+    let mut tally = build(&[])?;
+    if tally.failed == 0 {
+        tally += weigh_image(IMAGE_BYTES_MAX)?;
+    }
+    Ok(tally)
+}
+
+/// Whether the image that `kayvee image` writes has at most so many bytes.
+fn weigh_image(bytes_max: u64) -> io::Result<Tally> {
+    let image = command::target_dir().join("tmp/weighed.elf");
+    std::fs::create_dir_all(image.with_file_name(""))?;
+    let kayvee = command::target_dir().join("release/kayvee");
+    needed(run(Command::new(kayvee).args(["image", "-o"]).arg(&image))?)?;
+    let bytes = image.metadata()?.len();
+    if bytes > bytes_max {
+        println!("FAILED the image is small: it has {bytes} bytes, {} more than it may", bytes - bytes_max);
+        println!("what is large: nm --demangle --size-sort target/release/kayvee-guest | tail -50");
+        return Ok(Tally { failed: 1, ..Tally::default() });
+    }
+    println!("ok the image is small: it has {bytes} bytes, {} fewer than it may", bytes_max - bytes);
+    Ok(Tally { passed: 1, ..Tally::default() })
 }
 
 /// A build before other tests: it counts only when it fails.

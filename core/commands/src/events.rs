@@ -133,6 +133,7 @@ impl Store {
     }
 
     /// The same for all databases.
+    #[inline(never)]
     pub fn report_all_expired(&mut self) {
         if !self.wants_expired_names() {
             return;

@@ -222,6 +222,7 @@ impl Store {
     }
 
     /// Takes what the other store has said.
+    #[inline(never)]
     pub fn hear_migration(&mut self, bytes: &[u8]) {
         /// A longer line is no reply to what was asked.
         const LINE_LIMIT_BYTES: usize = 4096;

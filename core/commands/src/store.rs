@@ -389,6 +389,7 @@ impl Store {
     }
 
     /// Forgets a client: nobody waits, watches or listens in its name any more.
+    #[inline(never)]
     pub fn forget(&mut self, slot: u32) {
         self.forget_script(slot);
         self.unblock(slot);

@@ -434,6 +434,7 @@ impl Store {
     }
 
     /// Sends what broadcasting clients are to be told of this turn.
+    #[inline(never)]
     pub fn broadcast_invalidations(&mut self) {
         // The limit may have been lowered.
         self.limit_readers();

@@ -221,6 +221,7 @@ impl Server {
     }
 
     /// Admits a connection from an address.
+    #[inline(never)]
     pub fn connect(&mut self, remote: &str) -> Result<ConnectionId, Refusal> {
         let has_room = (self.shared.stats.connections as usize) < self.limits.connections;
         if !has_room || (self.free_slots.is_empty() && self.reserve_slot().is_err()) {
@@ -327,6 +328,7 @@ impl Server {
     }
 
     /// Forgets a connection that is gone. Its id may be given out again from now on.
+    #[inline(never)]
     pub fn disconnect(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(id.0 as usize).and_then(Option::take) {
             self.listeners -= usize::from(connection.phase == Phase::Streaming);

@@ -242,7 +242,7 @@ impl Stack {
             address_events: VecDeque::new(),
             ports: Vec::new(),
             datagram_ports: Vec::new(),
-            control: Control::new(config.addressing, mac, config.seed, device.split().1, now_ns),
+            control: Control::new(config.addressing, mac, config.seed, &mut device.split().1, now_ns),
             neighbors: Neighbors::default(),
             flows: Flows::new(secrets.flows()),
             secrets,
@@ -279,6 +279,11 @@ impl Stack {
     /// Gives UDP datagrams for `port` to [`Take::datagram`].
     pub fn serve_datagrams(&mut self, port: u16) {
         self.datagram_ports.push(port);
+    }
+
+    /// Serves no datagrams any more.
+    pub fn refuse_datagrams(&mut self) {
+        self.datagram_ports.clear();
     }
 
     /// Opens a connection to `remote`, or returns `None` where there is no room for one, no address of its own to open
@@ -361,17 +366,17 @@ impl Stack {
     /// Like [`poll`](Self::poll), but offers data to the application where the device has put it, so that what it takes is
     /// never copied.
     pub fn poll_with<D: FrameDevice>(&mut self, device: &mut D, take: &mut impl Take, now_ns: u64) {
-        let (rx, tx) = device.split();
+        let (mut rx, mut tx) = device.split();
         for _ in 0..MAX_FRAMES_PER_POLL {
-            if !tx.ready() || rx.receive(|frame| self.receive_frame(&frame, tx, take, now_ns)).is_none() {
+            if !tx.ready() || rx.receive(|frame| self.receive_frame(&frame, &mut tx, take, now_ns)).is_none() {
                 break;
             }
         }
-        if let Some(lease) = self.control.run(tx, now_ns) {
+        if let Some(lease) = self.control.run(&mut tx, now_ns) {
             self.set_lease(lease);
         }
         if let Some(lease) = self.lease.filter(|_| self.unannounced) {
-            self.unannounced = !announce(tx, self.mac, lease.address);
+            self.unannounced = !announce(&mut tx, self.mac, lease.address);
         }
         while let Some(slot) = self.timers.pop(now_ns) {
             self.touch_egress(slot);
@@ -487,9 +492,9 @@ impl Stack {
 
     /// Sends what the application queued, acknowledges what it read, and retransmits what is overdue.
     pub fn flush<D: FrameDevice>(&mut self, device: &mut D, now_ns: u64) {
-        let (_, tx) = device.split();
+        let (_, mut tx) = device.split();
         while let Some(&slot) = self.egress.front() {
-            if !tx.ready() || !self.send_segments(slot, tx, now_ns) {
+            if !tx.ready() || !self.send_segments(slot, &mut tx, now_ns) {
                 break;
             }
             self.egress.pop_front();

@@ -19,10 +19,14 @@ pub enum Checksums {
 /// device with interrupts (virtio) as well as rings that the guest polls with one blocking call to the host (AF_XDP):
 /// notification happens once a turn in [`FrameTx::flush`], and sleeping is the platform's business, not the device's.
 pub trait FrameDevice {
-    /// The receiving half.
-    type Rx: FrameRx;
-    /// The sending half.
-    type Tx: FrameTx;
+    /// The receiving half, borrowed.
+    type Rx<'a>: FrameRx
+    where
+        Self: 'a;
+    /// The sending half, borrowed.
+    type Tx<'a>: FrameTx
+    where
+        Self: 'a;
 
     /// The station's Ethernet address.
     fn mac(&self) -> [u8; 6];
@@ -31,7 +35,7 @@ pub trait FrameDevice {
         Checksums::Complete
     }
     /// Borrows both halves at once.
-    fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx);
+    fn split(&mut self) -> (Self::Rx<'_>, Self::Tx<'_>);
     /// Fills in what it knows of itself: nothing, where it counts nothing.
     fn put_figures(&self, _figures: &mut NetworkFigures) {}
 }
@@ -90,6 +94,18 @@ pub trait FrameRx {
     fn receive<R>(&mut self, consume: impl FnOnce(Received<'_>) -> R) -> Option<R>;
 }
 
+impl<T: FrameRx> FrameRx for &mut T {
+    #[inline]
+    fn ready(&mut self) -> bool {
+        T::ready(self)
+    }
+
+    #[inline]
+    fn receive<R>(&mut self, consume: impl FnOnce(Received<'_>) -> R) -> Option<R> {
+        T::receive(self, consume)
+    }
+}
+
 /// The sending half of a [`FrameDevice`].
 pub trait FrameTx {
     /// Whether [`transmit`](Self::transmit) has a free buffer.
@@ -114,4 +130,36 @@ pub trait FrameTx {
     }
     /// Tells the device of all frames queued since the last call, with at most one notification.
     fn flush(&mut self);
+}
+
+impl<T: FrameTx> FrameTx for &mut T {
+    #[inline]
+    fn ready(&mut self) -> bool {
+        T::ready(self)
+    }
+
+    #[inline]
+    fn transmit<R>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+        T::transmit(self, len, fill)
+    }
+
+    #[inline]
+    fn offloads(&self) -> Offloads {
+        T::offloads(self)
+    }
+
+    #[inline]
+    fn room_bytes(&mut self) -> usize {
+        T::room_bytes(self)
+    }
+
+    #[inline]
+    fn transmit_offloaded(&mut self, len: usize, task: Completion, fill: impl FnMut(usize, &mut [u8])) -> bool {
+        T::transmit_offloaded(self, len, task, fill)
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        T::flush(self);
+    }
 }

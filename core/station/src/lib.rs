@@ -205,14 +205,7 @@ impl Station {
         self.crowd.begin_turn(now);
         self.web.iter_mut().for_each(|web| web.begin_turn(now));
         self.engine.set_network(self.figures(card));
-        let mut take = InPlace {
-            engine: &mut self.engine,
-            datagrams: &mut self.datagrams,
-            clients: &mut self.clients,
-            ids: &self.ids,
-            crowd: &mut self.crowd,
-        };
-        self.stack.poll_with(card, &mut take, now.monotonic_ns);
+        self.poll(card, now.monotonic_ns);
         self.busy.note(self.stack.frames_received(), now.monotonic_ns);
         for index in 0..self.unread.len() {
             self.read(self.unread[index]);
@@ -263,6 +256,19 @@ impl Station {
     /// The turns are over for now: who drives this begins to wait.
     pub fn rest(&mut self, now_ns: u64) {
         self.busy.end(now_ns);
+    }
+
+    /// Takes frames from the card. Both callers share the one copy of all that is made of the stack for it.
+    #[inline(never)]
+    fn poll(&mut self, card: &mut impl FrameDevice, now_ns: u64) {
+        let mut take = InPlace {
+            engine: &mut self.engine,
+            datagrams: &mut self.datagrams,
+            clients: &mut self.clients,
+            ids: &self.ids,
+            crowd: &mut self.crowd,
+        };
+        self.stack.poll_with(card, &mut take, now_ns);
     }
 
     /// What the network has done before this turn.
@@ -411,6 +417,8 @@ impl Station {
     pub fn end<C: FrameDevice>(&mut self, card: &mut C, now_ns: impl Fn() -> u64, is_sending: impl Fn(&mut C) -> bool) {
         let start_ns = now_ns();
         let mut active_ns = start_ns;
+        // They would change what nothing writes to the log any more.
+        self.stack.refuse_datagrams();
         for index in 0..self.clients.len() {
             let id = ClientId(index as u32);
             if let Some(&mut Client { connection, .. }) = self.client(id) {
@@ -430,7 +438,7 @@ impl Station {
             if now_ns >= active_ns + LINGER_QUIET_NS || now_ns >= start_ns + LINGER_NS {
                 return;
             }
-            self.stack.poll(card, now_ns);
+            self.poll(card, now_ns);
             while self.stack.next_event().is_some() {}
             self.stack.flush(card, now_ns);
         }

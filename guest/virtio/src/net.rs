@@ -478,8 +478,14 @@ impl<T: Transport> NetDevice<T> {
 }
 
 impl<T: Transport> FrameDevice for NetDevice<T> {
-    type Rx = NetRx;
-    type Tx = NetTx;
+    type Rx<'a>
+        = &'a mut NetRx
+    where
+        Self: 'a;
+    type Tx<'a>
+        = &'a mut NetTx
+    where
+        Self: 'a;
 
     fn mac(&self) -> [u8; 6] {
         self.mac

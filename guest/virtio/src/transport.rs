@@ -1,6 +1,7 @@
 //! What the two transports have in common: the initialisation of a device (virtio 1.2 §3.1.1) and its notifications.
 
 use crate::{DeviceError, queue::Addresses, registers::Registers};
+use alloc::boxed::Box;
 
 /// Device status bits, §2.1.
 mod status {
@@ -94,6 +95,58 @@ pub trait Transport {
     fn config_generation(&self) -> u32;
     /// Takes the device's interrupt line back, where it has one.
     fn acknowledge_interrupt(&mut self);
+}
+
+impl<T: Transport + ?Sized> Transport for Box<T> {
+    fn status(&self) -> u8 {
+        (**self).status()
+    }
+
+    fn set_status(&mut self, status: u8) {
+        (**self).set_status(status);
+    }
+
+    fn device_features(&mut self) -> u64 {
+        (**self).device_features()
+    }
+
+    fn set_driver_features(&mut self, features: u64) {
+        (**self).set_driver_features(features);
+    }
+
+    fn queue_size_max(&mut self, index: u16) -> u16 {
+        (**self).queue_size_max(index)
+    }
+
+    fn enable_queue(
+        &mut self,
+        index: u16,
+        size: u16,
+        addresses: Addresses,
+        interrupt: QueueInterrupt,
+    ) -> Result<Notifier, DeviceError> {
+        (**self).enable_queue(index, size, addresses, interrupt)
+    }
+
+    fn config_u8(&self, offset: usize) -> Result<u8, DeviceError> {
+        (**self).config_u8(offset)
+    }
+
+    fn config_u32(&self, offset: usize) -> Result<u32, DeviceError> {
+        (**self).config_u32(offset)
+    }
+
+    fn set_config_u8(&mut self, offset: usize, value: u8) -> Result<(), DeviceError> {
+        (**self).set_config_u8(offset, value)
+    }
+
+    fn config_generation(&self) -> u32 {
+        (**self).config_generation()
+    }
+
+    fn acknowledge_interrupt(&mut self) {
+        (**self).acknowledge_interrupt();
+    }
 }
 
 /// Resets a device and agrees on features: all of `required` and what the device offers of `wanted`. Returns what was

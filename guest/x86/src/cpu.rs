@@ -84,6 +84,7 @@ impl CpuEntropy {
 }
 
 impl Entropy for CpuEntropy {
+    #[inline(never)]
     fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let word = random_word().expect("the processor's random number generator has failed");

@@ -163,6 +163,7 @@ impl Setup {
     }
 
     /// Lets a device's interrupt line end a sleep; `None` stands for a line that nobody has named.
+    #[inline(never)]
     pub fn enable_interrupt_line(&self, line: Option<u32>) {
         match line {
             _ if self.machine.sleep_port.is_some() => {}
@@ -209,6 +210,7 @@ impl Machine {
     }
 
     /// Bytes of main memory.
+    #[inline(never)]
     pub fn memory_bytes(&self) -> u64 {
         self.start_info.memory().iter().map(|(start, end)| end - start).sum()
     }
@@ -247,6 +249,7 @@ impl Machine {
     }
 
     /// Keeps the wall clock true.
+    #[inline(never)]
     pub fn follow_wall_clock(&self) {
         CLOCK.follow_wall_clock(self.ring0);
     }

@@ -351,8 +351,14 @@ impl<B: Doorbell> FrameTx for XdpTx<B> {
 }
 
 impl<B: Doorbell> FrameDevice for XdpDevice<B> {
-    type Rx = XdpRx;
-    type Tx = XdpTx<B>;
+    type Rx<'a>
+        = &'a mut XdpRx
+    where
+        Self: 'a;
+    type Tx<'a>
+        = &'a mut XdpTx<B>
+    where
+        Self: 'a;
 
     fn mac(&self) -> [u8; 6] {
         self.mac

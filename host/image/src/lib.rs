@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod elf;
+mod names;
 
 use elf::{Linked, Segment};
 use kayvee_symbols::Symbol;
@@ -54,7 +55,10 @@ pub fn pack(linked_elf: &[u8]) -> Result<Vec<u8>, Error> {
     let start = linked.symbol("image_end")?.next_multiple_of(PAGE_BYTES);
     let functions = linked.symbols.iter().filter(|(_, at)| (image_start..text_end).contains(at));
     let symbols = functions
-        .map(|(name, at)| Symbol { start: *at as u32, name: format!("{:#}", rustc_demangle::demangle(name)) })
+        .map(|(name, at)| {
+            let name = names::shorten(&format!("{:#}", rustc_demangle::demangle(name)));
+            Symbol { start: *at as u32, name }
+        })
         .collect();
     let table = kayvee_symbols::encode(symbols);
     let end = start + table.len() as u64;

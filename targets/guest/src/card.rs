@@ -1,61 +1,159 @@
 //! The network card as the loop sees it: what carries frames, and lets the machine sleep until there is one.
 
 use crate::{devices::AnyTransport, sys::rings::DoorbellPort};
-use alloc::{format, string::String};
+use alloc::{boxed::Box, format, string::String};
 use core::time::Duration;
-use kayvee_platform::FrameDevice;
-use kayvee_virtio::net::NetDevice;
-use kayvee_xdp::XdpDevice;
+use kayvee_platform::{Checksums, Completion, FrameDevice, FrameRx, FrameTx, NetworkFigures, Offloads, Received};
+use kayvee_virtio::net::{NetDevice, NetRx, NetTx};
+use kayvee_xdp::{XdpDevice, XdpRx, XdpTx};
 
-/// A card.
-pub trait Card: FrameDevice {
+/// The machine's network card. One type for all kinds, so that the image has the loop and the network stack once: a
+/// frame costs a branch for that, always the same one.
+pub enum Card {
+    /// A virtio device.
+    Virtio(Box<NetDevice<AnyTransport>>),
+    /// A socket of the host's whose rings are here.
+    Xdp(Box<XdpDevice<DoorbellPort>>),
+}
+
+/// The receiving half of a [`Card`].
+pub enum Rx<'a> {
+    /// Of a virtio device.
+    Virtio(&'a mut NetRx),
+    /// Of a socket.
+    Xdp(&'a mut XdpRx),
+}
+
+/// The sending half of a [`Card`].
+pub enum Tx<'a> {
+    /// Of a virtio device.
+    Virtio(&'a mut NetTx),
+    /// Of a socket.
+    Xdp(&'a mut XdpTx<DoorbellPort>),
+}
+
+/// Does the same with either of [`Card`]'s, [`Rx`]'s or [`Tx`]'s.
+macro_rules! either {
+    ($kind:ident, $self:ident, $either:ident => $call:expr) => {
+        match $self {
+            $kind::Virtio($either) => $call,
+            $kind::Xdp($either) => $call,
+        }
+    };
+}
+
+impl Card {
     /// What it has done wrong, after which it neither receives nor sends.
-    fn error(&self) -> Option<String>;
+    pub fn error(&self) -> Option<String> {
+        either!(Card, self, card => card.error().map(|error| format!("{error}")))
+    }
+
     /// Whether it holds frames that are not sent yet.
-    fn is_sending(&mut self) -> bool;
+    pub fn is_sending(&mut self) -> bool {
+        either!(Card, self, card => card.is_sending())
+    }
+
     /// Lets the next frame end a sleep. To be followed by a look for frames that came before.
-    fn enable_interrupts(&mut self);
+    pub fn enable_interrupts(&mut self) {
+        match self {
+            Card::Virtio(card) => card.enable_interrupts(),
+            // The machine sleeps on the socket itself. What the kernel had no memory for is to be sent before that.
+            Card::Xdp(card) => card.send_again(),
+        }
+    }
+
     /// Goes back to polling.
-    fn disable_interrupts(&mut self);
+    pub fn disable_interrupts(&mut self) {
+        if let Card::Virtio(card) = self {
+            card.disable_interrupts();
+        }
+    }
+
     /// Has the frames of this turn sent by the machine's own thread, which then rests for so long, where there is a choice.
-    fn set_rest(&mut self, _rest: Option<Duration>) {}
-}
-
-impl Card for NetDevice<AnyTransport> {
-    fn error(&self) -> Option<String> {
-        NetDevice::error(self).map(|error| format!("{error}"))
-    }
-
-    fn is_sending(&mut self) -> bool {
-        NetDevice::is_sending(self)
-    }
-
-    fn enable_interrupts(&mut self) {
-        NetDevice::enable_interrupts(self);
-    }
-
-    fn disable_interrupts(&mut self) {
-        NetDevice::disable_interrupts(self);
+    pub fn set_rest(&mut self, rest: Option<Duration>) {
+        if let Card::Xdp(card) = self {
+            card.doorbell().set_rest(rest);
+        }
     }
 }
 
-impl Card for XdpDevice<DoorbellPort> {
-    fn error(&self) -> Option<String> {
-        XdpDevice::error(self).map(|error| format!("{error}"))
+impl FrameDevice for Card {
+    type Rx<'a>
+        = Rx<'a>
+    where
+        Self: 'a;
+    type Tx<'a>
+        = Tx<'a>
+    where
+        Self: 'a;
+
+    fn mac(&self) -> [u8; 6] {
+        either!(Card, self, card => card.mac())
     }
 
-    fn is_sending(&mut self) -> bool {
-        XdpDevice::is_sending(self)
+    fn checksums(&self) -> Checksums {
+        either!(Card, self, card => card.checksums())
     }
 
-    /// The machine sleeps on the socket itself. What the kernel had no memory for is to be sent before that.
-    fn enable_interrupts(&mut self) {
-        self.send_again();
+    #[inline]
+    fn split(&mut self) -> (Rx<'_>, Tx<'_>) {
+        match self {
+            Card::Virtio(card) => {
+                let (rx, tx) = card.split();
+                (Rx::Virtio(rx), Tx::Virtio(tx))
+            }
+            Card::Xdp(card) => {
+                let (rx, tx) = card.split();
+                (Rx::Xdp(rx), Tx::Xdp(tx))
+            }
+        }
     }
 
-    fn set_rest(&mut self, rest: Option<Duration>) {
-        self.doorbell().set_rest(rest);
+    fn put_figures(&self, figures: &mut NetworkFigures) {
+        either!(Card, self, card => card.put_figures(figures));
+    }
+}
+
+impl FrameRx for Rx<'_> {
+    #[inline]
+    fn ready(&mut self) -> bool {
+        either!(Rx, self, rx => rx.ready())
     }
 
-    fn disable_interrupts(&mut self) {}
+    #[inline]
+    fn receive<R>(&mut self, consume: impl FnOnce(Received<'_>) -> R) -> Option<R> {
+        either!(Rx, self, rx => rx.receive(consume))
+    }
+}
+
+impl FrameTx for Tx<'_> {
+    #[inline]
+    fn ready(&mut self) -> bool {
+        either!(Tx, self, tx => tx.ready())
+    }
+
+    #[inline]
+    fn transmit<R>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+        either!(Tx, self, tx => tx.transmit(len, fill))
+    }
+
+    #[inline]
+    fn offloads(&self) -> Offloads {
+        either!(Tx, self, tx => tx.offloads())
+    }
+
+    #[inline]
+    fn room_bytes(&mut self) -> usize {
+        either!(Tx, self, tx => tx.room_bytes())
+    }
+
+    #[inline]
+    fn transmit_offloaded(&mut self, len: usize, task: Completion, fill: impl FnMut(usize, &mut [u8])) -> bool {
+        either!(Tx, self, tx => tx.transmit_offloaded(len, task, fill))
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        either!(Tx, self, tx => tx.flush());
+    }
 }

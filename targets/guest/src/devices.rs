@@ -1,27 +1,27 @@
 //! Finds the machine's devices: those that the hypervisor names on the command line, those in QEMU's virtio-mmio slots,
 //! and those on PCI.
 
-use crate::sys::{
-    registers::{self, Pci},
-    rings::{self, DoorbellPort},
+use crate::{
+    card::Card,
+    sys::{
+        registers::{self, Pci},
+        rings,
+    },
 };
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use kayvee_platform::Entropy;
 use kayvee_virtio::{
-    DeviceError,
     blk::BlkDevice,
     mmio::{MmioTransport, Place, REGISTER_BYTES},
     net::NetDevice,
     pci::{self, PciTransport},
-    queue::Addresses,
     rng::RngDevice,
-    transport::{DeviceKind, Notifier, QueueInterrupt, Transport},
+    transport::{DeviceKind, Transport},
 };
 use kayvee_x86::{
     cpu::{CpuEntropy, Hypervisor},
     machine::Setup,
 };
-use kayvee_xdp::XdpDevice;
 
 /// QEMU's `microvm` has its virtio-mmio slots here, used or not.
 const QEMU_SLOTS: u64 = 0xfeb0_0000;
@@ -32,82 +32,8 @@ const QUEUE_SIZE: u16 = 256;
 const SMALL_QUEUE_SIZE: u16 = 64;
 const SMALL_MEMORY_BYTES: u64 = 64 << 20;
 
-/// Either transport.
-pub enum AnyTransport {
-    /// Memory-mapped registers.
-    Mmio(MmioTransport),
-    /// PCI.
-    Pci(PciTransport),
-}
-
-macro_rules! either {
-    ($self:ident, $transport:ident => $call:expr) => {
-        match $self {
-            AnyTransport::Mmio($transport) => $call,
-            AnyTransport::Pci($transport) => $call,
-        }
-    };
-}
-
-impl Transport for AnyTransport {
-    fn status(&self) -> u8 {
-        either!(self, transport => transport.status())
-    }
-
-    fn set_status(&mut self, status: u8) {
-        either!(self, transport => transport.set_status(status));
-    }
-
-    fn device_features(&mut self) -> u64 {
-        either!(self, transport => transport.device_features())
-    }
-
-    fn set_driver_features(&mut self, features: u64) {
-        either!(self, transport => transport.set_driver_features(features));
-    }
-
-    fn queue_size_max(&mut self, index: u16) -> u16 {
-        either!(self, transport => transport.queue_size_max(index))
-    }
-
-    fn enable_queue(
-        &mut self,
-        index: u16,
-        size: u16,
-        addresses: Addresses,
-        interrupt: QueueInterrupt,
-    ) -> Result<Notifier, DeviceError> {
-        either!(self, transport => transport.enable_queue(index, size, addresses, interrupt))
-    }
-
-    fn config_u8(&self, offset: usize) -> Result<u8, DeviceError> {
-        either!(self, transport => transport.config_u8(offset))
-    }
-
-    fn config_u32(&self, offset: usize) -> Result<u32, DeviceError> {
-        either!(self, transport => transport.config_u32(offset))
-    }
-
-    fn set_config_u8(&mut self, offset: usize, value: u8) -> Result<(), DeviceError> {
-        either!(self, transport => transport.set_config_u8(offset, value))
-    }
-
-    fn config_generation(&self) -> u32 {
-        either!(self, transport => transport.config_generation())
-    }
-
-    fn acknowledge_interrupt(&mut self) {
-        either!(self, transport => transport.acknowledge_interrupt());
-    }
-}
-
-/// The machine's network card.
-pub enum Card {
-    /// A virtio device.
-    Virtio(Box<NetDevice<AnyTransport>>),
-    /// A socket of the host's whose rings are here.
-    Xdp(Box<XdpDevice<DoorbellPort>>),
-}
+/// Any transport. Devices are configured once, at start: code for each kind would be the larger part of the drivers.
+pub type AnyTransport = Box<dyn Transport>;
 
 /// What the machine has.
 pub struct Devices {
@@ -182,7 +108,7 @@ fn probe(setup: &mut Setup, address: u64, bytes: usize) -> Result<Option<(Device
     let error = |error| format!("device at {address:#x}: {error}");
     let registers = registers::map(setup, address, bytes).map_err(error)?;
     let device = MmioTransport::probe(registers).map_err(error)?;
-    Ok(device.map(|(kind, transport)| (kind, AnyTransport::Mmio(transport))))
+    Ok(device.map(|(kind, transport)| (kind, Box::new(transport) as AnyTransport)))
 }
 
 fn find_on_pci(setup: &mut Setup, found: &mut Found) -> Result<(), String> {
@@ -190,7 +116,7 @@ fn find_on_pci(setup: &mut Setup, found: &mut Found) -> Result<(), String> {
     for (kind, function) in pci::scan(&mut bus) {
         let transport = PciTransport::new(&mut bus, function)
             .map_err(|error| format!("PCI device {:02x}.{}: {error}", function.device, function.function))?;
-        found.push((kind, AnyTransport::Pci(transport)));
+        found.push((kind, Box::new(transport) as AnyTransport));
     }
     Ok(())
 }

@@ -50,10 +50,7 @@ fn run(mut setup: Setup) -> ! {
         machine.end(Status::Failed);
     }
 
-    match card {
-        devices::Card::Virtio(card) => serve(&machine, machine_ns, args, *card, disk, &seed),
-        devices::Card::Xdp(card) => serve(&machine, machine_ns, args, *card, disk, &seed),
-    }
+    serve(&machine, machine_ns, args, card, disk, &seed)
 }
 
 /// Makes the store on this card, and runs it until its end.
@@ -61,7 +58,7 @@ fn serve(
     machine: &Machine,
     machine_ns: u64,
     mut args: BootArgs,
-    mut card: impl Card,
+    mut card: Card,
     disk: Option<BlkDevice<AnyTransport>>,
     seed: &[u8; 48],
 ) -> ! {

@@ -2,7 +2,7 @@
 
 use crate::{card::Card, disk::Disk};
 use kayvee_net::Lease;
-use kayvee_platform::{Clock, FrameRx};
+use kayvee_platform::{Clock, FrameDevice, FrameRx};
 use kayvee_station::Station;
 use kayvee_x86::{console, machine::Machine, power::Status};
 
@@ -19,9 +19,9 @@ const SENDING_NS: u64 = 1_000_000;
 const CONSOLE_NS: u64 = 100_000_000;
 
 /// The store on the network.
-pub struct Server<'a, C> {
+pub struct Server<'a> {
     machine: &'a Machine,
-    card: C,
+    card: Card,
     disk: Option<Disk<'a>>,
     station: Station,
     /// When to look at the console.
@@ -30,9 +30,9 @@ pub struct Server<'a, C> {
     is_announced: bool,
 }
 
-impl<'a, C: Card> Server<'a, C> {
+impl<'a> Server<'a> {
     /// Joins the parts.
-    pub fn new(machine: &'a Machine, card: C, disk: Option<Disk<'a>>, station: Station) -> Server<'a, C> {
+    pub fn new(machine: &'a Machine, card: Card, disk: Option<Disk<'a>>, station: Station) -> Server<'a> {
         Server { machine, card, disk, station, console_due_ns: None, is_announced: false }
     }
 
@@ -48,7 +48,7 @@ impl<'a, C: Card> Server<'a, C> {
             }
             if let Some(shutdown) = self.station.engine().shutdown() {
                 let clock = self.machine.clock();
-                self.station.end(&mut self.card, || clock.now().monotonic_ns, C::is_sending);
+                self.station.end(&mut self.card, || clock.now().monotonic_ns, Card::is_sending);
                 return if shutdown.status == 0 { Status::Clean } else { Status::Failed };
             }
             self.wait();

@@ -142,8 +142,14 @@ impl FrameTx for Half<XdpTx<Sender>> {
 }
 
 impl FrameDevice for Card {
-    type Rx = Half<XdpRx>;
-    type Tx = Half<XdpTx<Sender>>;
+    type Rx<'a>
+        = &'a mut Half<XdpRx>
+    where
+        Self: 'a;
+    type Tx<'a>
+        = &'a mut Half<XdpTx<Sender>>
+    where
+        Self: 'a;
 
     fn mac(&self) -> [u8; 6] {
         self.mac
@@ -153,7 +159,7 @@ impl FrameDevice for Card {
         self.checksums
     }
 
-    fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx) {
+    fn split(&mut self) -> (&mut Half<XdpRx>, &mut Half<XdpTx<Sender>>) {
         (&mut self.rx, &mut self.tx)
     }
 }

@@ -115,8 +115,14 @@ impl End {
 }
 
 impl FrameDevice for End {
-    type Rx = Rx;
-    type Tx = Tx;
+    type Rx<'a>
+        = &'a mut Rx
+    where
+        Self: 'a;
+    type Tx<'a>
+        = &'a mut Tx
+    where
+        Self: 'a;
 
     fn mac(&self) -> [u8; 6] {
         self.mac

@@ -271,6 +271,7 @@ impl Store {
     }
 
     /// Notes that a connection could not be had.
+    #[inline(never)]
     pub fn dial_failed(&mut self, dial: &Dial, why: &str) {
         if dial.whom == Whom::Target {
             return self.fail_migration(crate::migrate::NOT_CONNECTED);
@@ -287,6 +288,7 @@ impl Store {
     }
 
     /// Takes a connection that was asked for, which may yet have to be established. Returns whether it is still wanted.
+    #[inline(never)]
     pub fn dialed(&mut self, dial: &Dial, slot: u32) -> bool {
         if dial.whom == Whom::Target {
             return self.migration_dialed(slot);
@@ -371,6 +373,7 @@ impl Store {
     }
 
     /// Takes bytes from a master that does not send effects yet. Returns those that are effects.
+    #[inline(never)]
     pub fn hear_link(&mut self, slot: u32, bytes: &[u8]) -> Vec<u8> {
         let now_ns = self.now.monotonic_ns;
         let Some(link) = &mut self.replication.link else { return Vec::new() };
