@@ -138,7 +138,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs a command and returns its reply, or an error as memcached says it.
+    /// Runs a command and returns its reply, or an error as memcached says it. Whoever is told that it did not run can
+    /// rely on that: what could not run at once is forgotten, and the next one does not get its reply.
     fn run(&mut self, client: ClientId, words: &[&[u8]]) -> Result<Vec<u8>, Vec<u8>> {
         if self.holds_replies() || self.fate(client) != Fate::Open {
             return Err(NOT_NOW.to_vec());
@@ -150,7 +151,26 @@ impl Engine {
             request.extend_from_slice(word);
             request.extend_from_slice(b"\r\n");
         }
+        // Whatever it was told since the last request is nobody's reply.
+        self.take_said(client);
         self.receive(client, &request);
+        let (said, is_too_large) = self.take_said(client);
+        if said.is_empty() || self.fate(client) != Fate::Open {
+            self.drop_pending(client);
+        }
+        match said.first() {
+            _ if is_too_large => Err(TOO_LARGE.to_vec()),
+            None => Err(NOT_NOW.to_vec()),
+            Some(b'-') => {
+                let message = said[1..].strip_suffix(b"\r\n").unwrap_or(&said[1..]);
+                Err([b"SERVER_ERROR ", &message[..message.len().min(500)], b"\r\n"].concat())
+            }
+            Some(_) => Ok(said),
+        }
+    }
+
+    /// Takes a client's output, and returns it as far as it is of use and whether that is not all.
+    fn take_said(&mut self, client: ClientId) -> (Vec<u8>, bool) {
         let (mut said, mut is_too_large) = (Vec::new(), false);
         while let part = self.output(client)
             && !part.is_empty()
@@ -162,15 +182,7 @@ impl Engine {
             }
             self.sent(client, len);
         }
-        match said.first() {
-            _ if is_too_large => Err(TOO_LARGE.to_vec()),
-            None => Err(NOT_NOW.to_vec()),
-            Some(b'-') => {
-                let message = said[1..].strip_suffix(b"\r\n").unwrap_or(&said[1..]);
-                Err([b"SERVER_ERROR ", &message[..message.len().min(500)], b"\r\n"].concat())
-            }
-            Some(_) => Ok(said),
-        }
+        (said, is_too_large)
     }
 }
 

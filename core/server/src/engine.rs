@@ -91,6 +91,8 @@ struct Connection {
     is_ready: bool,
     /// Whether its next request waits for the end of a `CLIENT PAUSE` or of a command that blocks.
     is_held: bool,
+    /// As its [`Peer`] said.
+    is_local: bool,
 }
 
 impl Connection {
@@ -201,7 +203,7 @@ impl Engine {
             self.store.stats.connections_rejected += 1;
             return Err(Refusal(b"-ERR max number of clients reached\r\n"));
         }
-        if self.store.options.protected_mode && !peer.is_local && self.store.acl.default_needs_no_password() {
+        if self.turns_away(peer.is_local) {
             self.store.stats.connections_rejected += 1;
             return Err(PROTECTED);
         }
@@ -214,6 +216,23 @@ impl Engine {
             return Err(NO_MEMORY);
         }
         Ok(self.admit(peer))
+    }
+
+    /// Whether protected mode lets nobody in who comes from there.
+    fn turns_away(&self, is_local: bool) -> bool {
+        self.store.options.protected_mode && !is_local && self.store.acl.default_needs_no_password()
+    }
+
+    /// Whether a client that has never logged in would still be let in, and as the same user, if it connected now. A
+    /// session that serves whoever sends a datagram has to be as new to each of them.
+    pub fn is_as_new(&self, client: ClientId) -> bool {
+        let slot = client.0 as usize;
+        match (self.store.sessions.get(slot), self.connections.get(slot)) {
+            (Some(Some(session)), Some(Some(connection))) => {
+                session.authenticated != self.store.acl.needs_login() && !self.turns_away(connection.is_local)
+            }
+            _ => false,
+        }
     }
 
     /// Takes a connection for which there is room.
@@ -235,6 +254,7 @@ impl Engine {
             held: Held::default(),
             is_ready: false,
             is_held: false,
+            is_local: peer.is_local,
         };
         self.store.sessions[slot as usize] = Some(Box::new(session));
         self.connections[slot as usize] = Some(Box::new(connection));
@@ -386,6 +406,15 @@ impl Engine {
             session.pending = connection.pending();
             session.is_paused = connection.is_held && !session.is_waiting();
         }
+    }
+
+    /// Forgets requests of a client that are not executed yet, so that they never will be.
+    pub(crate) fn drop_pending(&mut self, client: ClientId) {
+        let slot = client.0 as usize;
+        let Some(mut connection) = self.connections.get_mut(slot).and_then(Option::take) else { return };
+        (connection.query, connection.parser) = (Vec::new(), Parser::new());
+        self.keep(client.0, &mut connection, &[], Stop::Incomplete { at_least: 0 });
+        self.connections[slot] = Some(connection);
     }
 
     /// Appends to the query buffer within its limit, or ends the connection. Where the buffer has to grow it doubles, so

@@ -9,6 +9,8 @@
 extern crate alloc;
 
 mod crowd;
+#[cfg(test)]
+mod tests;
 mod web;
 
 pub use crowd::Crowd;
@@ -77,6 +79,7 @@ impl Busy {
 
 /// What is served by UDP.
 struct Datagrams {
+    echo_port: u16,
     memcached_port: u16,
     peers: Peers,
     /// The session that memcached's requests run in.
@@ -84,11 +87,12 @@ struct Datagrams {
 }
 
 impl Datagrams {
-    /// The session for a request; another one when it was closed.
+    /// The session for a request; another one when it was closed, or when who is let in has changed since it began.
     fn client(&mut self, engine: &mut Engine) -> Option<ClientId> {
-        if let Some(client) =
-            self.client.take_if(|client| matches!(engine.fate(*client), Fate::CloseNow | Fate::CloseAfterOutput))
-        {
+        let is_over = |client: ClientId, engine: &Engine| {
+            matches!(engine.fate(client), Fate::CloseNow | Fate::CloseAfterOutput) || !engine.is_as_new(client)
+        };
+        if let Some(client) = self.client.take_if(|client| is_over(*client, engine)) {
             engine.disconnect(client);
         }
         if self.client.is_none() {
@@ -123,14 +127,15 @@ impl Take for InPlace<'_> {
     }
 
     fn datagram(&mut self, port: u16, remote: SocketAddrV4, bytes: &[u8], reply: &mut [u8]) -> Option<usize> {
-        if port == self.datagrams.memcached_port {
+        // Two services that answer each other would never end, and one forged packet begins it: what comes from a system
+        // port (RFC 6335 §6), or from one where a store like this answers, gets no answer.
+        let &mut Datagrams { echo_port, memcached_port, .. } = self.datagrams;
+        if remote.port() < 1024 || [echo_port, memcached_port].contains(&remote.port()) {
+            return None;
+        }
+        if port == memcached_port {
             let client = self.datagrams.client(self.engine)?;
             return self.engine.memcached_datagram(client, bytes, reply);
-        }
-        // Two services that echo to each other would never end: what comes from a system port, or from our own, is not
-        // answered (RFC 6335 §6).
-        if remote.port() < 1024 || remote.port() == port {
-            return None;
         }
         reply.get_mut(..bytes.len())?.copy_from_slice(bytes);
         Some(bytes.len())
@@ -167,7 +172,7 @@ impl Station {
         let (writable, unread) = (Vec::with_capacity(2 * connections), Vec::with_capacity(connections));
         let (echo_port, memcached_port) = (engine.options().udp_echo_port, engine.options().udp_memcached_port);
         [echo_port, memcached_port].into_iter().filter(|port| *port != 0).for_each(|port| stack.serve_datagrams(port));
-        let datagrams = Datagrams { memcached_port, peers, client: None };
+        let datagrams = Datagrams { echo_port, memcached_port, peers, client: None };
         let (crowd, busy) = (Crowd::default(), Busy::default());
         Station { stack, engine, peers, web, clients, ids, writable, unread, datagrams, crowd, busy }
     }

@@ -106,3 +106,20 @@ fn datagrams_that_are_none_of_the_protocol_s_do_no_harm() {
         ask(&mut bench, client, &text);
     }
 }
+
+#[test]
+fn what_was_refused_does_not_run_later() {
+    let mut bench = Bench::new(&[]);
+    let (client, other) = (bench.connect(), bench.connect());
+    let not_now = b"SERVER_ERROR replies have to wait, which datagrams cannot: use TCP\r\n";
+    bench.ask(other, "SET b there\r\n");
+    bench.ask(other, "CLIENT PAUSE 1000 ALL\r\n");
+    for request in [&b"set a 0 0 1\r\nx\r\n"[..], b"get b\r\n", b"set a 0 0 1\r\ny\r\n"] {
+        assert_eq!(ask(&mut bench, client, request).unwrap(), not_now);
+    }
+    bench.advance_ms(1001);
+    bench.engine.end_turn();
+    assert_eq!(ask(&mut bench, client, b"get a\r\n").unwrap(), b"END\r\n");
+    assert_eq!(ask(&mut bench, client, b"get b\r\n").unwrap(), b"VALUE b 0 5\r\nthere\r\nEND\r\n");
+    assert_eq!(bench.ask(other, "EXISTS a\r\n"), ":0\r\n");
+}

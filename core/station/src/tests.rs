@@ -1,0 +1,111 @@
+extern crate std;
+
+use super::{Crowd, Datagrams, InPlace, Peers};
+use core::net::{Ipv4Addr, SocketAddrV4};
+use kayvee_net::Take;
+use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
+use kayvee_server::{ClientId, Engine, Environment, NoHost, Options, Peer};
+use std::{format, string::String, vec::Vec};
+
+const ECHO_PORT: u16 = 2007;
+const MEMCACHED_PORT: u16 = 11211;
+const NOW: Now = Now { monotonic_ns: 5_000_000_000, unix_us: 1_700_000_000_000_000 };
+
+/// A clock that stands still, and a heap without a limit.
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Now {
+        NOW
+    }
+    fn name(&self) -> &'static str {
+        "still"
+    }
+}
+
+impl Heap for Still {
+    fn used_bytes(&self) -> u64 {
+        0
+    }
+    fn limit_bytes(&self) -> Option<u64> {
+        None
+    }
+    fn resident_bytes(&self) -> u64 {
+        0
+    }
+    fn allocator(&self) -> &'static str {
+        "none"
+    }
+}
+
+fn engine(options: &[&str]) -> Engine {
+    let environment = Environment {
+        target: "test",
+        os: "none".into(),
+        multiplexing: "none",
+        process_id: 0,
+        clock: &Still,
+        heap: &Still,
+        system_memory_bytes: 1 << 30,
+        processor_time: ProcessorTime::default,
+        host: &NoHost,
+        seed: [7; 32],
+    };
+    let options = Options::from_args(options.iter().map(|word| word.as_bytes())).unwrap();
+    Engine::new(options, environment, NOW)
+}
+
+fn datagrams(peers: Peers) -> Datagrams {
+    Datagrams { echo_port: ECHO_PORT, memcached_port: MEMCACHED_PORT, peers, client: None }
+}
+
+/// What comes back from a port for a datagram that says it is from `remote_port`.
+fn send(engine: &mut Engine, datagrams: &mut Datagrams, port: u16, remote_port: u16, text: &str) -> Option<String> {
+    let mut in_place = InPlace { engine, datagrams, clients: &mut [], ids: &[], crowd: &mut Crowd::default() };
+    let datagram = format!("\0\0\0\0\0\x01\0\0{text}");
+    let mut reply = [0; 1472];
+    let remote = SocketAddrV4::new(Ipv4Addr::LOCALHOST, remote_port);
+    let len = in_place.datagram(port, remote, datagram.as_bytes(), &mut reply)?;
+    Some(String::from_utf8(Vec::from(&reply[8..len])).unwrap())
+}
+
+fn get(engine: &mut Engine, datagrams: &mut Datagrams) -> Option<String> {
+    send(engine, datagrams, MEMCACHED_PORT, 5000, "get a\r\n")
+}
+
+fn local_client(engine: &mut Engine) -> ClientId {
+    engine.connect(Peer { remote: "local:1".into(), local: "local:2".into(), is_local: true }).unwrap()
+}
+
+#[test]
+fn services_are_not_made_to_answer_each_other() {
+    let (engine, datagrams) = (&mut engine(&[]), &mut datagrams(Peers::Trusted));
+    for port in [ECHO_PORT, MEMCACHED_PORT] {
+        for remote_port in [0, 7, 1023, ECHO_PORT, MEMCACHED_PORT] {
+            assert_eq!(send(engine, datagrams, port, remote_port, "ERROR\r\n"), None, "{remote_port} to {port}");
+        }
+        assert_eq!(send(engine, datagrams, port, 1024, "ERROR\r\n").unwrap(), "ERROR\r\n");
+    }
+}
+
+#[test]
+fn each_datagram_is_let_in_by_the_rules_of_its_time() {
+    let (engine, datagrams) = (&mut engine(&[]), &mut datagrams(Peers::Trusted));
+    let client = local_client(engine);
+    assert_eq!(get(engine, datagrams).unwrap(), "END\r\n");
+    engine.receive(client, b"CONFIG SET requirepass secret\r\n");
+    assert!(get(engine, datagrams).unwrap().starts_with("SERVER_ERROR NOAUTH"));
+    engine.receive(client, b"CONFIG SET requirepass ''\r\n");
+    assert_eq!(get(engine, datagrams).unwrap(), "END\r\n");
+}
+
+#[test]
+fn protected_mode_that_is_switched_on_turns_strangers_away() {
+    let (engine, datagrams) = (&mut engine(&["--protected-mode", "no"]), &mut datagrams(Peers::Strangers));
+    let client = local_client(engine);
+    assert_eq!(get(engine, datagrams).unwrap(), "END\r\n");
+    engine.receive(client, b"CONFIG SET protected-mode yes\r\n");
+    assert_eq!(get(engine, datagrams), None);
+    engine.receive(client, b"CONFIG SET protected-mode no\r\n");
+    assert_eq!(get(engine, datagrams).unwrap(), "END\r\n");
+}
