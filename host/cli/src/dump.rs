@@ -90,7 +90,7 @@ impl Shown {
     }
 }
 
-/// What the store warns of goes to the standard error.
+/// What the store or a monitor warns of goes to the standard error.
 struct Warnings;
 
 impl log::Log for Warnings {
@@ -107,7 +107,7 @@ impl log::Log for Warnings {
     fn flush(&self) {}
 }
 
-fn show_warnings() {
+pub fn show_warnings() {
     // It is set once a process, so this cannot fail.
     if log::set_logger(&Warnings).is_ok() {
         log::set_max_level(log::LevelFilter::Warn);

@@ -3,6 +3,7 @@
 
 use crate::{
     args::MonitorArgs,
+    dump::show_warnings,
     image::Image,
     network::{End, Place},
     sys,
@@ -73,6 +74,7 @@ impl Guest<'_> {
 
 /// Is the monitor, in the child.
 pub fn run(args: &MonitorArgs) -> Result<ExitCode> {
+    show_warnings();
     let network = match (args.tap, args.stream) {
         (Some(tap), _) => Some(Backend::tap(inherit(tap)?).context("the tap device")?),
         (None, Some(stream)) => Some(Backend::stream(UnixStream::from(sys::inherited(stream)?))?),

@@ -77,8 +77,11 @@ impl Network {
 
     /// Makes a link to a guest that works an AF_XDP socket, having seen that there can be one.
     pub fn direct() -> Result<Network> {
-        kayvee_xdp_socket::probe()?;
-        Ok(Network::Direct(VethPair::create().context("making a link")?))
+        let make = || {
+            kayvee_xdp_socket::probe()?;
+            VethPair::create().context("making a link")
+        };
+        Ok(Network::Direct(make().map_err(with_advice)?))
     }
 
     /// Where the guest is in it.
@@ -173,5 +176,14 @@ impl End {
             End::Stream(end) => format!("socket,id=n0,fd={}", end.as_raw_fd()),
             End::Direct(_) => unreachable!("only this program's monitor is given such a link"),
         }
+    }
+}
+
+/// Says what to do about an AF_XDP socket that this user may not have.
+pub fn with_advice(error: anyhow::Error) -> anyhow::Error {
+    if kayvee_xdp_socket::is_not_allowed(&error) {
+        error.context("no right to an AF_XDP socket: run as root, or without --net xdp")
+    } else {
+        error
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     instances, listen,
     log::Log,
     monitor,
-    network::Network,
+    network::{self, Network},
     probe,
     proxy::{self, Proxy, WebPort},
     qemu::{self, Accelerator, Ending, Guest},
@@ -229,7 +229,8 @@ impl Session {
             Attachment::Own => {
                 let addresses = store.listen_addresses(store.options().port)?;
                 let listeners = listen::listen(&addresses, store.options().tcp_backlog)?;
-                Some((listeners, VethPair::create().context("making a link for the store")?))
+                let pair = VethPair::create().context("making a link for the store").map_err(network::with_advice)?;
+                Some((listeners, pair))
             }
             Attachment::Interface { .. } => None,
         };

@@ -201,7 +201,8 @@ fn a_guest_with_a_tap_is_reached_at_its_own_address_too() {
         let own = store.ready.rsplit_once("also at ").unwrap().1.trim_end().trim_end_matches(')');
         let own: SocketAddr = own.parse().unwrap();
         assert_eq!(ask(&mut connect(own), "PING"), "+PONG");
-        assert_eq!(queue_packets(own.ip()), 8192);
+        // The ends of a link of two keep no queue.
+        assert!(way.more.contains(&"xdp") || queue_packets(own.ip()) == 8192);
         assert_eq!(store.end("INT").code(), Some(0));
     }
 }
@@ -223,7 +224,8 @@ fn recorded(path: &std::path::Path) -> Vec<Vec<u8>> {
 #[test]
 #[ignore = "starts guests: ./kayvee test"]
 fn a_recording_holds_what_would_be_on_a_wire() {
-    for way in all_ways().filter(|way| way.target != "linux") {
+    // A guest that works the card's rings itself passes nobody who could record.
+    for way in all_ways().filter(|way| way.target != "linux" && !way.more.contains(&"xdp")) {
         println!("{way:?}");
         let path = state_folder().join("recorded, with a comma.pcap");
         let store = Store::start(way.target, &[way.more, &["--pcap", path.to_str().unwrap()]].concat(), &[]);

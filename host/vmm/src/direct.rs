@@ -18,6 +18,7 @@ use kayvee_xdp_socket::{Attachment, FRAME_BYTES, FrameMemory, Socket};
 use kvm_ioctls::{IoEventAddress, NoDatamatch, VmFd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
+    io::ErrorKind,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
 };
@@ -26,6 +27,8 @@ use vm_memory::{Bytes, GuestAddress};
 /// Where the description is; frames and rings follow, each from a multiple of [`PLACE_BYTES`] on.
 const DESCRIPTION: u64 = 0xd000_0000;
 const PLACE_BYTES: u64 = 2 << 20;
+/// How often the kernel is asked at a time to send what is in the ring.
+const SENDS_MAX: usize = 64;
 /// The devices' registers begin behind this.
 const PLACES_END: u64 = 0xfe00_0000;
 const PAGE_BYTES: u64 = 4096;
@@ -90,8 +93,14 @@ impl Direct {
     /// Sends what the guest has queued, in the thread of its processor: where many frames leave together, that costs less
     /// than the processor time that another thread takes from the clients.
     pub fn send(&self) {
-        // What could not be sent remains in the ring; the guest asks again.
-        let _ = self.socket.send();
+        // A kernel before 6.17 sends some frames and then says EAGAIN, also where it has no memory for more: what remains in
+        // the ring then is sent before the guest sleeps.
+        for _ in 0..SENDS_MAX {
+            let wants_more = self.socket.send().is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+            if !wants_more {
+                break;
+            }
+        }
     }
 
     /// Answers the doorbell: one system call for all frames that the guest has queued since the last one.
@@ -99,8 +108,7 @@ impl Direct {
         confine::limit(Role::Doorbell)?;
         loop {
             self.doorbell.read().context("waiting at the doorbell")?;
-            // What could not be sent remains in the ring; the guest rings again.
-            let _ = self.socket.send();
+            self.send();
         }
     }
 }

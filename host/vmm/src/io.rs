@@ -198,8 +198,13 @@ impl<'a> Io<'a> {
     fn answer_entropy(&mut self) {
         clear(&self.entropy.kicks[0]);
         let answered = lock(&self.entropy.device).work(|source, queues, memory| source.answer(&mut queues[0], memory));
-        if answered == Some(true) {
+        let Some(Worked { wake, again }) = answered else { return };
+        if wake {
             self.wake.raise();
+        }
+        if again {
+            // It is read above, so it is far from full.
+            let _ = self.entropy.kicks[0].write(1);
         }
     }
 }

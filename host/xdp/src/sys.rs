@@ -327,6 +327,9 @@ mod bpf {
         pub data_size_out: u32,
         pub data_in: u64,
         pub data_out: u64,
+        pub repeat: u32,
+        /// Written by the kernel, whatever the size of the structure that it is told.
+        pub duration_ns: u32,
     }
 }
 
@@ -421,6 +424,8 @@ pub fn test_run(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> {
         data_size_out: out.len() as u32,
         data_in: frame.as_ptr() as u64,
         data_out: out.as_mut_ptr() as u64,
+        repeat: 0,
+        duration_ns: 0,
     };
     // SAFETY: these are the command's attributes, with the addresses of so many bytes to read and to write.
     unsafe { call_bpf(bpf::PROG_TEST_RUN, &mut attributes)? };

@@ -88,8 +88,8 @@ impl Store {
         if !self.durable.is_open() || self.scripting.is_busy() {
             return;
         }
-        // One walk at a time.
-        if self.replication.walks() {
+        // One walk at a time; and what a master is still sending is no state to begin a log with.
+        if self.replication.walks() || self.replication.is_loading() {
             return;
         }
         if self.durable.walk.is_none() {
@@ -166,6 +166,7 @@ impl Store {
     pub(crate) fn note_data_replaced(&mut self) {
         if self.effects.are_logged {
             self.stop_logging();
+            self.durable.spoil();
             self.durable.request_compaction();
         }
     }

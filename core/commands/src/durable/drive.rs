@@ -148,9 +148,10 @@ impl Store {
         let durable = &self.durable;
         let log = durable.log.as_ref()?;
         let now_ns = self.now.monotonic_ns;
-        let walks = durable.walk.is_some() && !log.is_congested() && log.failure().is_none();
-        let begins = durable.is_wanted && durable.finishing.is_none();
-        let must = self.options.appendonly && !durable.is_whole && durable.compaction().is_none();
+        let may_walk = !self.replication.is_loading();
+        let walks = may_walk && durable.walk.is_some() && !log.is_congested() && log.failure().is_none();
+        let begins = may_walk && durable.is_wanted && durable.finishing.is_none();
+        let must = may_walk && self.options.appendonly && !durable.is_whole && durable.compaction().is_none();
         let again = must.then_some(durable.again_after_ns);
         let goes_on = self.device_waits_are_over();
         [durable.due_ns, (walks || begins || goes_on).then_some(now_ns), again].into_iter().flatten().min()

@@ -20,6 +20,12 @@ const AGAIN_AFTER_NS: u64 = SECOND_NS;
 const LINE_LIMIT_BYTES: usize = 1024;
 /// What ends a dump whose length is not told.
 const MARK_BYTES: usize = 40;
+/// The name of a history.
+const ID_BYTES: usize = 40;
+/// A history this long has room for as much again.
+const OFFSET_MAX: u64 = u64::MAX / 4;
+/// A dump is believed to be no longer than this when room is made for its keys ahead.
+const BELIEVED_BYTES: u64 = 16 << 20;
 
 /// A connection that the store wants to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -456,8 +462,9 @@ impl Store {
     fn hear_history(&mut self, slot: u32, line: &str) -> Result<(), String> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         match words[..] {
-            ["+FULLRESYNC", id, offset] => {
-                let offset = offset.parse().map_err(|_| format!("it answers {line}"))?;
+            ["+FULLRESYNC", id, offset] if id.len() == ID_BYTES => {
+                let offset = offset.parse().ok().filter(|offset| *offset <= OFFSET_MAX);
+                let offset = offset.ok_or_else(|| format!("it answers {line}"))?;
                 log::info!("Full resync from master: {id}:{offset}");
                 if let Some(link) = &mut self.replication.link {
                     link.state = State::Expects { offset, id: id.into() };
@@ -468,7 +475,7 @@ impl Store {
                 self.begin_following(slot, None);
                 Ok(())
             }
-            ["+CONTINUE", id] => {
+            ["+CONTINUE", id] if id.len() == ID_BYTES => {
                 self.begin_following(slot, Some(id));
                 Ok(())
             }
@@ -505,9 +512,11 @@ impl Store {
         Ok(())
     }
 
+    /// Clears all data, and has the log begin anew once they are whole again: no effect tells it.
     fn clear_data(&mut self) {
         (0..self.dbs.len()).for_each(|db| self.flush(db));
         self.scripting.forget_libraries();
+        self.note_data_replaced();
     }
 
     /// Loads what has come of the dump. Returns whether that has ended it.
@@ -531,7 +540,6 @@ impl Store {
         self.replication.id = id;
         (self.replication.former_id, self.replication.former_until) = (String::new(), None);
         self.effects.set_offset(offset);
-        self.note_data_replaced();
         if let Some(slot) = slot {
             self.begin_following(slot, None);
         }
@@ -630,7 +638,8 @@ impl Transfer {
             End::Mark(_) => MARK_BYTES,
         };
         let is_done = self.is_read && is_whole && ours - used == mark_len;
-        if is_whole && !is_done {
+        let is_too_long = self.is_read && ours - used > mark_len;
+        if (is_whole && !is_done) || is_too_long {
             return Err("Short read or OOM loading DB: the dump ends too early or too late".into());
         }
         buffer.drain(..if is_done { ours } else { used });
@@ -638,9 +647,9 @@ impl Transfer {
     }
 
     fn take_items(&mut self, store: &mut Store, bytes: &[u8], used: &mut usize) -> Result<(), String> {
-        // How many keys it promises is believed as far as its length goes.
+        // How many keys it promises is believed as far as its length goes, which is a promise as well.
         let of_bytes = match self.end {
-            End::After(left) => self.reader.offset() + left,
+            End::After(left) => self.reader.offset().saturating_add(left).min(BELIEVED_BYTES),
             End::Mark(_) => 0,
         };
         while !self.is_read {

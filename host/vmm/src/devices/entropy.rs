@@ -1,6 +1,7 @@
 //! The entropy device (virtio 1.2 §5.4).
 
 use crate::{
+    devices::net::Worked,
     memory::Memory,
     transport::{Broken, Model, slices, wants_wake},
 };
@@ -22,10 +23,12 @@ impl Source {
         Ok(Source { generator: File::open("/dev/urandom")? })
     }
 
-    /// Answers all requests; whether the guest wants to be woken up.
-    pub fn answer(&mut self, queue: &mut Queue, memory: &Memory) -> Result<bool, Broken> {
+    /// Answers requests, as many at a time as the queue has room for: a guest that makes them for ever must not have the
+    /// thread to itself.
+    pub fn answer(&mut self, queue: &mut Queue, memory: &Memory) -> Result<Worked, Broken> {
         let mut count = 0;
-        while let Some(chain) = queue.iter(memory)?.next() {
+        while count < QUEUE_SIZE {
+            let Some(chain) = queue.iter(memory)?.next() else { break };
             let head = chain.head_index();
             let mut random = [0; REQUEST_BYTES_MAX];
             if self.generator.read_exact(&mut random).is_err() {
@@ -44,7 +47,7 @@ impl Source {
             queue.add_used(memory, head, given as u32)?;
             count += 1;
         }
-        Ok(count > 0 && wants_wake(queue, memory)?)
+        Ok(Worked { wake: count > 0 && wants_wake(queue, memory)?, again: count == QUEUE_SIZE })
     }
 }
 

@@ -42,6 +42,10 @@ const QUEUE_SIZE: u16 = 256;
 const HEADER_BYTES: usize = 12;
 /// What of it says how to segment.
 const SEGMENTATION: Range<usize> = 1..6;
+/// The only flag and the kinds of division that a driver may use (§5.1.6).
+const NEEDS_CSUM: u8 = 1;
+const GSO_NONE: u8 = 0;
+const GSO_TCPV4: u8 = 1;
 /// Where it says of how many buffers a frame consists.
 const NUM_BUFFERS_OFFSET: u64 = 10;
 /// A frame without a tag, and one, as Ethernet allows them here.
@@ -399,7 +403,12 @@ impl Card {
             if self.send_one(memory, chain)? == Sent::Full {
                 queue.go_to_previous_position();
                 self.flush();
-                break;
+                if self.interest().1 {
+                    break;
+                }
+                // All that has waited is gone, so nobody would say that there is room.
+                count += 1;
+                continue;
             }
             queue.add_used(memory, head, 0)?;
             count += 1;
@@ -414,8 +423,8 @@ impl Card {
         }
     }
 
-    /// Of the guest's header only what was agreed on is passed on. A tap checks the rest: what it says of bytes that are
-    /// not in the frame is refused there, and the frame lost.
+    /// Of the guest's header only what was agreed on is passed on: a checksum to complete, TCP over IPv4 to divide. A tap
+    /// checks the rest: what it says of bytes that are not in the frame is refused there, and the frame lost.
     fn send_one(&mut self, memory: &Memory, chain: DescriptorChain<&Memory>) -> Result<Sent, Broken> {
         let mut header = [0u8; HEADER_BYTES];
         let mut filled = 0;
@@ -435,6 +444,10 @@ impl Card {
             header = [0; HEADER_BYTES];
         } else if !has(F_HOST_TSO4) {
             header[SEGMENTATION].fill(0);
+        }
+        header[0] &= NEEDS_CSUM;
+        if ![GSO_NONE, GSO_TCPV4].contains(&header[SEGMENTATION.start]) {
+            return Err(Broken("a frame to divide in a way that was not agreed on"));
         }
         let most = if has(F_CSUM) && has(F_HOST_TSO4) { LARGE_FRAME_BYTES_MAX } else { FRAME_BYTES_MAX };
         let mut pieces = self.pieces.begin();
