@@ -48,7 +48,7 @@ pub struct Wait {
     keys: Vec<Vec<u8>>,
     kind: Option<Kind>,
     until_ns: Option<u64>,
-    on_timeout: OnTimeout,
+    pub(crate) on_timeout: OnTimeout,
 }
 
 impl Wait {
@@ -66,8 +66,13 @@ pub enum OnTimeout {
     Integer(i64),
     /// These two numbers.
     Integers([i64; 2]),
-    /// How many replicas have so many bytes of effects by then.
-    Replicas(u64),
+    /// How many replicas have so many bytes of effects by then. It is over once as many as are wanted have them.
+    Replicas {
+        /// How many are waited for.
+        wanted: i64,
+        /// The bytes that they have to have.
+        offset: u64,
+    },
 }
 
 impl OnTimeout {
@@ -77,7 +82,7 @@ impl OnTimeout {
             OnTimeout::NullArray => reply.null_array(),
             OnTimeout::Integer(number) => reply.integer(number),
             // Whoever may not wait has been told already.
-            OnTimeout::Replicas(_) => reply.integer(0),
+            OnTimeout::Replicas { .. } => reply.integer(0),
             OnTimeout::Integers(numbers) => {
                 reply.array(numbers.len());
                 numbers.into_iter().for_each(|number| reply.integer(number));
@@ -280,7 +285,7 @@ impl Store {
     /// Ends a client's wait without a reply: that was written, or the client goes.
     pub(crate) fn unblock(&mut self, slot: u32) {
         let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
-        let db = session.db;
+        let (db, id) = (session.db, session.id);
         let Some(wait) = session.waits.take() else { return };
         for key in &wait.keys {
             if let Some(waiting) = self.waiting.get_mut(db, key) {
@@ -298,6 +303,9 @@ impl Store {
         if let Some(until_ns) = wait.until_ns {
             self.deadlines.remove(&(until_ns, slot));
         }
+        if matches!(wait.on_timeout, OnTimeout::Replicas { .. }) {
+            self.replication.waiting.remove(&(id, slot));
+        }
         self.blocked_clients -= 1;
         self.touch(slot);
     }
@@ -308,7 +316,7 @@ impl Store {
         let Some(on_timeout) = session.waits.as_ref().map(|wait| wait.on_timeout) else { return false };
         let command = session.last_command.map(|(container, sub)| sub.unwrap_or(container));
         let on_timeout = match on_timeout {
-            OnTimeout::Replicas(offset) => OnTimeout::Integer(self.replicas_with(offset)),
+            OnTimeout::Replicas { offset, .. } => OnTimeout::Integer(self.replicas_with(offset)),
             other => other,
         };
         self.run_as(slot, Origin::Retry, |context| match error {

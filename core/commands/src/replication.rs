@@ -103,9 +103,9 @@ pub struct Replication {
     /// Keys that expire and that clients of a writable replica have made, with their databases: no master will remove
     /// them.
     own: BTreeSet<(usize, Vec<u8>)>,
-    /// Clients that wait until replicas have what they wrote; whether replicas are to be asked what they have, and
-    /// whether one has said so.
-    waiting: Vec<wait::Waiter>,
+    /// Clients that wait until replicas have what they wrote, by their unique numbers and slots; whether replicas are to
+    /// be asked what they have, and whether one has said so.
+    pub(crate) waiting: BTreeSet<(u64, u32)>,
     asks: bool,
     has_heard: bool,
 }
@@ -125,7 +125,7 @@ impl Replication {
             link: None,
             shows_expired: false,
             own: BTreeSet::new(),
-            waiting: Vec::new(),
+            waiting: BTreeSet::new(),
             asks: false,
             has_heard: false,
         }

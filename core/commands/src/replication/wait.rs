@@ -1,16 +1,8 @@
 //! `WAIT`: clients that wait until replicas have what they wrote.
 
-use crate::{ClientRef, Context, Error, OnTimeout, Origin, Outcome, Patience, Store, args, timeout_ms};
+use crate::{Context, Error, OnTimeout, Origin, Outcome, Patience, Store, args, timeout_ms};
+use alloc::vec::Vec;
 use kayvee_resp::Request;
-
-/// A client that waits for replicas.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Waiter {
-    client: ClientRef,
-    /// How many replicas have to have how much.
-    replicas: i64,
-    offset: u64,
-}
 
 pub fn wait(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if context.store.replication.has_master() {
@@ -18,21 +10,20 @@ pub fn wait(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             "ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is configured to be writable (which is not the default) writes to replicas are just local and are not propagated.",
         ));
     }
-    let replicas = args::integer(&request[1])?;
+    let wanted = args::integer(&request[1])?;
     let timeout_ns = timeout_ms(&request[2])?;
     let offset = context.session().written_offset;
     let have = context.store.replicas_with(offset);
-    if have >= replicas || !context.may_block() {
+    if have >= wanted || !context.may_block() {
         context.reply.integer(have);
         return Ok(());
     }
-    let patience = Patience { kind: None, timeout_ns, on_timeout: OnTimeout::Replicas(offset) };
-    let client = ClientRef { slot: context.slot, id: context.session().id };
-    let waiting = &mut context.store.replication.waiting;
-    waiting.try_reserve(1).map_err(|_| Error::OUT_OF_MEMORY)?;
-    waiting.push(Waiter { client, replicas, offset });
+    let patience = Patience { kind: None, timeout_ns, on_timeout: OnTimeout::Replicas { wanted, offset } };
+    context.block(request.from(0), core::iter::empty(), patience)?;
+    let (id, slot) = (context.session().id, context.slot);
+    context.store.replication.waiting.insert((id, slot));
     context.store.replication.asks = true;
-    context.block(request.from(0), core::iter::empty(), patience)
+    Ok(())
 }
 
 impl Store {
@@ -51,20 +42,17 @@ impl Store {
         if !core::mem::take(&mut self.replication.has_heard) || self.replication.waiting.is_empty() {
             return;
         }
-        let mut waiting = core::mem::take(&mut self.replication.waiting);
-        waiting.retain(|waiter| {
-            if self.client(waiter.client).is_none_or(|session| session.waits.is_none()) {
-                return false;
-            }
-            let have = self.replicas_with(waiter.offset);
-            if have < waiter.replicas {
-                return true;
-            }
-            self.run_as(waiter.client.slot, Origin::Retry, |context| context.reply.integer(have));
-            self.unblock(waiter.client.slot);
-            false
-        });
-        self.replication.waiting = waiting;
+        let served = |&(_, slot): &(u64, u32)| {
+            let wait = self.sessions[slot as usize].as_deref()?.waits.as_ref()?;
+            let OnTimeout::Replicas { wanted, offset } = wait.on_timeout else { return None };
+            let have = self.replicas_with(offset);
+            (have >= wanted).then_some((slot, have))
+        };
+        let served: Vec<(u32, i64)> = self.replication.waiting.iter().filter_map(served).collect();
+        for (slot, have) in served {
+            self.run_as(slot, Origin::Retry, |context| context.reply.integer(have));
+            self.unblock(slot);
+        }
     }
 
     /// Tells replicas something that changes nothing.

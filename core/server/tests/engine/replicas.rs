@@ -201,6 +201,21 @@ fn one_takes_over() {
     assert!(chain.ask(1, "INFO stats").contains("sync_partial_ok:1\r\n"));
 }
 
+/// Whoever has waited in vain is not told of replicas that come later.
+#[test]
+fn a_wait_for_replicas_that_is_over_is_forgotten() {
+    let mut bench = Bench::new(&[]);
+    let (client, replica) = (bench.connect(), bench.connect());
+    assert_eq!(bench.ask(client, "WAIT 1 1\r\n"), "");
+    bench.advance_ms(2);
+    assert_eq!(bench.take_text(client), ":0\r\n");
+    assert_eq!(bench.ask(client, "BLPOP l 0\r\n"), "");
+    bench.engine.receive(replica, b"SYNC\r\n");
+    bench.take(replica);
+    bench.ask(replica, "REPLCONF ACK 1000\r\n");
+    assert_eq!(bench.take_text(client), "");
+}
+
 /// WAIT is answered when replicas have said that they have what was written, or when its time is over.
 #[test]
 fn waiting_for_replicas() {
