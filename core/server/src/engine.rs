@@ -141,6 +141,8 @@ pub struct Engine {
     clients_bytes: u64,
     /// The limit as of the last look at all of them.
     limit_known: Option<u64>,
+    /// The turn of that look.
+    clients_weighed_ns: u64,
     /// The turn in which nobody was left to drop, though they took too much.
     evicted_in_vain_ns: u64,
     /// The present second of the monotonic clock, and the lines logged in it about clients that were closed.
@@ -165,6 +167,7 @@ impl Engine {
             weights: Vec::new(),
             clients_bytes: 0,
             limit_known: None,
+            clients_weighed_ns: u64::MAX,
             evicted_in_vain_ns: u64::MAX,
             log_second: 0,
             log_lines: 0,

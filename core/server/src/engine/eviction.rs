@@ -2,11 +2,17 @@
 
 use super::{ClientId, Connection, Engine};
 use alloc::vec::Vec;
-use kayvee_commands::{Close, Output, Pending, Session};
+use kayvee_commands::{ClientType, Close, Output, Pending, Session};
 use kayvee_resp::Parser;
 
 /// Clients that take less are never dropped for want of memory: it would not help.
 const EVICTION_FLOOR_BYTES: usize = 64 << 10;
+
+/// Whether a client's memory counts, and may be taken. To drop a replica or a master would cost a dump; they have limits
+/// of their own.
+fn is_limited(session: &Session) -> bool {
+    matches!(ClientType::of(session), ClientType::Normal | ClientType::Subscriber)
+}
 
 impl Engine {
     /// Notes how much a client takes by now.
@@ -25,8 +31,8 @@ impl Engine {
             return;
         }
         let session = self.store.sessions[slot as usize].as_deref();
-        let open = session.filter(|session| session.close != Some(Close::Now));
-        let bytes = open.map_or(0, |session| session.memory_bytes() as u64);
+        let counted = session.filter(|session| session.close != Some(Close::Now) && is_limited(session));
+        let bytes = counted.map_or(0, |session| session.memory_bytes() as u64);
         self.clients_bytes = self.clients_bytes + bytes - self.weights[slot as usize];
         self.weights[slot as usize] = bytes;
     }
@@ -39,11 +45,12 @@ impl Engine {
         self.weigh(slot);
     }
 
-    /// Whether clients have to make way. Where memory is full it pays to look at all of them.
+    /// Whether clients have to make way. Where memory is full it pays to look at all of them, once a turn.
     #[inline]
     pub(super) fn clients_take_too_much(&self) -> bool {
         let limit = self.store.clients_memory_limit_bytes();
-        limit.is_some_and(|bytes| self.clients_bytes > bytes || limit != self.limit_known || self.store.is_full())
+        let may_look = || self.clients_weighed_ns != self.store.now.monotonic_ns && self.store.is_full();
+        limit.is_some_and(|bytes| self.clients_bytes > bytes || limit != self.limit_known || may_look())
     }
 
     /// Whether so little memory is left that small allocations, which cannot fail gracefully, are in danger.
@@ -61,6 +68,7 @@ impl Engine {
         if self.evicted_in_vain_ns == now_ns {
             return;
         }
+        self.clients_weighed_ns = now_ns;
         (0..self.connections.len() as u32).for_each(|slot| self.weigh_now(slot));
         let mut largest_first: Vec<(u64, u32)> = Vec::new();
         if self.clients_bytes <= limit || largest_first.try_reserve_exact(self.store.clients).is_err() {
@@ -94,9 +102,9 @@ impl Engine {
     }
 
     fn evictable(&self) -> impl Iterator<Item = (u32, &Session)> {
-        let open = |session: &&Session| session.close != Some(Close::Now) && !session.no_evict;
+        let may_go = |session: &&Session| session.close != Some(Close::Now) && !session.no_evict && is_limited(session);
         let slots = (0u32..).zip(&self.store.sessions);
-        slots.filter_map(move |(slot, session)| session.as_deref().filter(open).map(|session| (slot, session)))
+        slots.filter_map(move |(slot, session)| session.as_deref().filter(may_go).map(|session| (slot, session)))
     }
 
     fn evict_client(&mut self, slot: u32) {

@@ -252,6 +252,22 @@ fn the_largest_client_goes_first_when_buffers_take_too_much() {
     assert_eq!((bench.engine.fate(small), bench.engine.fate(large)), (Fate::Open, Fate::CloseNow));
 }
 
+/// To drop a replica would cost a dump: it has a limit of its own.
+#[test]
+fn replicas_are_spared_when_buffers_take_too_much() {
+    let mut bench = Bench::new(&["--maxmemory-clients", "1mb"]);
+    let (client, replica) = (bench.connect(), bench.connect());
+    bench.engine.receive(replica, b"SYNC\r\n");
+    bench.take(replica);
+    for _ in 0..30 {
+        bench.ask(client, &format!("SET k {}\r\n", "x".repeat(60_000)));
+    }
+    bench.heap.used.store((1 << 30) - 1, Ordering::Relaxed);
+    bench.heap.limit.store(1 << 30, Ordering::Relaxed);
+    bench.engine.end_turn();
+    assert_eq!((bench.engine.fate(client), bench.engine.fate(replica)), (Fate::Open, Fate::Open));
+}
+
 #[test]
 fn idle_clients_are_disconnected() {
     let mut bench = Bench::new(&["--timeout", "10"]);
