@@ -368,6 +368,8 @@ impl Engine {
                             }
                         }
                         self.store.execute(slot, request);
+                    } else if let Some(replica) = &mut session.replica {
+                        replica.heard(self.store.now.monotonic_ns);
                     }
                     if self.store.is_master_link(slot) {
                         self.store.applied(slot, &bytes[used..used + len]);

@@ -61,10 +61,16 @@ pub struct Replica {
 impl Replica {
     /// Notes that bytes were sent to it.
     pub fn sent(&mut self, len: usize, now_ns: u64) {
-        self.dump_bytes = self.dump_bytes.saturating_sub(len);
-        if self.state != State::Online {
+        // One that wants to know the dump's length gets every effect at once, though its dump is still on the way.
+        if self.dump_bytes > 0 || self.state != State::Online {
             self.progress_ns = now_ns;
         }
+        self.dump_bytes = self.dump_bytes.saturating_sub(len);
+    }
+
+    /// Notes that it has said something that is no request: Redis sends empty lines while it loads.
+    pub fn heard(&mut self, now_ns: u64) {
+        self.progress_ns = now_ns;
     }
 
     /// Bytes of effects that wait behind its dump.

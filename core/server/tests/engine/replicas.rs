@@ -201,6 +201,29 @@ fn one_takes_over() {
     assert!(chain.ask(1, "INFO stats").contains("sync_partial_ok:1\r\n"));
 }
 
+/// One of Redis sends nothing but empty lines while it loads, however long that takes.
+#[test]
+fn a_replica_that_makes_progress_is_kept() {
+    let mut bench = Bench::new(&["--repl-timeout", "60"]);
+    let (client, replica) = (bench.connect(), bench.connect());
+    bench.ask(client, &format!("SET k {}\r\n", "x".repeat(10_000)));
+    bench.engine.receive(replica, b"PSYNC ? -1\r\n");
+    let mut fate_after_50_s = |does: &dyn Fn(&mut Bench)| {
+        bench.engine.end_turn();
+        does(&mut bench);
+        bench.advance_ms(50_000);
+        bench.engine.end_turn();
+        bench.engine.fate(replica)
+    };
+    for _ in 0..3 {
+        assert_eq!(fate_after_50_s(&|bench| bench.engine.sent(replica, 1000)), Fate::Open);
+    }
+    for _ in 0..3 {
+        assert_eq!(fate_after_50_s(&|bench| bench.engine.receive(replica, b"\n")), Fate::Open);
+    }
+    assert_eq!(fate_after_50_s(&|_| ()), Fate::CloseNow);
+}
+
 /// Whoever has waited in vain is not told of replicas that come later.
 #[test]
 fn a_wait_for_replicas_that_is_over_is_forgotten() {
