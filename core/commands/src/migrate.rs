@@ -1,7 +1,8 @@
 //! `MIGRATE`: keys go to another store, all at once as far as anybody can tell.
 //!
 //! The other store gets a `RESTORE` for each key over a connection of its own. Nobody is served meanwhile: what changed a
-//! key between its copy and its end here would be lost. As in Redis, that lasts at most as long as the client allows.
+//! key between its copy and its end here would be lost. As in Redis, it is given up when nothing has moved for as long as
+//! the client allows, however long all of it takes.
 
 use crate::{
     ClientRef, Context, Error, EventClass, Origin, Outcome, Patience, Store,
@@ -58,6 +59,8 @@ pub struct Migration {
     client: ClientRef,
     dial: Option<Dial>,
     slot: Option<u32>,
+    /// For how long nothing may move, and until when something has to.
+    timeout_ns: u64,
     until_ns: u64,
     /// What is to be sent once there is a connection, and what has come that is no whole line.
     requests: Vec<u8>,
@@ -167,7 +170,8 @@ fn migrate(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if context.origin != Origin::Client {
         return Err(Error::text("ERR MIGRATE waits for another store, which a transaction or script cannot"));
     }
-    let until_ns = context.store.now.monotonic_ns.saturating_add(order.timeout_ms.saturating_mul(1_000_000));
+    let timeout_ns = order.timeout_ms.saturating_mul(1_000_000);
+    let until_ns = context.store.now.monotonic_ns.saturating_add(timeout_ns);
     let patience = Patience { kind: None, timeout_ns: None, on_timeout: OnTimeout::NullArray };
     context.block(request.from(0), core::iter::empty(), patience)?;
     let client = ClientRef { slot: context.slot, id: context.session().id };
@@ -176,6 +180,7 @@ fn migrate(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         client,
         dial: Some(Dial::for_migration(order.host, order.port)),
         slot: None,
+        timeout_ns,
         until_ns,
         requests,
         heard: Vec::new(),
@@ -197,7 +202,7 @@ impl Store {
         self.migration.is_some()
     }
 
-    /// When the migration has to be over.
+    /// When the migration is given up unless something moves before.
     pub(crate) fn migration_ends_ns(&self) -> Option<u64> {
         self.migration.as_ref().map(|migration| migration.until_ns)
     }
@@ -211,6 +216,7 @@ impl Store {
         let Some(migration) = &mut self.migration else { return false };
         migration.slot = Some(slot);
         let requests = core::mem::take(&mut migration.requests);
+        self.note_migration_progress();
         self.send(slot, |writer| writer.raw(&requests));
         true
     }
@@ -221,11 +227,21 @@ impl Store {
         self.migration.as_ref().is_some_and(|migration| migration.slot == Some(slot))
     }
 
+    /// Notes that bytes were sent to the other store, or that it can be reached or has said something.
+    #[cold]
+    pub fn note_migration_progress(&mut self) {
+        let now_ns = self.now.monotonic_ns;
+        if let Some(migration) = &mut self.migration {
+            migration.until_ns = now_ns.saturating_add(migration.timeout_ns);
+        }
+    }
+
     /// Takes what the other store has said.
     #[inline(never)]
     pub fn hear_migration(&mut self, bytes: &[u8]) {
         /// A longer line is no reply to what was asked.
         const LINE_LIMIT_BYTES: usize = 4096;
+        self.note_migration_progress();
         if let Some(migration) = &mut self.migration {
             migration.heard.extend_from_slice(bytes);
         }

@@ -788,6 +788,9 @@ impl Engine {
             replica.sent(len, self.store.now.monotonic_ns);
             self.store.stats.repl_output_bytes += len as u64;
         }
+        if self.store.is_migration(client.0) {
+            self.store.note_migration_progress();
+        }
         self.store.stats.net_output_bytes += len as u64;
         self.store.stats.writes += 1;
     }

@@ -1,7 +1,7 @@
 //! Clients that wait for keys, for time or for messages, as a target sees them.
 
 use crate::bench::Bench;
-use kayvee_server::Fate;
+use kayvee_server::{Fate, Peer};
 
 #[test]
 fn who_waits_is_served_in_order_and_goes_on_with_what_it_sent() {
@@ -123,4 +123,35 @@ fn copies_are_called_back_once_and_broadcast_at_the_end_of_a_turn() {
     bench.ask(reader, "GET k\r\n");
     bench.ask(writer, "FLUSHALL\r\n");
     assert_eq!(bench.take_text(reader), ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+}
+
+/// The time that MIGRATE is given is for a pause, not for all of it.
+#[test]
+fn a_slow_migration_goes_on_as_long_as_something_moves() {
+    for answers in [true, false] {
+        let mut bench = Bench::new(&[]);
+        let client = bench.connect();
+        bench.ask(client, &format!("SET k {}\r\n", "x".repeat(10_000)));
+        assert_eq!(bench.ask(client, "MIGRATE 10.0.0.2 6379 k 0 1000\r\n"), "");
+        let dial = bench.engine.next_dial().expect("it wants a connection");
+        bench.advance_ms(900);
+        let peer = Peer { remote: "10.0.0.2:6379".into(), local: "10.0.0.1:5000".into(), is_local: true };
+        let target = bench.engine.dialed(&dial, peer).expect("it was asked for");
+        for _ in 0..3 {
+            bench.advance_ms(900);
+            assert_eq!(bench.take_text(client), "");
+            bench.engine.sent(target, 10);
+        }
+        bench.advance_ms(900);
+        bench.engine.receive(target, b"+OK\r\n");
+        bench.advance_ms(900);
+        assert_eq!(bench.take_text(client), "");
+        if answers {
+            bench.engine.receive(target, b"+OK\r\n");
+            assert_eq!(bench.take_text(client), "+OK\r\n");
+        } else {
+            bench.advance_ms(101);
+            assert_eq!(bench.take_text(client), "-IOERR error or timeout reading to target instance\r\n");
+        }
+    }
 }
