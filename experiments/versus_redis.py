@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Kayvee beside redis-server, in one run.
 
-    experiments/versus_redis.py [--workloads get-set|default-set|large-keys|latency] [--target linux|kvm|tcg|xdp|vmm]
+    experiments/versus_redis.py [--workloads get-set|default-set|large-keys|latency] [--target linux|kvm|qemu|tcg|xdp|vmm]
                                 [--repetitions 5] [--requests 1000000]
 
 Starts both, then alternates: each repetition runs redis-benchmark against one of them while the other is stopped
 (SIGSTOP), and then the other way round. Prints the medians of throughput, their ratio, and the processor time that the
-server and the client used per request. A guest is reached at its own address, over its tap.
+server and the client used per request. A guest is reached at its own address, over its tap; with `kvm` it runs in our own
+monitor, with `qemu` in QEMU under KVM.
 
 With `xdp` (a process over an AF_XDP socket) and `vmm` (a guest of our own monitor over such a socket) both sides are
 reached over a veth pair: redis-server in a network namespace of its own, Kayvee at the end of the pair that it makes, and
@@ -158,6 +159,7 @@ def start_kayvee(target, memory_mib, arguments=()):
     command += {
         "linux": ["--target", "linux"],
         "xdp": ["--target", "linux", "--net", "xdp"],
+        "qemu": ["--target", "kvm", "--vmm", "qemu", "--net", "tap", "--memory", str(memory_mib)],
         "vmm": ["--target", "kvm", "--net", "xdp", "--memory", str(memory_mib)],
     }.get(target, ["--target", target, "--memory", str(memory_mib), "--net", "tap"])
     command += arguments
@@ -222,7 +224,7 @@ def report(name, results, redis, kayvee):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", default="get-set", choices=sorted(WORKLOADS))
-    parser.add_argument("--target", default="linux", choices=["linux", "kvm", "tcg", "xdp", "vmm"])
+    parser.add_argument("--target", default="linux", choices=["linux", "kvm", "qemu", "tcg", "xdp", "vmm"])
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--requests", type=int, default=1_000_000, help="scale of a run; pipelined ones take 3 times that")
     parser.add_argument("--memory", type=int, default=128, help="of a guest, in MiB")
