@@ -287,6 +287,10 @@ impl Session {
     }
 
     fn run_guest(&self, args: &RunArgs, by: Monitor, store: &Store, signals: Signals) -> Result<()> {
+        if let Monitor::Qemu(_) = by {
+            // That it is missing is said before anything is made for it.
+            qemu::find()?;
+        }
         let disk = store.disk().map(|disk| kayvee_disk::prepare(&disk).map(|prepared| (disk, prepared))).transpose()?;
         let image = Image::pack()?;
         let mut listeners =
