@@ -14,6 +14,7 @@ pub mod fuzz;
 pub mod http;
 pub mod in_process;
 pub mod log_model;
+pub mod named;
 pub mod network;
 pub mod random;
 pub mod store_model;

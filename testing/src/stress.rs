@@ -40,7 +40,7 @@ pub struct Target {
 }
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
-type Test = fn(&Target) -> Outcome;
+type Test = crate::named::Test<Target>;
 
 /// Tests by name.
 pub const TESTS: &[(&str, Test)] = &[

@@ -217,7 +217,7 @@ impl Context<'_> {
         {
             return self.store.reject(command, error).map(|()| None);
         }
-        if self.store.lacks_replicas() && self.writes(command) {
+        if self.writes(command) && self.store.lacks_replicas() {
             const NO_REPLICAS: Error = Error::text("NOREPLICAS Not enough good replicas to write.");
             return self.store.reject(command, NO_REPLICAS).map(|()| None);
         }

@@ -54,7 +54,6 @@ pub fn info(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 /// Writes one field. What finds no memory fails the whole text.
-/// A line of the text.
 pub fn line(out: &mut Text, field: &str, value: impl core::fmt::Display) {
     let _ = write!(out, "{field}:{value}\r\n");
 }

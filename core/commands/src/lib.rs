@@ -41,6 +41,7 @@ pub use persistence::{CutOff, Expired, Input, Loaded, Progress, Saves};
 pub use replication::{Dial, ShowsExpired};
 pub use session::{ClientRef, Close, Pending, ReplyMode, Session};
 pub use store::{Environment, Host, NoHost, Pause, Stats, Store};
+pub use text::Text;
 pub use web::{Metrics, Published};
 
 mod bitmaps;

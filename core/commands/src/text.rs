@@ -3,7 +3,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use kayvee_resp::Writer;
 
-/// A text of many lines that is written bit by bit for a reply. From the first part that finds no memory it drops
+/// A text of many lines that is written bit by bit, for a reply or a page. From the first part that finds no memory it drops
 /// everything.
 #[derive(Default)]
 pub struct Text {
@@ -20,6 +20,11 @@ impl Text {
     /// What is written so far.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// What is written, if all of it has found memory.
+    pub fn into_bytes(self) -> Option<Vec<u8>> {
+        (!self.failed).then_some(self.bytes)
     }
 
     /// Writes it all as a reply, if all of it has found memory.

@@ -145,12 +145,7 @@ impl Engine {
             return Err(NOT_NOW.to_vec());
         }
         let mut request = Vec::with_capacity(words.iter().map(|word| word.len() + DECIMAL_BYTES + 5).sum());
-        request.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
-        for word in words {
-            request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            request.extend_from_slice(word);
-            request.extend_from_slice(b"\r\n");
-        }
+        kayvee_resp::encode(words.iter().copied(), &mut request).map_err(|_| NOT_NOW.to_vec())?;
         // Whatever it was told since the last request is nobody's reply.
         self.take_said(client);
         self.receive(client, &request);

@@ -2,7 +2,7 @@
 
 use alloc::{sync::Arc, vec::Vec};
 use core::fmt::Write;
-use kayvee_commands::{Metrics, Published, Store};
+use kayvee_commands::{Metrics, Published, Store, Text};
 use kayvee_http::{Bytes, Delivery, Page, PageRequest, Pages, Stats};
 
 /// The status page, in one piece, and where it gets its figures from.
@@ -82,7 +82,7 @@ impl Pages for Web<'_> {
 impl Web<'_> {
     /// What the status page is told: a server-sent event (HTML §9.2), empty without memory for it.
     pub fn status_event(&self, http: &Stats) -> Vec<u8> {
-        let mut text = TryText(Vec::new());
+        let mut text = Text::default();
         let responses: u64 = http.responses.iter().sum();
         let (connections, output) = (http.connections, http.output_bytes);
         let written = text.write_str("data: {").and_then(|()| self.store.status_fields(&mut text)).and_then(|()| {
@@ -91,7 +91,7 @@ impl Web<'_> {
                 ",\"http_connections\":{connections},\"http_responses\":{responses},\"http_out\":{output}}}\n"
             )
         });
-        written.map_or_else(|_| Vec::new(), |()| text.0)
+        written.ok().and_then(|()| text.into_bytes()).unwrap_or_default()
     }
 
     fn may_observe(&self, request: &PageRequest<'_>) -> bool {
@@ -104,22 +104,11 @@ impl Web<'_> {
     }
 
     fn metrics(&self, http: &Stats) -> Option<Vec<u8>> {
-        let mut text = TryText(Vec::new());
+        let mut text = Text::default();
         let mut metrics = Metrics(&mut text);
         self.store.metrics(&mut metrics).ok()?;
         put_http(&mut metrics, http).ok()?;
-        Some(text.0)
-    }
-}
-
-/// Text that fails rather than find no memory.
-struct TryText(Vec<u8>);
-
-impl Write for TryText {
-    fn write_str(&mut self, part: &str) -> core::fmt::Result {
-        self.0.try_reserve(part.len()).map_err(|_| core::fmt::Error)?;
-        self.0.extend_from_slice(part.as_bytes());
-        Ok(())
+        text.into_bytes()
     }
 }
 

@@ -146,7 +146,6 @@ impl Take for InPlace<'_> {
 pub struct Station {
     stack: Stack,
     engine: Engine,
-    peers: Peers,
     /// The web server, if there is one.
     web: Option<Web>,
     /// By [`ClientId`].
@@ -174,7 +173,7 @@ impl Station {
         [echo_port, memcached_port].into_iter().filter(|port| *port != 0).for_each(|port| stack.serve_datagrams(port));
         let datagrams = Datagrams { echo_port, memcached_port, peers, client: None };
         let (crowd, busy) = (Crowd::default(), Busy::default());
-        Station { stack, engine, peers, web, clients, ids, writable, unread, datagrams, crowd, busy }
+        Station { stack, engine, web, clients, ids, writable, unread, datagrams, crowd, busy }
     }
 
     /// The store.
@@ -289,7 +288,7 @@ impl Station {
             Event::AddressAcquired(_) => {}
             Event::AddressLost => log::warn!("net: the address is lost"),
             Event::Accepted { connection, remote, local } => {
-                let is_local = self.peers == Peers::Trusted;
+                let is_local = self.datagrams.peers == Peers::Trusted;
                 let peer = Peer { remote: remote.to_string(), local: local.to_string(), is_local };
                 match self.engine.connect(peer) {
                     Ok(id) => self.admit(id, connection),

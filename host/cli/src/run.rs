@@ -119,8 +119,13 @@ struct Session {
 
 impl Session {
     fn run(&self, args: &RunArgs, store: Store, signals: Signals) -> Result<()> {
+        // A guest's disk that is none is named before an image is looked for; a Linux process opens its own.
+        let disk = match args.target {
+            Target::Linux => None,
+            _ => store.disk().map(|disk| kayvee_disk::prepare(&disk).map(|prepared| (disk, prepared))).transpose()?,
+        };
         match self.choose(args)? {
-            Some(by) => self.run_guest(args, by, &store, signals),
+            Some((by, image)) => self.run_guest(args, (by, &image), disk, &store, signals),
             None => {
                 let store = store.with_default_maxmemory(args.memory);
                 match &args.net {
@@ -135,20 +140,29 @@ impl Session {
         self.log.line(&format!("kayvee: {text}"));
     }
 
-    /// What to boot a guest with, or `None` for the Linux process.
-    fn choose(&self, args: &RunArgs) -> Result<Option<Monitor>> {
+    /// What to boot a guest with and which image, or `None` for the Linux process.
+    fn choose(&self, args: &RunArgs) -> Result<Option<(Monitor, Image)>> {
+        if args.target == Target::Tcg || args.vmm == Vmm::Qemu && args.target == Target::Kvm {
+            // That it is missing is said before an image is looked for.
+            qemu::find()?;
+        }
         match args.target {
             Target::Linux => Ok(None),
-            Target::Tcg => Ok(Some(Monitor::Qemu(Accelerator::Tcg))),
-            Target::Kvm => self.choose_monitor(args, &Image::pack()?).map(Some),
+            Target::Tcg => Ok(Some((Monitor::Qemu(Accelerator::Tcg), Image::pack()?))),
+            Target::Kvm => {
+                let image = Image::pack()?;
+                Ok(Some((self.choose_monitor(args, &image)?, image)))
+            }
             Target::Auto => {
                 let boots = |image: &Image| match self.choose_monitor(args, image)? {
+                    // It was chosen because a guest has booted in it.
+                    Monitor::Own if args.vmm == Vmm::Auto => Ok(Monitor::Own),
                     // Its own words are about this program's monitor.
                     Monitor::Qemu(_) => probe::qemu(image).map(|()| Monitor::Qemu(Accelerator::Kvm)),
                     Monitor::Own => probe::own(image).map(|()| Monitor::Own),
                 };
-                match Image::pack().and_then(|image| boots(&image)) {
-                    Ok(monitor) => Ok(Some(monitor)),
+                match Image::pack().and_then(|image| Ok((boots(&image)?, image))) {
+                    Ok(chosen) => Ok(Some(chosen)),
                     Err(error) => {
                         let why = format!("because no guest boots under KVM here: {error:#}");
                         self.note(&format!("running as a Linux process, {why}"));
@@ -286,13 +300,14 @@ impl Session {
         }
     }
 
-    fn run_guest(&self, args: &RunArgs, by: Monitor, store: &Store, signals: Signals) -> Result<()> {
-        if let Monitor::Qemu(_) = by {
-            // That it is missing is said before anything is made for it.
-            qemu::find()?;
-        }
-        let disk = store.disk().map(|disk| kayvee_disk::prepare(&disk).map(|prepared| (disk, prepared))).transpose()?;
-        let image = Image::pack()?;
+    fn run_guest(
+        &self,
+        args: &RunArgs,
+        (by, image): (Monitor, &Image),
+        disk: Option<(kayvee_disk::Spec, kayvee_disk::Prepared)>,
+        store: &Store,
+        signals: Signals,
+    ) -> Result<()> {
         let mut listeners =
             listen::listen(&store.listen_addresses(store.options().port)?, store.options().tcp_backlog)?;
         let front = store::reachable(listeners[0].local_addr()?);
@@ -322,7 +337,7 @@ impl Session {
         let (mut locked_disk, mut control) = (None, None);
         let (command, inherited) = match by {
             Monitor::Qemu(accelerator) => {
-                let guest = Guest { image: &image, accelerator, machine: args.machine, memory_mib };
+                let guest = Guest { image, accelerator, machine: args.machine, memory_mib };
                 let mut command = guest.command(&qemu::find()?, &boot_line);
                 guest.add_network(&mut command, &place, &end);
                 if let Some(file) = &args.pcap {
@@ -346,7 +361,7 @@ impl Session {
                     control.map_err(failed).ok()
                 });
                 let (disk, control) = (locked_disk.as_ref(), control.as_ref());
-                let (image, module, boot_line) = (&image, site.as_ref(), boot_line.as_str());
+                let (module, boot_line) = (site.as_ref(), boot_line.as_str());
                 let guest = monitor::Guest { image, module, memory_mib, boot_line, network, disk, control };
                 guest.command()
             }

@@ -8,13 +8,7 @@ use std::{fs, path::Path, sync::Arc};
 
 /// The image of a site for a guest: packed from a directory, or the file as it is, and checked in any case.
 pub fn image(site: &Path) -> Result<Image> {
-    let image = if site.is_dir() {
-        kayvee_site::pack(site, Effort::Quick)?
-    } else {
-        fs::read(site).with_context(|| format!("reading {}", site.display()))?
-    };
-    let site = Site::open(Arc::new(image)).with_context(|| site.display().to_string())?;
-    Image::of("site.image", (**site.image()).as_ref())
+    Image::of("site.image", (**kayvee_site::open(site)?.image()).as_ref())
 }
 
 /// Packs a directory into a file.

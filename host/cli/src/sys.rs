@@ -1,10 +1,10 @@
 //! System calls that no crate here wraps safely. All `unsafe` of this program is in this file.
 
+use kayvee_link::interface_request;
 use nix::{errno::Errno, libc, poll, sys::signal::Signal};
 use std::{
     fs::{File, OpenOptions},
     io,
-    mem::zeroed,
     os::{
         fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
         unix::process::CommandExt,
@@ -41,18 +41,6 @@ pub fn create_tap(name: &str, frames: Frames) -> io::Result<(File, String)> {
     Errno::result(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, &mut request) })?;
     let name = request.ifr_name.iter().take_while(|&&b| b != 0).map(|&b| char::from(b as u8)).collect();
     Ok((tun, name))
-}
-
-fn interface_request(name: &str) -> io::Result<libc::ifreq> {
-    if name.len() >= libc::IFNAMSIZ {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    // SAFETY: `ifreq` is plain data, for which all zeros is a value.
-    let mut request: libc::ifreq = unsafe { zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as _;
-    }
-    Ok(request)
 }
 
 /// Has a child receive SIGTERM when this process ends in whatever way, inherit descriptors under the same numbers, and

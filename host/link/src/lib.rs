@@ -9,5 +9,5 @@ mod sys;
 mod veth;
 
 pub use subnet::{Link, PREFIX_BITS, free_link};
-pub use sys::{add_neighbour, bring_up, hardware_address, index, set_queue_len, switch_on};
+pub use sys::{add_neighbour, bring_up, hardware_address, index, interface_request, set_queue_len, switch_on};
 pub use veth::{Namespace, VethPair};

@@ -77,7 +77,8 @@ fn datagram_socket() -> io::Result<socket2::Socket> {
     socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)
 }
 
-fn interface_request(name: &str) -> io::Result<libc::ifreq> {
+/// A request about the interface of this name; an empty one has the kernel choose.
+pub fn interface_request(name: &str) -> io::Result<libc::ifreq> {
     if name.len() >= libc::IFNAMSIZ {
         return Err(io::ErrorKind::InvalidInput.into());
     }

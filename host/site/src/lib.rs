@@ -9,13 +9,17 @@ mod rules;
 use anyhow::{Context, Result, bail};
 use brotli::enc::BrotliEncoderParams;
 use flate2::{Compression, GzBuilder};
-use kayvee_http::site::{Builder, File};
+use kayvee_http::{
+    Site,
+    site::{Builder, File},
+};
 use rules::Rules;
 use std::{
     env, fs,
     io::Write,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, UNIX_EPOCH},
 };
 
@@ -94,6 +98,16 @@ pub fn pack(dir: &Path, effort: Effort) -> Result<Vec<u8>> {
         builder.page(root, path, page).with_context(name)?;
     }
     Ok(builder.finish()?)
+}
+
+/// Opens a site to be served: a directory, which is packed quickly, or an image that was packed before.
+pub fn open(site: &Path) -> Result<Site> {
+    let image = if site.is_dir() {
+        pack(site, Effort::Quick)?
+    } else {
+        fs::read(site).with_context(|| format!("reading {}", site.display()))?
+    };
+    Site::open(Arc::new(image)).with_context(|| site.display().to_string())
 }
 
 /// What tells one state of a directory from another: names, times and sizes of all its files.

@@ -9,7 +9,7 @@ use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRe
 pub type Memory = GuestMemoryMmap<()>;
 
 /// Addresses from here to 4 GiB belong to devices.
-pub const DEVICES_START: u64 = 3 << 30;
+const DEVICES_START: u64 = 3 << 30;
 const DEVICES_END: u64 = 4 << 30;
 
 /// The ranges of main memory: below the devices, and what is left above 4 GiB.

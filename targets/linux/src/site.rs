@@ -1,11 +1,11 @@
 //! The site that is served: packed from a directory, or read from an image, and again whenever it has changed.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kayvee_http::Site;
-use kayvee_site::{Effort, Fingerprint, fingerprint};
+use kayvee_site::{Fingerprint, fingerprint};
 use mio::Waker;
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -22,13 +22,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// changed.
 pub fn load(path: &Path) -> Result<(Site, Fingerprint)> {
     let before = fingerprint(path)?;
-    let image = if path.is_dir() {
-        kayvee_site::pack(path, Effort::Quick)?
-    } else {
-        fs::read(path).with_context(|| format!("reading {}", path.display()))?
-    };
-    let site = Site::open(Arc::new(image)).with_context(|| format!("{}", path.display()))?;
-    Ok((site, before))
+    Ok((kayvee_site::open(path)?, before))
 }
 
 /// The site's later states.

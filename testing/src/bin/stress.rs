@@ -1,9 +1,12 @@
 //! Runs the load tests against a server: `stress --addr HOST:PORT [--seed N] [--long] [FILTER]`.
 
-use kayvee_testing::stress::{LONG_TESTS, TESTS, Target};
+use kayvee_testing::{
+    named,
+    stress::{LONG_TESTS, TESTS, Target},
+};
 use std::{
     process::ExitCode,
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 const USAGE: &str = "usage: stress --addr HOST:PORT [--seed N] [--long] [FILTER]
@@ -44,20 +47,5 @@ fn run() -> Result<bool, String> {
     }
     let target = Target::new(&addr, seed).map_err(|e| format!("{addr}: {e}"))?;
     println!("seed {seed}");
-    let (mut passed, mut failed) = (0, 0);
-    for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
-        let start = Instant::now();
-        match test(&target) {
-            Ok(()) => {
-                passed += 1;
-                println!("ok {name} ({:.1} s)", start.elapsed().as_secs_f32());
-            }
-            Err(error) => {
-                failed += 1;
-                println!("FAILED {name}: {error}");
-            }
-        }
-    }
-    println!("{passed} passed, {failed} failed");
-    Ok(failed == 0)
+    Ok(named::run(&tests, &filter, &target))
 }

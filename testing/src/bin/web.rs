@@ -1,7 +1,10 @@
 //! Tests a running web server: `web --site-image FILE`, then `web --web HOST:PORT --store HOST:PORT [--long] [FILTER]`.
 
-use kayvee_testing::web::{KEY_PREFIX, LONG_TESTS, TESTS, Target, site_image};
-use std::{process::ExitCode, time::Instant};
+use kayvee_testing::{
+    named,
+    web::{KEY_PREFIX, LONG_TESTS, TESTS, Target, site_image},
+};
+use std::process::ExitCode;
 
 const USAGE: &str = "usage: web --site-image FILE
        web --web HOST:PORT --store HOST:PORT [--long] [FILTER]
@@ -44,20 +47,5 @@ fn run() -> Result<bool, String> {
             _ => filter = word,
         }
     }
-    let (mut passed, mut failed) = (0, 0);
-    for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
-        let start = Instant::now();
-        match test(&target) {
-            Ok(()) => {
-                passed += 1;
-                println!("ok {name} ({:.1} s)", start.elapsed().as_secs_f32());
-            }
-            Err(error) => {
-                failed += 1;
-                println!("FAILED {name}: {error}");
-            }
-        }
-    }
-    println!("{passed} passed, {failed} failed");
-    Ok(failed == 0)
+    Ok(named::run(&tests, &filter, &target))
 }

@@ -42,7 +42,7 @@ pub struct Target {
 }
 
 type Outcome = Result<(), Box<dyn Error>>;
-type Test = fn(&Target) -> Outcome;
+type Test = crate::named::Test<Target>;
 
 /// Tests by name.
 pub const TESTS: &[(&str, Test)] = &[

@@ -156,8 +156,8 @@ impl Store {
         self.durable.abandoned = 0;
     }
 
-    /// Gives up the walk for a copy.
-    pub(crate) fn abandon_walk_of_copy(&mut self) {
+    /// Gives up the walk, whatever it is for.
+    pub(crate) fn abandon_walk(&mut self) {
         self.dbs.iter_mut().for_each(kayvee_keyspace::Db::abandon_walk);
         self.durable.abandoned += 1;
     }
@@ -255,8 +255,7 @@ impl Store {
             return;
         }
         log::warn!("the compaction of the log is given up: {why}");
-        self.dbs.iter_mut().for_each(kayvee_keyspace::Db::abandon_walk);
-        self.durable.abandoned += 1;
+        self.abandon_walk();
         if let Some(log) = &mut self.durable.log {
             log.cancel_compaction();
         }

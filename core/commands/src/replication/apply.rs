@@ -146,7 +146,7 @@ impl Store {
 }
 
 impl Store {
-    /// `DEBUG CHANGE-REPL-ID`: takes another name for the history.
+    /// Takes another name for the history, from which nobody can go on.
     pub(crate) fn change_history(&mut self) {
         self.replication.id = self.new_id();
         (self.replication.former_id, self.replication.former_until) = (Default::default(), None);

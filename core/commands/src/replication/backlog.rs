@@ -39,14 +39,9 @@ impl Backlog {
         self.end - self.bytes.len() as u64
     }
 
-    /// How many bytes there are, and may be.
+    /// How many bytes there are.
     pub fn len(&self) -> usize {
         self.bytes.len()
-    }
-
-    #[allow(missing_docs)]
-    pub fn limit(&self) -> usize {
-        self.limit
     }
 
     /// What follows the first `offset` bytes, if all of it is here.

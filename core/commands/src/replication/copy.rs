@@ -55,7 +55,7 @@ impl Store {
         }
     }
 
-    fn slots_in(&self, state: State) -> Vec<u32> {
+    pub(super) fn slots_in(&self, state: State) -> Vec<u32> {
         self.each_replica().filter(|(_, replica)| replica.state == state).map(|(slot, _)| slot).collect()
     }
 
@@ -198,7 +198,7 @@ impl Store {
             return;
         }
         log::warn!("copying to replicas is given up: {why}");
-        self.abandon_walk_of_copy();
+        self.abandon_walk();
         self.slots_in(State::Copies).into_iter().for_each(|slot| self.disconnect(slot));
     }
 

@@ -51,9 +51,8 @@ pub struct Replica {
     knows_histories: bool,
     /// Effects since the dump began.
     pub(super) held: Vec<u8>,
-    /// How much of the effects it says that it has, and how much of that on stable storage.
+    /// How much of the effects it says that it has.
     pub(super) acknowledged: u64,
-    pub(super) on_disk: u64,
     /// When it last made progress, in monotonic nanoseconds.
     pub(super) progress_ns: u64,
 }
@@ -124,7 +123,6 @@ fn begin(context: &mut Context<'_>, knows: Knows) -> Outcome {
         knows_histories: knows == Knows::Histories,
         held: Vec::new(),
         acknowledged: 0,
-        on_disk: 0,
         progress_ns: now_ns,
     };
     if !announced.takes_open_end || announced.wants_functions_only {
@@ -219,7 +217,6 @@ impl Context<'_> {
             knows_histories: true,
             held: Vec::new(),
             acknowledged: has,
-            on_disk: 0,
             progress_ns,
         });
         self.store.replicas.push(slot);
@@ -280,11 +277,13 @@ impl Context<'_> {
     fn take_ack(&mut self, request: Request<'_>) -> Outcome {
         let number = |at: usize| args::integer(&request[at]).map(i64::unsigned_abs);
         let acknowledged = number(2)?;
-        let on_disk = if request.len() > 4 && is(&request[3], "fack") { Some(number(4)?) } else { None };
+        if request.len() > 4 && is(&request[3], "fack") {
+            // How much of it is on stable storage, which nobody asks for here.
+            number(4)?;
+        }
         let (slot, now_ns) = (self.slot, self.store.now.monotonic_ns);
         let Some(replica) = &mut self.session().replica else { return Ok(()) };
         replica.acknowledged = replica.acknowledged.max(acknowledged);
-        replica.on_disk = replica.on_disk.max(on_disk.unwrap_or(0));
         replica.progress_ns = now_ns;
         let was_loading = replica.state == State::Loads;
         if was_loading {
@@ -309,8 +308,7 @@ impl Store {
         if self.replication.backlog.is_some() {
             return;
         }
-        self.replication.id = self.new_id();
-        (self.replication.former_id, self.replication.former_until) = (String::new(), None);
+        self.change_history();
         self.open_backlog();
     }
 
@@ -428,9 +426,7 @@ impl Store {
     pub(super) fn tick_replicas(&mut self) {
         let now_ns = self.now.monotonic_ns;
         let limit = self.option_number("repl-backlog-size");
-        if let Some(backlog) = &mut self.replication.backlog
-            && backlog.limit() as u64 != limit
-        {
+        if let Some(backlog) = &mut self.replication.backlog {
             backlog.set_limit(limit);
         }
         let is_master = self.replication.link.is_none();
@@ -443,8 +439,7 @@ impl Store {
                     ttl_ns / SECOND_NS
                 );
                 self.drop_backlog();
-                self.replication.id = self.new_id();
-                (self.replication.former_id, self.replication.former_until) = (String::new(), None);
+                self.change_history();
             }
             return;
         }
@@ -463,11 +458,10 @@ impl Store {
             log::warn!("Disconnecting timedout replica");
             self.disconnect(slot);
         }
-        let waits = |replica: &Replica| replica.state == State::Waits;
-        let patient: Vec<u32> =
-            self.each_replica().filter(|(_, replica)| waits(replica)).map(|(slot, _)| slot).collect();
         // Those that wait for their dump hear that this has not died.
-        patient.into_iter().for_each(|slot| self.send(slot, |writer| writer.raw(b"\n")));
+        for slot in self.slots_in(State::Waits) {
+            self.send(slot, |writer| writer.raw(b"\n"));
+        }
     }
 
     /// Whether too few replicas have kept up for commands that write.
