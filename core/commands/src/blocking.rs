@@ -234,7 +234,14 @@ impl Store {
     }
 
     /// Runs the commands again that wait for keys which have changed.
+    #[inline(always)]
     pub(crate) fn serve_waiting(&mut self) {
+        if !self.changed_keys.is_empty() {
+            self.serve_waiting_for_changes();
+        }
+    }
+
+    fn serve_waiting_for_changes(&mut self) {
         while let Some((db, key)) = self.changed_keys.pop_front() {
             if let Some(waiting) = self.waiting.get_mut(db, &key) {
                 waiting.has_changed = false;

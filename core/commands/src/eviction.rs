@@ -82,8 +82,17 @@ impl Store {
 
     /// Sees to it that memory is not full, as far as that can be done in a moment. Returns whether commands that need
     /// memory may run: they may as well while keys are still being evicted.
+    #[inline(always)]
     pub fn make_room(&mut self) -> bool {
-        if !self.is_full() || self.leaves_eviction() {
+        if !self.is_full() {
+            self.eviction_since_ns = None;
+            return true;
+        }
+        self.evict_for_a_while()
+    }
+
+    fn evict_for_a_while(&mut self) -> bool {
+        if self.leaves_eviction() {
             self.eviction_since_ns = None;
             return true;
         }

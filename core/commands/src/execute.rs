@@ -3,8 +3,9 @@
 use crate::{
     Close, Context, Error, Origin, ReplyMode, Store, args,
     error::c_text,
+    pubsub,
     table::{Command, Flags},
-    transactions,
+    transactions::{self, Needs},
 };
 use alloc::{format, string::String, vec::Vec};
 use kayvee_resp::{Protocol, Request, Writer};
@@ -147,6 +148,17 @@ impl Context<'_> {
 
     /// Finds a request's command and checks that it may run. `None` means that there is nothing to run or to say.
     fn admit(&mut self, request: Request<'_>) -> Result<Option<&'static Command>, Error> {
+        let Some((container, sub)) = self.look_up(request)? else { return Ok(None) };
+        let command = sub.unwrap_or(container);
+        match self.refusal(container, sub, request) {
+            None => Ok(Some(command)),
+            Some(error) => self.store.reject(command, error).map(|()| None),
+        }
+    }
+
+    /// The command that a request names, and its subcommand if it has any.
+    #[inline(always)]
+    fn look_up(&mut self, request: Request<'_>) -> Result<Option<Named>, Error> {
         let name = request.get(0).unwrap_or_default();
         let Some(container) = self.store.commands.find(name) else {
             // A browser that was tricked into posting requests to us must not get one executed.
@@ -157,123 +169,118 @@ impl Context<'_> {
             }
             return Err(unknown_command(request));
         };
-        let (command, sub) = match (container.subcommands, request.get(1)) {
-            ([], _) => (container, None),
-            (subs, Some(name)) => {
-                let sub = subs.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name));
-                let Some(sub) = sub else { return Err(unknown_subcommand(container, name)) };
-                (sub, Some(sub))
-            }
-            (_, None) if container.handler.is_some() => (container, None),
-            (_, None) => return Err(wrong_arity(container, None)),
-        };
-        if !command.accepts(request.len()) {
-            return self.store.reject(command, wrong_arity(container, sub)).map(|()| None);
+        match (container.subcommands, request.get(1)) {
+            ([], _) => Ok(Some((container, None))),
+            (subs, Some(name)) => match subs.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name)) {
+                Some(sub) => Ok(Some((container, Some(sub)))),
+                None => Err(unknown_subcommand(container, name)),
+            },
+            (_, None) if container.handler.is_some() => Ok(Some((container, None))),
+            (_, None) => Err(wrong_arity(container, None)),
         }
+    }
+
+    /// Why a command may not run now, in the order in which Redis asks.
+    #[inline(always)]
+    fn refusal(
+        &mut self,
+        container: &'static Command,
+        sub: Option<&'static Command>,
+        request: Request<'_>,
+    ) -> Option<Error> {
+        const NOT_IN_TRANSACTION: Error = Error::text("ERR Command not allowed inside a transaction");
+        const NO_REPLICAS: Error = Error::text("NOREPLICAS Not enough good replicas to write.");
+        let command = sub.unwrap_or(container);
+        if !command.accepts(request.len()) {
+            return Some(wrong_arity(container, sub));
+        }
+        let is_client = self.origin == Origin::Client;
         let session = self.session();
         session.last_command = Some((container, sub));
-        let in_transaction = session.transaction.is_some();
+        let transaction = session.transaction.as_deref();
+        let needs = Needs::of(command, transaction);
+        let in_transaction = transaction.is_some();
         let listens = session.subscriptions.count() > 0 && session.protocol == Protocol::Resp2;
-        let is_master = session.is_master;
         let is_let_in = session.authenticated || command.flags.contains(Flags::NO_AUTH);
         // Who sent it to the master was asked all that follows.
-        if is_master && self.origin == Origin::Client {
-            return Ok(Some(command));
+        if session.is_master && is_client {
+            return None;
         }
         if !is_let_in && self.store.acl.needs_login() {
-            return self.store.reject(command, Error::NO_AUTH).map(|()| None);
+            return Some(Error::NO_AUTH);
         }
         if let Err(error) = self.check_permission(container, command, request) {
-            return self.store.reject(command, error).map(|()| None);
+            return Some(error);
         }
         if in_transaction && command.flags.contains(Flags::NO_MULTI) {
-            const NOT_IN_TRANSACTION: Error = Error::text("ERR Command not allowed inside a transaction");
-            return self.store.reject(command, NOT_IN_TRANSACTION).map(|()| None);
+            return Some(NOT_IN_TRANSACTION);
         }
-        let needs_memory = command.flags.contains(Flags::DENYOOM);
-        let has_room = match self.origin {
-            // Any command makes room, even if it needs none.
-            Origin::Client if !self.store.make_room() => !(needs_memory || transactions::needs_memory(self, command)),
-            _ => !needs_memory || request.bytes_len() as u64 <= self.store.data_room_bytes(),
+        let has_room = if is_client {
+            // Any command makes room, even if it needs none. To be queued takes some.
+            self.store.make_room() || !(needs.memory || in_transaction && !transactions::is_never_queued(command))
+        } else {
+            !needs.memory || request.bytes_len() as u64 <= self.store.data_room_bytes()
         };
         // Copies of keys that had to go are called back before the command has its say.
-        if self.origin == Origin::Client && !self.store.messages_to_running.is_empty() {
+        if is_client && !self.store.messages_to_running.is_empty() {
             let messages = core::mem::take(&mut self.store.messages_to_running);
             self.reply.raw(&messages);
         }
         if !has_room {
-            return self.store.reject(command, Error::OUT_OF_MEMORY).map(|()| None);
+            return Some(Error::OUT_OF_MEMORY);
         }
-        if self.store.saves.has_failed
-            && self.writes(command)
-            && let Some(error) = self.store.unsaved_error()
+        let store = &mut *self.store;
+        let writes = needs.writes && self.origin != Origin::Transaction;
+        if writes && let Some(error) = store.unsaved_error() {
+            return Some(error);
+        }
+        if is_client
+            && store.has_log()
+            && (writes || command.name == "ping")
+            && let Some(error) = store.durable.refusal(&store.options, request.bytes_len())
         {
-            return self.store.reject(command, error).map(|()| None);
+            return Some(error);
         }
-        if self.store.has_log()
-            && self.origin == Origin::Client
-            && (self.writes(command) || command.name == "ping")
-            && let Some(error) = self.store.durable.refusal(&self.store.options, request.bytes_len())
+        if writes && store.lacks_replicas() {
+            return Some(NO_REPLICAS);
+        }
+        let is_replica = is_client && store.replication.has_master();
+        if is_replica
+            && writes
+            && let Some(error) = store.refusal_of_write()
         {
-            return self.store.reject(command, error).map(|()| None);
+            return Some(error);
         }
-        if self.writes(command) && self.store.lacks_replicas() {
-            const NO_REPLICAS: Error = Error::text("NOREPLICAS Not enough good replicas to write.");
-            return self.store.reject(command, NO_REPLICAS).map(|()| None);
+        if listens && is_client && !pubsub::is_allowed_while_listening(container) {
+            return Some(not_while_listening(container, sub));
         }
-        if self.store.replication.has_master()
-            && self.origin == Origin::Client
-            && self.writes(command)
-            && let Some(error) = self.store.refusal_of_write()
-        {
-            return self.store.reject(command, error).map(|()| None);
+        if is_replica && let Some(error) = store.refusal_by_link(command, needs) {
+            return Some(error);
         }
-        if listens && self.origin == Origin::Client && !crate::pubsub::is_allowed_while_listening(container) {
-            let name = full_name(container, sub);
-            let text = format!(
-                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
-            );
-            return self.store.reject(command, text.into()).map(|()| None);
-        }
-        if self.store.replication.has_master()
-            && self.origin == Origin::Client
-            && let Some(error) = self.refusal_by_link(command)
-        {
-            return self.store.reject(command, error).map(|()| None);
-        }
-        if self.store.scripting.is_busy() && !command.flags.contains(Flags::ALLOW_BUSY) {
-            let busy = self.store.scripting.busy_error();
-            return self.store.reject(command, busy).map(|()| None);
-        }
-        Ok(Some(command))
+        (store.scripting.is_busy() && !command.flags.contains(Flags::ALLOW_BUSY)).then(|| store.scripting.busy_error())
     }
 }
+
+impl Store {
+    /// Why a command may not run because the data are old, or are being replaced.
+    fn refusal_by_link(&self, command: &Command, needs: Needs) -> Option<Error> {
+        const LOADING: Error = Error::text("LOADING Redis is loading the dataset in memory");
+        if needs.fresh_data
+            && let Some(error) = self.refusal_of_stale_data()
+        {
+            return Some(error);
+        }
+        (self.replication.is_loading() && !command.flags.contains(Flags::LOADING)).then_some(LOADING)
+    }
+}
+
+/// A command, and which of its subcommands if it has any.
+type Named = (&'static Command, Option<&'static Command>);
 
 impl Context<'_> {
     /// Whether the master of this store has sent what runs.
     pub(crate) fn is_from_master(&self) -> bool {
         self.store.sessions[self.slot as usize].as_ref().is_some_and(|session| session.is_master)
-    }
-
-    /// Why a command may not run because the data are old, or are being replaced.
-    fn refusal_by_link(&mut self, command: &Command) -> Option<Error> {
-        const LOADING: Error = Error::text("LOADING Redis is loading the dataset in memory");
-        let transaction = self.session().transaction.as_deref();
-        let runs_stale = transaction.is_some_and(|transaction| command.name == "exec" && transaction.needs_fresh);
-        if (!command.flags.contains(Flags::STALE) || runs_stale)
-            && let Some(error) = self.store.refusal_of_stale_data()
-        {
-            return Some(error);
-        }
-        (self.store.replication.is_loading() && !command.flags.contains(Flags::LOADING)).then_some(LOADING)
-    }
-
-    /// Whether a command writes. What is in a transaction was looked at with `EXEC`.
-    fn writes(&mut self, command: &Command) -> bool {
-        let transaction = self.session().transaction.as_ref();
-        let writes = command.flags.contains(Flags::WRITE)
-            || (command.name == "exec" && transaction.is_some_and(|transaction| transaction.writes));
-        writes && self.origin != Origin::Transaction
     }
 }
 
@@ -297,6 +304,16 @@ fn unknown_subcommand(container: &Command, name: &[u8]) -> Error {
     Error::showing("ERR unknown subcommand '", c_text(name, SHOWN_LIMIT), &format!("'. Try {upper} HELP."))
 }
 
+#[cold]
+fn not_while_listening(container: &Command, sub: Option<&Command>) -> Error {
+    let name = full_name(container, sub);
+    format!(
+        "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
+    )
+    .into()
+}
+
+#[cold]
 fn wrong_arity(container: &Command, sub: Option<&Command>) -> Error {
     args::wrong_arity(&full_name(container, sub))
 }

@@ -32,7 +32,7 @@ pub(crate) struct Timed {
 }
 
 /// How a call is timed.
-pub(crate) enum Timing {
+enum Timing {
     /// With its neighbours, which are of the same command.
     Together,
     /// For itself, since then.
@@ -41,13 +41,16 @@ pub(crate) enum Timing {
 
 impl Store {
     /// Counts for a command, which are made on its first call.
+    #[inline(always)]
     fn calls_of(&mut self, command: &'static Command) -> usize {
         // Pipelines mostly repeat one command: the one that is being timed.
-        if let Some(timed) = self.timed
-            && core::ptr::eq(self.calls.as_slice()[timed.at].0, command)
-        {
-            return timed.at;
+        match self.timed {
+            Some(timed) if core::ptr::eq(self.calls.as_slice()[timed.at].0, command) => timed.at,
+            _ => self.find_calls_of(command),
         }
+    }
+
+    fn find_calls_of(&mut self, command: &'static Command) -> usize {
         match self.calls.iter().position(|(counted, _)| core::ptr::eq(*counted, command)) {
             Some(at) => at,
             None => {
@@ -80,13 +83,13 @@ impl Store {
 
     /// Starts the timing of a call. Quick commands that follow each other are timed together: reading the clock for each
     /// of many pipelined requests would cost as much as they do.
-    fn begin_call(&mut self, command: &'static Command, request: Request<'_>, slot: u32) -> Timing {
+    fn begin_call(&mut self, at: usize, request: Request<'_>, slot: u32) -> Timing {
+        let command = self.calls.as_slice()[at].0;
         let is_quick = (command.flags.contains(Flags::FAST) || command.categories.contains(Categories::STRING))
             && request.len() <= LONG_WORDS
             && request.bytes_len() <= LONG_BYTES;
         let slow_us = self.options.slowlog_log_slower_than;
         if is_quick && !(0..ALONE_BELOW_US).contains(&slow_us) {
-            let at = self.calls_of(command);
             match &mut self.timed {
                 Some(timed) if timed.at == at && timed.calls < TOGETHER_LIMIT => timed.calls += 1,
                 _ => {
@@ -177,7 +180,8 @@ impl Context<'_> {
         if shown_first && self.store.is_monitored() {
             self.tell_monitors(command, request);
         }
-        let timing = self.store.begin_call(command, request, self.slot);
+        let at = self.store.calls_of(command);
+        let timing = self.store.begin_call(at, request, self.slot);
         let outcome = self.noting_effects(command, request, |context| handler(context, request));
         match timing {
             Timing::Alone(since_ns) => {
@@ -190,9 +194,14 @@ impl Context<'_> {
         }
         // It is counted when it has its reply.
         if !self.is_blocked {
-            // CONFIG RESETSTAT has emptied the list.
-            let at = self.store.calls_of(command);
-            let calls = &mut self.store.calls.as_mut_slice()[at].1;
+            let calls = match self.store.calls.get_mut(at) {
+                Some((counted, calls)) if core::ptr::eq(*counted, command) => calls,
+                // CONFIG RESETSTAT has emptied the list.
+                _ => {
+                    let at = self.store.calls_of(command);
+                    &mut self.store.calls.as_mut_slice()[at].1
+                }
+            };
             calls.calls += 1;
             calls.failed += u64::from(outcome.is_err() || self.has_failed);
         }

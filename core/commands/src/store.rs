@@ -489,6 +489,7 @@ impl Store {
     }
 
     /// Bytes in use beyond `maxmemory` or the platform's limit.
+    #[inline(always)]
     pub(crate) fn excess_bytes(&self) -> u64 {
         let above_maxmemory = match self.options.maxmemory {
             0 => 0,

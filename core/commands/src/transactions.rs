@@ -51,6 +51,41 @@ pub static COMMANDS: &[Command] = &[
     },
 ];
 
+/// What commands need of the store.
+#[derive(Clone, Copy, Default)]
+pub struct Needs {
+    /// They may change data.
+    pub writes: bool,
+    /// They may need memory.
+    pub memory: bool,
+    /// They may not run on old data.
+    pub fresh_data: bool,
+}
+
+impl Needs {
+    /// What a command needs: of `EXEC`, that is what it runs.
+    #[inline(always)]
+    pub fn of(command: &Command, transaction: Option<&Transaction>) -> Needs {
+        let own = Needs {
+            writes: command.flags.contains(Flags::WRITE),
+            memory: command.flags.contains(Flags::DENYOOM),
+            fresh_data: !command.flags.contains(Flags::STALE),
+        };
+        match transaction {
+            Some(transaction) if command.name == "exec" => own.and(transaction.needs),
+            _ => own,
+        }
+    }
+
+    fn and(self, other: Needs) -> Needs {
+        Needs {
+            writes: self.writes || other.writes,
+            memory: self.memory || other.memory,
+            fresh_data: self.fresh_data || other.fresh_data,
+        }
+    }
+}
+
 /// The commands since `MULTI`.
 #[derive(Default)]
 pub struct Transaction {
@@ -58,14 +93,10 @@ pub struct Transaction {
     pub requests: Vec<u8>,
     /// How many there are.
     pub len: usize,
-    /// Whether one of them may change data.
-    pub writes: bool,
     /// Whether one of them may change data, or would be replicated.
     pub may_replicate: bool,
-    /// Whether one of them may not run on old data.
-    pub needs_fresh: bool,
-    /// Whether one of them may need memory.
-    needs_memory: bool,
+    /// What they need, taken together.
+    pub needs: Needs,
     /// Whether a command could not be queued, so that `EXEC` will run none.
     is_aborted: bool,
 }
@@ -80,16 +111,14 @@ pub struct Watch {
 }
 
 /// Whether a command is queued rather than run.
+#[inline(always)]
 pub fn queues(context: &mut Context<'_>, command: &Command) -> bool {
-    const NEVER: [&str; 6] = ["exec", "discard", "multi", "watch", "quit", "reset"];
-    context.origin == Origin::Client && context.session().transaction.is_some() && !NEVER.contains(&command.name)
+    context.origin == Origin::Client && context.session().transaction.is_some() && !is_never_queued(command)
 }
 
-/// Whether a command needs memory because of a transaction: to be queued, or to run what was queued.
-pub fn needs_memory(context: &mut Context<'_>, command: &Command) -> bool {
-    let runs_some = command.name == "exec"
-        && context.session().transaction.as_ref().is_some_and(|transaction| transaction.needs_memory);
-    runs_some || queues(context, command)
+/// Whether a command runs even in a transaction.
+pub fn is_never_queued(command: &Command) -> bool {
+    ["exec", "discard", "multi", "watch", "quit", "reset"].contains(&command.name)
 }
 
 /// Queues a request.
@@ -100,9 +129,7 @@ pub fn queue(context: &mut Context<'_>, command: &Command, request: Request<'_>)
         request.encode(&mut transaction.requests).map_err(|_| Error::OUT_OF_MEMORY)?;
         transaction.len += 1;
         transaction.may_replicate |= may_replicate;
-        transaction.needs_memory |= command.flags.contains(Flags::DENYOOM);
-        transaction.writes |= command.flags.contains(Flags::WRITE);
-        transaction.needs_fresh |= !command.flags.contains(Flags::STALE);
+        transaction.needs = transaction.needs.and(Needs::of(command, None));
     }
     context.reply.simple("QUEUED");
     Ok(())

@@ -173,7 +173,7 @@ impl Store {
             return false;
         }
         let transaction = self.sessions[slot as usize].as_ref().and_then(|session| session.transaction.as_ref());
-        let runs_some = transaction.is_some_and(|transaction| transaction.writes);
+        let runs_some = transaction.is_some_and(|transaction| transaction.needs.writes);
         let waits = self
             .command_of(request)
             .is_some_and(|command| command.may_change_data() || (runs_some && command.name == "exec"));
