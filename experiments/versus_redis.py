@@ -2,7 +2,7 @@
 """Kayvee beside redis-server, in one run.
 
     experiments/versus_redis.py [--workloads get-set|default-set|large-keys|latency] [--target linux|kvm|qemu|tcg|xdp|vmm]
-                                [--repetitions 5] [--requests 1000000]
+                                [--repetitions 5] [--requests 1000000] [--client-threads 1]
 
 Starts both, then alternates: each repetition runs redis-benchmark against one of them while the other is stopped
 (SIGSTOP), and then the other way round. Prints the medians of throughput, their ratio, and the processor time that the
@@ -12,6 +12,9 @@ monitor, with `qemu` in QEMU under KVM.
 With `xdp` (a process over an AF_XDP socket) and `vmm` (a guest of our own monitor over such a socket) both sides are
 reached over a veth pair: redis-server in a network namespace of its own, Kayvee at the end of the pair that it makes, and
 the client in a third namespace that both lead to. They are made for the run and removed after it.
+
+One thread of redis-benchmark is slower than what it measures: with `--client-threads 2` it takes what the server leaves of
+two cores.
 
 Needs redis-server and redis-benchmark, a built `./kayvee`, and for guests the right to make taps.
 """
@@ -227,6 +230,7 @@ def main():
     parser.add_argument("--target", default="linux", choices=["linux", "kvm", "qemu", "tcg", "xdp", "vmm"])
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--requests", type=int, default=1_000_000, help="scale of a run; pipelined ones take 3 times that")
+    parser.add_argument("--client-threads", type=int, default=1, help="of redis-benchmark")
     parser.add_argument("--memory", type=int, default=128, help="of a guest, in MiB")
     options = parser.parse_args()
 
@@ -247,6 +251,8 @@ def compare(options):
         print(f"{'workload':32} {'':14} {'requests/s':>12} {'ratio':>6} {'server us':>10} {'ratio':>6} {'client us':>10} "
               f"{'p50 us':>8} {'ratio':>6}")
         content, runs = WORKLOADS[options.workloads]
+        common = ["--threads", str(options.client_threads)] if options.client_threads > 1 else []
+        common += ["-r", str(10 * LARGE)] if content else []
         for server in (redis, kayvee):
             server.resume()
             fill(server, content)
@@ -258,7 +264,7 @@ def compare(options):
                     server.resume()
                     time.sleep(0.2)  # Let the guest's clock and the scheduler settle after the stop.
                     requests = max(int(options.requests * share), 10)
-                    results[server].append(run(server, ["-r", str(10 * LARGE), *arguments] if content else arguments, requests))
+                    results[server].append(run(server, [*common, *arguments], requests))
                     server.pause()
             report(name, results, redis, kayvee)
     finally:
