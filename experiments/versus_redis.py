@@ -121,6 +121,18 @@ class Server:
             fields = stat.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
+    def guest_seconds(self):
+        """Of these, what a guest's processor has used itself, its exits to the monitor included: its thread's."""
+        ticks = 0
+        for task in os.listdir(f"/proc/{self.pid}/task"):
+            with open(f"/proc/{self.pid}/task/{task}/stat") as stat:
+                name, _, rest = stat.read().partition("(")[2].rpartition(")")
+            # Kayvee's monitor and QEMU name it so.
+            if name == "cpu" or name.startswith("CPU "):
+                fields = rest.split()
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / TICKS_PER_SECOND
+
     def pause(self):
         os.kill(self.pid, signal.SIGSTOP)
 
