@@ -1,17 +1,22 @@
 //! What a request costs in TCP/IP and engine together, from the received frame to the frame that is sent, as a guest runs
 //! them: for `valgrind --tool=callgrind --toggle-collect='*Machine::turn*'`, and nanoseconds by itself.
 //!
-//! Usage: request_cost CONNECTIONS PIPELINE TURNS. In each turn one in `CONNECTIONS / 50` connections sends a batch.
+//! Usage: request_cost CONNECTIONS PIPELINE TURNS [PAGE_BYTES]. In each turn one in `CONNECTIONS / 50` connections sends a
+//! batch: GETs of the store, or of the web server for a page of so many bytes.
 
 #[path = "../../core/server/examples/still/mod.rs"]
 mod still;
 
+use kayvee_http::{
+    AccessLog, Limits as WebLimits, NoPages, Server, Site,
+    site::{Builder, File},
+};
 use kayvee_net::{Addressing, Config, Limits, Stack};
 use kayvee_platform::{
     Completion, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, MAX_LARGE_FRAME_BYTES, Now, Offloads, Received,
 };
 use kayvee_server::{Engine, Options};
-use kayvee_station::{Peers, Station};
+use kayvee_station::{Peers, Station, Web};
 use kayvee_testing::{
     disk::SimulatedDisk,
     network::{
@@ -23,11 +28,14 @@ use smoltcp::wire::{TcpControl, TcpSeqNumber};
 use std::{
     env,
     hint::black_box,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 const BUSY: usize = 50;
 const REQUEST: &str = "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n";
+/// As wrk asks.
+const WEB_REQUEST: &str = "GET /index.html HTTP/1.1\r\nHost: 10.0.0.1:8080\r\n\r\n";
 
 /// A card without a device: what is received is in memory, what is sent is forgotten but for the last frame.
 struct Card {
@@ -111,7 +119,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn new(connections: usize) -> Machine {
+    fn new(connections: usize, site: Option<Site>) -> Machine {
         let rx = Rx { frames: Vec::new(), next: 0 };
         let mut card = Card { rx, tx: Tx { buffer: vec![0; MAX_LARGE_FRAME_BYTES], sent: 0 } };
         let addressing = Addressing::Static { address: SERVER, prefix_bits: 24, gateway: None };
@@ -119,8 +127,14 @@ impl Machine {
         let config = Config { addressing, limits, keepalive_s: 300, seed: 1 };
         let mut stack = Stack::new(config, &mut card, 0).expect("the configuration is valid");
         stack.listen(PORT);
-        let engine = Engine::new(Options::default(), still::environment(), Now::default());
-        Machine { card, station: Station::new(stack, engine, None, Peers::Trusted, connections) }
+        let http_port = if site.is_some() { PORT } else { 0 };
+        let options = Options { http_port, ..Options::default() };
+        let engine = Engine::new(options, still::environment(), Now::default());
+        let mut web = Web::new(engine.options(), connections, 1 << 30, Now::default());
+        if let Some((web, site)) = web.as_mut().zip(site) {
+            web.server().set_site(site);
+        }
+        Machine { card, station: Station::new(stack, engine, web, Peers::Trusted, connections) }
     }
 
     #[inline(never)]
@@ -164,21 +178,46 @@ impl Client {
     }
 }
 
+/// A site with a page of so many bytes.
+fn site(page_bytes: usize) -> Site {
+    let file =
+        File { content_type: "text/html; charset=utf-8".into(), identity: vec![b'x'; page_bytes], ..File::default() };
+    let mut builder = Builder::default();
+    builder.page(0, b"/index.html", &file).expect("a page");
+    Site::open(Arc::new(builder.finish().expect("an image"))).expect("a site")
+}
+
+/// How long the response is.
+fn response_bytes(site: Site) -> usize {
+    let mut server = Server::new(WebLimits::new(1, 1 << 20), AccessLog::Off, Now::default());
+    server.set_site(site);
+    let id = server.connect("").expect("room");
+    server.receive(id, WEB_REQUEST.as_bytes(), &mut NoPages);
+    server.output(id).concat().len()
+}
+
 fn main() {
     let numbers: Vec<usize> = env::args().skip(1).map(|word| word.parse().expect("a number")).collect();
-    let [connections, pipeline, turns] = numbers[..] else { panic!("give connections, pipeline and turns") };
-    let mut machine = Machine::new(connections + 8);
+    let (connections, pipeline, turns, page_bytes) = match numbers[..] {
+        [connections, pipeline, turns] => (connections, pipeline, turns, None),
+        [connections, pipeline, turns, page_bytes] => (connections, pipeline, turns, Some(page_bytes)),
+        _ => panic!("give connections, pipeline and turns, and the bytes of a page"),
+    };
+    let site = page_bytes.map(site);
+    let reply_bytes = site.clone().map_or(b"$-1\r\n".len(), response_bytes);
+    let request = if site.is_some() { WEB_REQUEST } else { REQUEST };
+    let mut machine = Machine::new(connections + 8, site);
     machine.give(vec![frames::arp_request(SERVER)]);
     machine.turn(0);
     let mut clients: Vec<Client> = (0..connections).map(|n| Client::open(&mut machine, 1024 + n as u16)).collect();
-    let request = REQUEST.repeat(pipeline);
+    let request = request.repeat(pipeline);
     let mut elapsed = Duration::ZERO;
     for turn in 0..turns {
         let busy = clients.iter_mut().step_by((connections / BUSY).max(1)).take(BUSY);
         let frames = busy.map(|client| {
             let frame = client.frame(TcpControl::Psh, Some(client.acknowledged), request.as_bytes());
             client.sequence += request.len();
-            client.acknowledged += b"$-1\r\n".len() * pipeline;
+            client.acknowledged += reply_bytes * pipeline;
             frame
         });
         let frames: Vec<_> = frames.collect();

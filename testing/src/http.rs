@@ -184,7 +184,7 @@ pub fn site() -> Builder {
         (0, "/folder/", html("<p>folder")),
         (1, "/", html("<p>other")),
     ] {
-        builder.page(root, path.as_bytes(), file).expect("a page");
+        builder.page(root, path.as_bytes(), &file).expect("a page");
     }
     builder.folder(0, b"/folder").expect("a folder");
     builder.host(b"other.example", 1).expect("a host");
@@ -199,7 +199,7 @@ pub fn site_image() -> Vec<u8> {
 /// A server of that site.
 pub fn server() -> Server {
     let now = Now { monotonic_ns: 0, unix_us: UNIX_S * 1_000_000 };
-    let mut server = Server::new(Limits::new(100), AccessLog::Common, now);
+    let mut server = Server::new(Limits::new(100, 1 << 20), AccessLog::Common, now);
     server.set_site(Site::open(Arc::new(site_image())).expect("a site"));
     server.begin_turn(now);
     server

@@ -18,11 +18,19 @@ pub fn on_every_target(effort: Effort) -> io::Result<Tally> {
     let mut tally = run(testing("web").arg("--site-image").arg(&site))?;
     tally += on(effort, &site, &["--target", "linux"])?;
     tally += on(effort, &site, &["--target", "tcg", "--memory", "256"])?;
+    let large = logs_dir()?.join("large-site.image");
+    tally += run(testing("web").arg("--large-site-image").arg(&large))?;
+    tally += on_disk(&large, &["--target", "linux"])?;
+    tally += on_disk(&large, &["--target", "tcg", "--memory", "64"])?;
     tally += on(Effort::Usual, &site, &["--target", "tcg", "--memory", "256", "--net", "user"])?;
     match store::kvm_works()? {
-        Ok(()) => tally += on(effort, &site, &["--target", "kvm", "--memory", "256"])?,
+        Ok(()) => {
+            tally += on(effort, &site, &["--target", "kvm", "--memory", "256"])?;
+            tally += on_disk(&large, &["--target", "kvm", "--memory", "64"])?;
+        }
         Err(why) => tally += Tally::skipped(&format!("no guest boots under KVM here: {why}")),
     }
+    std::fs::remove_file(large)?;
     Ok(tally)
 }
 
@@ -33,8 +41,15 @@ const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "g
 pub fn in_a_browser(_: Effort) -> io::Result<Tally> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let all = std::env::split_paths(&paths).flat_map(|folder| BROWSERS.map(|name| folder.join(name)));
-    let Some(browser) = all.into_iter().find(|path: &PathBuf| path.is_file()) else {
-        return Ok(Tally::skipped("there is no Chromium; on Debian: sudo apt-get install chromium"));
+    let browser = match all.into_iter().find(|path: &PathBuf| path.is_file()) {
+        Some(browser) => browser,
+        None => match clients::playwright_browser()? {
+            Some(browser) => browser,
+            None => {
+                let why = "there is no Chromium, and Playwright's cannot be fetched; on Debian: sudo apt-get install chromium";
+                return Ok(Tally::skipped(why));
+            }
+        },
     };
     need_build()?;
     let mut tally = Tally::default();
@@ -45,6 +60,18 @@ pub fn in_a_browser(_: Effort) -> io::Result<Tally> {
         tally += clients::browser(&store.addr, &port, &browser)?;
         tally += store.end()?;
     }
+    Ok(tally)
+}
+
+/// Tests a site that is several times larger than a guest's memory.
+fn on_disk(site: &Path, arguments: &[&str]) -> io::Result<Tally> {
+    println!("with a site on a disk, on {}", arguments.join(" "));
+    let port = free_port()?.to_string();
+    let site = site.display().to_string();
+    let store = Store::start(&[arguments, &["--site-disk", &site, "--http-port", &port]].concat())?;
+    let addresses = ["--web", &format!("127.0.0.1:{port}"), "--store", &store.addr, "--large"];
+    let mut tally = run(testing("web").args(addresses))?;
+    tally += store.end()?;
     Ok(tally)
 }
 

@@ -267,6 +267,8 @@ pub struct Options {
     pub http_port: u16,
     /// The site that it serves, a directory or an image (Linux target only); empty for none.
     pub site: String,
+    /// The image of a site that stays on the disk (Linux target only); empty for none.
+    pub site_disk: String,
     /// The prefix of keys that it serves as pages; empty for none.
     pub http_keys: String,
     /// The file for its access log, or `-` for the standard output (a guest has only that); empty for none.
@@ -406,6 +408,7 @@ impl Default for Options {
             dir: String::new(),
             http_port: 0,
             site: String::new(),
+            site_disk: String::new(),
             http_keys: String::new(),
             http_access_log: String::new(),
             status: false,

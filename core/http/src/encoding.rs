@@ -34,13 +34,10 @@ impl Coding {
     }
 }
 
-/// Weights in thousandths, by [`Coding`].
-struct Weights([Option<u16>; 3]);
-
 /// Chooses among the variants that are there: what the client weighs most, then the shortest. A page as it is serves
 /// whoever takes none of them: a body that may be unwanted is more use than an error.
 pub fn choose<'a>(accept_encoding: impl Iterator<Item = &'a [u8]>, lengths: [Option<u64>; 3]) -> Coding {
-    let Weights(weights) = weights(accept_encoding);
+    let weights = weights(accept_encoding);
     let mut best = (0, Coding::Identity);
     let mut best_len = u64::MAX;
     for coding in Coding::ALL {
@@ -52,7 +49,8 @@ pub fn choose<'a>(accept_encoding: impl Iterator<Item = &'a [u8]>, lengths: [Opt
     best.1
 }
 
-fn weights<'a>(fields: impl Iterator<Item = &'a [u8]>) -> Weights {
+/// Weights in thousandths, by [`Coding`].
+fn weights<'a>(fields: impl Iterator<Item = &'a [u8]>) -> [Option<u16>; 3] {
     let mut named = [None; 3];
     let mut others = None;
     for member in fields.flat_map(|field| field.split(|byte| *byte == b',')) {
@@ -79,7 +77,7 @@ fn weights<'a>(fields: impl Iterator<Item = &'a [u8]>) -> Weights {
     // What nobody forbids is acceptable, though less than anything that is asked for.
     let identity = &mut weights[Coding::Identity as usize];
     *identity = identity.or(Some(1));
-    Weights(weights)
+    weights
 }
 
 /// `q=0.5` in thousandths.

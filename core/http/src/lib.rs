@@ -13,8 +13,9 @@
 //!     send server.output(id), report server.sent(id, n, pages), then obey server.fate(id)
 //! ```
 //!
-//! Bodies are lent from the [`Site`]'s memory; a connection holds a few KiB at most however large they are. What is not
-//! in the site comes from [`Pages`], which whoever drives the server implements. The crate knows no socket, no file and
+//! Bodies are lent from the [`Site`]'s memory; a connection holds a few KiB at most however large they are. Those of a site
+//! on a disk are read piece by piece ([`Server::take_from_disk`], [`Server::read_from_disk`]). What is not in the site
+//! comes from [`Pages`], which whoever drives the server implements. The crate knows no socket, no file and
 //! no store.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ extern crate alloc;
 mod body;
 mod conditions;
 mod date;
+mod disk;
 mod encoding;
 mod log_line;
 mod output;
@@ -36,7 +38,8 @@ mod server;
 pub mod site;
 mod status;
 
-pub use pages::{Delivery, NoPages, Page, PageRequest, Pages};
+pub use disk::{OpenError, open as open_site_disk};
+pub use pages::{Delivery, NoPages, Page, PageRequest, Pages, Stable};
 pub use server::{AccessLog, ConnectionId, Fate, Limits, Refusal, Server, Stats};
 pub use site::{Site, SiteError};
 

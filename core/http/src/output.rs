@@ -1,6 +1,9 @@
 //! What is still to be sent to one client: bytes of its own, and bytes that are lent from a site or a page.
 
-use crate::Bytes;
+use crate::{
+    Bytes,
+    disk::{Chunks, Lookup},
+};
 use alloc::{
     collections::{TryReserveError, VecDeque},
     vec::Vec,
@@ -19,11 +22,29 @@ pub struct Output {
     lent: VecDeque<Lent>,
 }
 
+/// Where lent bytes are.
+#[derive(Clone)]
+pub enum Source {
+    Memory(Bytes),
+    /// Among the bodies of the site on the disk.
+    Disk,
+}
+
 struct Lent {
     /// It comes behind so many bytes of `own`.
     after: usize,
-    bytes: Bytes,
-    range: Range<usize>,
+    source: Source,
+    range: Range<u64>,
+}
+
+impl Lent {
+    /// What there is of it now: all, or its beginning.
+    fn bytes<'a>(&'a self, chunks: Option<&'a Chunks>) -> &'a [u8] {
+        match &self.source {
+            Source::Memory(bytes) => &(**bytes).as_ref()[self.range.start as usize..self.range.end as usize],
+            Source::Disk => chunks.map_or(&[], |chunks| chunks.beginning(&self.range)),
+        }
+    }
 }
 
 impl Output {
@@ -36,6 +57,11 @@ impl Output {
         self.lent.is_empty() && self.own.len() < limit_bytes
     }
 
+    /// Bytes of memory that are its own.
+    pub fn own_bytes(&self) -> usize {
+        self.own.capacity()
+    }
+
     pub fn reserve(&mut self, bytes: usize) -> Result<(), TryReserveError> {
         self.own.try_reserve(bytes)
     }
@@ -44,21 +70,41 @@ impl Output {
         self.own.extend_from_slice(bytes);
     }
 
-    pub fn lend(&mut self, bytes: Bytes, range: Range<usize>) {
+    pub fn lend(&mut self, source: Source, range: Range<u64>) {
         if !range.is_empty() {
-            self.lent.push_back(Lent { after: self.own.len(), bytes, range });
+            self.lent.push_back(Lent { after: self.own.len(), source, range });
         }
     }
 
-    /// What comes next, in up to two parts, the first of which is empty only if there is nothing.
-    pub fn next(&self) -> [&[u8]; 2] {
+    /// What comes next, in up to two parts, the first of which is empty only if there is nothing, or what is
+    /// [missing](Self::missing).
+    pub fn next<'a>(&'a self, chunks: Option<&'a Chunks>) -> [&'a [u8]; 2] {
         let own_until =
             |index: usize| &self.own[self.sent..self.lent.get(index).map_or(self.own.len(), |lent| lent.after)];
-        let lent = |lent: &'_ Lent| lent.range.clone();
-        match self.lent.front() {
-            None => [own_until(0), &[]],
-            Some(front) if self.sent < front.after => [own_until(0), &(*front.bytes).as_ref()[lent(front)]],
-            Some(front) => [&(*front.bytes).as_ref()[lent(front)], own_until(1)],
+        let Some(front) = self.lent.front() else { return [own_until(0), &[]] };
+        let lent = front.bytes(chunks);
+        if self.sent < front.after {
+            [own_until(0), lent]
+        } else if lent.len() as u64 == front.range.end - front.range.start {
+            [lent, own_until(1)]
+        } else {
+            [lent, &[]]
+        }
+    }
+
+    /// The chunk that nothing goes on without, if it is not there.
+    pub fn missing(&self, chunks: Option<&Chunks>) -> Option<u64> {
+        let front = self.lent.front().filter(|front| self.sent == front.after)?;
+        let Source::Disk = front.source else { return None };
+        let chunk = Chunks::chunk_of(front.range.start);
+        let is_ready = chunks.is_some_and(|chunks| matches!(chunks.look(chunk), Lookup::Ready(_)));
+        (!is_ready).then_some(chunk)
+    }
+
+    /// Notes that what comes next of the disk is of use.
+    pub fn touch(&self, chunks: &mut Chunks) {
+        if let Some(Lent { source: Source::Disk, range, .. }) = self.lent.front() {
+            chunks.touch(Chunks::chunk_of(range.start));
         }
     }
 
@@ -73,9 +119,9 @@ impl Output {
                 continue;
             }
             let Some(front) = self.lent.front_mut() else { break };
-            let len = bytes.min(front.range.len());
+            let len = (bytes as u64).min(front.range.end - front.range.start);
             front.range.start += len;
-            bytes -= len;
+            bytes -= len as usize;
             if front.range.is_empty() {
                 self.lent.pop_front();
             }
@@ -103,7 +149,7 @@ mod tests {
 
     #[test]
     fn parts_leave_in_their_order_however_they_are_sent() {
-        let lent: Bytes = Arc::new(b"0123456789".to_vec());
+        let lent = Source::Memory(Arc::new(b"0123456789".to_vec()));
         for step in 1..20 {
             let mut output = Output::default();
             output.put(b"ab");
@@ -114,14 +160,14 @@ mod tests {
             output.lend(lent.clone(), 0..10);
             let mut all = Vec::new();
             while !output.is_empty() {
-                let both = output.next().concat();
-                assert!(!output.next()[0].is_empty());
+                let both = output.next(None).concat();
+                assert!(!output.next(None)[0].is_empty());
                 let len = step.min(both.len());
                 all.extend_from_slice(&both[..len]);
                 output.advance(len);
             }
             assert_eq!(all, b"ab2347cde0123456789");
-            assert_eq!(output.next(), [b"", b""]);
+            assert_eq!(output.next(None), [b"", b""]);
         }
     }
 }

@@ -44,6 +44,26 @@ pub trait Pages {
     fn reserved(&mut self, request: &PageRequest<'_>) -> Option<Page>;
     /// A page for a path that the site has not.
     fn missing(&mut self, request: &PageRequest<'_>) -> Option<Page>;
+    /// What has to be stable before a client may be told what [`missing`](Self::missing) has just said; none if it may be
+    /// told at once.
+    fn seen(&mut self) -> Option<u64> {
+        None
+    }
+    /// What is stable.
+    fn stable(&self) -> Stable {
+        Stable::All
+    }
+}
+
+/// How much of what pages tell of will not be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stable {
+    /// All that [`Pages::seen`] has named up to this.
+    Through(u64),
+    /// All of it, or nobody wants to wait for that.
+    All,
+    /// What is waited for may be lost: who waits is not told.
+    Lost,
 }
 
 /// There are none.

@@ -57,6 +57,8 @@ pub enum Persistence {
 /// A checked head.
 pub struct Request<'a> {
     pub method: Method,
+    /// Bytes of the whole head.
+    pub head_bytes: usize,
     /// The whole request line, without its end.
     pub line: &'a [u8],
     pub target: Target<'a>,
@@ -139,7 +141,8 @@ pub fn parse<R>(head: &[u8], respond: impl FnOnce(&Request<'_>) -> R) -> Result<
     let line = &head[..memchr::memchr(b'\r', head).unwrap_or(0)];
     let host = host(fields, &target, minor_version)?;
     let persistence = persistence(fields, minor_version);
-    Ok(respond(&Request { method, line, target, minor_version, framing, persistence, host, fields }))
+    let head_bytes = head.len();
+    Ok(respond(&Request { method, head_bytes, line, target, minor_version, framing, persistence, host, fields }))
 }
 
 /// What is wrong with a request line whose version is not understood.

@@ -1,17 +1,18 @@
 //! From a request to its response.
 
 use crate::{
-    Bytes, Stats,
+    Stats,
     conditions::{self, Validators},
     date::{self, DATE_BYTES},
+    disk::{Chunks, Lookup},
     encoding::{self, Coding},
     log_line::hex,
-    output::Output,
+    output::{Output, Source},
     pages::{Delivery, Page, PageRequest, Pages},
     path,
     range::{self, Wanted},
     request::{Method, Persistence, Request},
-    site::{Entry, Found, Site},
+    site::{Entry, Found, Place, Site},
     status::Status,
 };
 use alloc::vec::Vec;
@@ -26,6 +27,8 @@ const ALLOW: &[u8] = b"Allow: GET, HEAD, OPTIONS\r\n";
 /// What all responses of a turn share.
 pub struct Context<'a> {
     pub site: Option<&'a Site>,
+    /// What is in memory of a site on a disk.
+    pub chunks: Option<&'a Chunks>,
     pub now_s: u64,
     pub date: &'a [u8; DATE_BYTES],
     pub stats: &'a Stats,
@@ -45,13 +48,15 @@ pub struct Sent {
     pub body_bytes: u64,
     pub persistence: Persistence,
     pub delivery: Delivery,
+    /// What has to be stable before it may be sent, as [`Pages::seen`] says.
+    pub seen: Option<u64>,
 }
 
 /// What a page is made of, wherever it comes from.
 struct Representation<'a> {
     status: Status,
-    bytes: Bytes,
-    range: Range<usize>,
+    source: Source,
+    range: Range<u64>,
     content_type: &'a str,
     cache_control: &'a str,
     challenge: &'a str,
@@ -71,6 +76,21 @@ struct Writer<'a> {
     method: Method,
     minor_version: u8,
     persistence: Persistence,
+    seen: Option<u64>,
+}
+
+/// What has come of a request.
+pub enum Outcome {
+    /// Its response is in the output.
+    Sent(Sent),
+    /// Nothing yet: it is to be answered when this chunk of the site has been read.
+    Awaits(u64),
+}
+
+impl From<Sent> for Outcome {
+    fn from(sent: Sent) -> Outcome {
+        Outcome::Sent(sent)
+    }
 }
 
 /// Answers a request.
@@ -81,28 +101,28 @@ pub fn respond(
     pages: &mut dyn Pages,
     scratch: &mut Scratch,
     output: &mut Output,
-) -> Sent {
+) -> Outcome {
     let (method, minor_version) = (request.method, request.minor_version);
-    let mut writer = Writer { output, context, method, minor_version, persistence };
+    let mut writer = Writer { output, context, method, minor_version, persistence, seen: None };
     let Some(host) = path::host_name(request.host, &mut scratch.host) else {
-        return writer.error(Status::BAD_REQUEST, b"");
+        return writer.error(Status::BAD_REQUEST, b"").into();
     };
     match method {
-        Method::NotAllowed => return writer.error(Status::METHOD_NOT_ALLOWED, ALLOW),
-        Method::Unknown => return writer.error(Status::NOT_IMPLEMENTED, ALLOW),
+        Method::NotAllowed => return writer.error(Status::METHOD_NOT_ALLOWED, ALLOW).into(),
+        Method::Unknown => return writer.error(Status::NOT_IMPLEMENTED, ALLOW).into(),
         _ => {}
     }
     // The only expectation there is (RFC 9110 §10.1.1).
     if request.values("expect").any(|value| !value.eq_ignore_ascii_case(b"100-continue")) {
-        return writer.error(Status::EXPECTATION_FAILED, b"");
+        return writer.error(Status::EXPECTATION_FAILED, b"").into();
     }
     if method == Method::Options {
         writer.head(Status::NO_CONTENT);
         writer.put(ALLOW);
-        return writer.end_without_body(Status::NO_CONTENT);
+        return writer.end_without_body(Status::NO_CONTENT).into();
     }
     let Some(path) = path::normalize(request.target.path, &mut scratch.path) else {
-        return writer.error(Status::BAD_REQUEST, b"");
+        return writer.error(Status::BAD_REQUEST, b"").into();
     };
     let page_request = PageRequest { path, authorization: request.value("authorization"), stats: context.stats };
     if let Some(page) = pages.reserved(&page_request) {
@@ -112,23 +132,26 @@ pub fn respond(
     if let Some((site, root)) = found {
         match site.find(root, path) {
             Some(Found::Page(entry)) => return writer.represent(request, packed(request, site, entry, Status::OK)),
-            Some(Found::Folder) => return writer.redirect(path, request.target.query),
+            Some(Found::Folder) => return writer.redirect(path, request.target.query).into(),
             None => {}
         }
     }
-    if let Some(page) = pages.missing(&page_request) {
+    let page = pages.missing(&page_request);
+    writer.seen = pages.seen();
+    if let Some(page) = page {
         return writer.represent(request, made(&page));
     }
     let own = found.and_then(|(site, root)| Some((site, site.not_found_page(root)?)));
     match own {
         Some((site, entry)) => writer.represent(request, packed(request, site, entry, Status::NOT_FOUND)),
-        None => writer.error(Status::NOT_FOUND, b""),
+        None => writer.error(Status::NOT_FOUND, b"").into(),
     }
 }
 
 /// Answers what is no request, and ends the connection.
 pub fn refuse(status: Status, context: &Context<'_>, output: &mut Output) -> Sent {
-    let mut writer = Writer { output, context, method: Method::Get, minor_version: 1, persistence: Persistence::Close };
+    let (method, persistence) = (Method::Get, Persistence::Close);
+    let mut writer = Writer { output, context, method, minor_version: 1, persistence, seen: None };
     writer.error(status, b"")
 }
 
@@ -137,10 +160,17 @@ fn packed<'a>(request: &Request<'_>, site: &'a Site, entry: Entry<'a>, status: S
     let varies = lengths[1..].iter().any(Option::is_some);
     let coding = if varies { encoding::choose(request.values("accept-encoding"), lengths) } else { Coding::Identity };
     let validates = status == Status::OK;
+    let (source, range) = match site.place() {
+        Place::Memory => {
+            let (bytes, range) = site.lend(entry.body(coding));
+            (Source::Memory(bytes.clone()), range.start as u64..range.end as u64)
+        }
+        Place::Disk => (Source::Disk, entry.body(coding)),
+    };
     Representation {
         status,
-        bytes: site.image().clone(),
-        range: entry.body(coding),
+        source,
+        range,
         content_type: entry.content_type(),
         cache_control: entry.cache_control(),
         challenge: "",
@@ -157,8 +187,8 @@ fn made(page: &Page) -> Representation<'_> {
     let body = (*page.body).as_ref();
     Representation {
         status: Status(page.status),
-        bytes: page.body.clone(),
-        range: 0..body.len(),
+        source: Source::Memory(page.body.clone()),
+        range: 0..body.len() as u64,
         content_type: page.content_type,
         cache_control: page.cache_control,
         challenge: page.challenge,
@@ -228,7 +258,7 @@ impl Writer<'_> {
 
     fn sent(&self, status: Status, body_bytes: u64) -> Sent {
         let body_bytes = if self.method == Method::Head { 0 } else { body_bytes };
-        Sent { status, body_bytes, persistence: self.persistence, delivery: Delivery::Whole }
+        Sent { status, body_bytes, persistence: self.persistence, delivery: Delivery::Whole, seen: self.seen }
     }
 
     fn end_without_body(&mut self, status: Status) -> Sent {
@@ -265,7 +295,13 @@ impl Writer<'_> {
 
     /// Sends whoever asked for a folder without the slash at its end there (RFC 9110 §15.4.2), with the query.
     fn redirect(&mut self, path: &[u8], query: &[u8]) -> Sent {
-        let mut location = Vec::with_capacity(path.len() + query.len() + 1);
+        const NAME: &[u8] = b"Location: ";
+        let mut location = Vec::new();
+        let most_bytes = NAME.len() + 3 * path.len() + query.len() + 3;
+        if location.try_reserve_exact(most_bytes).is_err() || self.output.reserve(most_bytes + COPIED_BYTES).is_err() {
+            return self.error(Status::SERVICE_UNAVAILABLE, b"");
+        }
+        location.extend_from_slice(NAME);
         // A second slash would name a host (RFC 3986 §4.2).
         let extra_slashes = path.iter().take_while(|byte| **byte == b'/').count().saturating_sub(1);
         for &byte in &path[extra_slashes..] {
@@ -277,14 +313,14 @@ impl Writer<'_> {
         }
         location.push(b'/');
         location.extend_from_slice(query);
-        let fields = [b"Location: ", location.as_slice(), b"\r\n"].concat();
-        self.error(Status::MOVED_PERMANENTLY, &fields)
+        location.extend_from_slice(b"\r\n");
+        self.error(Status::MOVED_PERMANENTLY, &location)
     }
 
-    fn represent(&mut self, request: &Request<'_>, page: Representation<'_>) -> Sent {
+    fn represent(&mut self, request: &Request<'_>, page: Representation<'_>) -> Outcome {
         let (etag_text, etag_len) = etag(page.tag.unwrap_or_default(), page.coding);
         let etag = &etag_text[..etag_len];
-        let len = page.range.len() as u64;
+        let len = page.range.end - page.range.start;
         let mut wanted = Wanted::Whole;
         if page.tag.is_some() {
             let validators = Validators { etag, modified_s: page.modified_s };
@@ -292,9 +328,9 @@ impl Writer<'_> {
                 Some(Status::NOT_MODIFIED) => {
                     self.head(Status::NOT_MODIFIED);
                     self.validators(&page, etag);
-                    return self.end_without_body(Status::NOT_MODIFIED);
+                    return self.end_without_body(Status::NOT_MODIFIED).into();
                 }
-                Some(status) => return self.error(status, b""),
+                Some(status) => return self.error(status, b"").into(),
                 None => {}
             }
             // A range is asked for with GET alone (§14.2).
@@ -305,7 +341,25 @@ impl Writer<'_> {
                 wanted = range::parse(range, len);
             }
         }
-        match wanted {
+        let first = match &wanted {
+            Wanted::Whole => page.range.clone(),
+            Wanted::Parts(parts) => within(&page, &parts[0]),
+            Wanted::Unsatisfiable => 0..0,
+        };
+        // Once the head is sent there is no way to say that the page cannot be read.
+        if let Source::Disk = page.source
+            && self.method != Method::Head
+            && !first.is_empty()
+            && let Some(chunks) = self.context.chunks
+        {
+            let chunk = Chunks::chunk_of(first.start);
+            match chunks.look(chunk) {
+                Lookup::Ready(_) => {}
+                Lookup::Missing => return Outcome::Awaits(chunk),
+                Lookup::Failed => return self.error(Status::INTERNAL_SERVER_ERROR, b"").into(),
+            }
+        }
+        let sent = match wanted {
             Wanted::Whole => self.whole(&page, etag),
             Wanted::Unsatisfiable => {
                 let content_range = [b"Content-Range: bytes */", Decimal::unsigned(len).as_bytes(), b"\r\n"].concat();
@@ -313,7 +367,8 @@ impl Writer<'_> {
             }
             Wanted::Parts(parts) if parts.len() == 1 => self.one_part(&page, etag, parts[0].clone()),
             Wanted::Parts(parts) => self.parts(&page, etag, &parts),
-        }
+        };
+        sent.into()
     }
 
     /// The fields that a client's cache goes by (RFC 9110 §15.4.5).
@@ -348,7 +403,7 @@ impl Writer<'_> {
         self.head(page.status);
         self.fields(page, etag);
         self.field("Content-Type", page.content_type.as_bytes());
-        let len = page.range.len() as u64;
+        let len = page.range.end - page.range.start;
         if page.delivery == Delivery::Whole {
             self.length(len);
         }
@@ -361,7 +416,7 @@ impl Writer<'_> {
         self.head(Status::PARTIAL_CONTENT);
         self.fields(page, etag);
         self.field("Content-Type", page.content_type.as_bytes());
-        self.put(&content_range(&part, page.range.len() as u64));
+        self.put(&content_range(&part, page.range.end - page.range.start));
         let len = part.end - part.start;
         self.length(len);
         self.put(b"\r\n");
@@ -375,7 +430,7 @@ impl Writer<'_> {
         let heads: Vec<Vec<u8>> = parts
             .iter()
             .map(|part| {
-                let content_range = content_range(part, page.range.len() as u64);
+                let content_range = content_range(part, page.range.end - page.range.start);
                 let content_type: [&[u8]; 3] = match page.content_type {
                     "" => [b"", b"", b""],
                     content_type => [b"Content-Type: ", content_type.as_bytes(), b"\r\n"],
@@ -402,14 +457,21 @@ impl Writer<'_> {
         self.sent(Status::PARTIAL_CONTENT, len)
     }
 
-    fn body(&mut self, page: &Representation<'_>, range: Range<usize>) {
+    fn body(&mut self, page: &Representation<'_>, range: Range<u64>) {
         if self.method == Method::Head {
             return;
         }
-        if range.len() <= COPIED_BYTES {
-            self.put(&(*page.bytes).as_ref()[range]);
-        } else {
-            self.output.lend(page.bytes.clone(), range);
+        let len = range.end - range.start;
+        if len > COPIED_BYTES as u64 {
+            return self.output.lend(page.source.clone(), range);
+        }
+        let bytes = match &page.source {
+            Source::Memory(bytes) => &(**bytes).as_ref()[range.start as usize..range.end as usize],
+            Source::Disk => self.context.chunks.map_or(&[][..], |chunks| chunks.beginning(&range)),
+        };
+        match bytes.len() as u64 == len {
+            true => self.output.put(bytes),
+            false => self.output.lend(page.source.clone(), range),
         }
     }
 }
@@ -420,6 +482,6 @@ fn content_range(part: &Range<u64>, len: u64) -> Vec<u8> {
 }
 
 /// Where a part of a page lies.
-fn within(page: &Representation<'_>, part: &Range<u64>) -> Range<usize> {
-    page.range.start + part.start as usize..page.range.start + part.end as usize
+fn within(page: &Representation<'_>, part: &Range<u64>) -> Range<u64> {
+    page.range.start + part.start..page.range.start + part.end
 }

@@ -3,11 +3,12 @@
 use crate::{
     body::BodyReader,
     date::{self, DATE_BYTES},
+    disk::{Chunks, Lookup, OpenError},
     log_line,
     output::Output,
-    pages::{Delivery, Pages},
+    pages::{Delivery, Pages, Stable},
     request::{self, Persistence, Request},
-    respond::{self, COPIED_BYTES, Context, Scratch, Sent},
+    respond::{self, COPIED_BYTES, Context, Outcome, Scratch, Sent},
     site::Site,
     status::Status,
 };
@@ -17,7 +18,7 @@ use alloc::{
     string::String,
     vec::Vec,
 };
-use kayvee_platform::Now;
+use kayvee_platform::{BlockDevice, Now};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Replies to pipelined requests that are gathered before the next request is looked at.
@@ -47,6 +48,8 @@ pub enum Fate {
     Open,
     /// It stays, but nothing should be read from it until the server names it ready again.
     Paused,
+    /// The same until the disk has been read, or what the output tells of is stable: nothing is to be sent now.
+    Waiting,
     /// Say that nothing more will be sent once all its output is, and go on reading: closing at once could destroy the
     /// reply before the client has read it (RFC 9112 §9.6).
     EndAfterOutput,
@@ -59,6 +62,8 @@ pub enum Fate {
 pub struct Limits {
     /// Connections at a time.
     pub connections: usize,
+    /// Bytes that all of them together may hold of requests and responses. Whoever needs more then is disconnected.
+    pub buffer_bytes: usize,
     /// From the first byte of a head to its end, and the same for a body.
     pub request_ns: u64,
     /// Between two requests.
@@ -70,10 +75,11 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The usual times, for so many connections.
-    pub const fn new(connections: usize) -> Limits {
+    /// The usual times, for so many connections with so many bytes of buffers.
+    pub const fn new(connections: usize, buffer_bytes: usize) -> Limits {
         Limits {
             connections,
+            buffer_bytes,
             request_ns: 10 * SECOND_NS,
             idle_ns: 60 * SECOND_NS,
             send_ns: 30 * SECOND_NS,
@@ -95,8 +101,12 @@ pub struct Stats {
     pub output_bytes: u64,
     /// Connections that were ended because they took too long.
     pub timeouts: u64,
+    /// Connections that were ended because all together held too much.
+    pub buffers_refused: u64,
     /// Lines that the access log had no room for.
     pub log_lines_lost: u64,
+    /// Reads of the site's disk that have failed.
+    pub disk_failures: u64,
 }
 
 /// Whether requests are logged.
@@ -117,7 +127,9 @@ enum Phase {
     Head,
     /// The rest of a body.
     Body,
-    /// A client that takes its output.
+    /// The disk, for the beginning of a response.
+    Disk,
+    /// A client that takes its output, or the disk for the rest of it.
     Sending,
     /// What is published next.
     Streaming,
@@ -145,6 +157,10 @@ struct Connection {
     scanned: usize,
     /// A request that is answered when its body has been read over.
     pending: Option<(Vec<u8>, BodyReader)>,
+    /// The chunk of the site that is to be read before anything else can happen.
+    awaits: Option<u64>,
+    /// What has to be stable before any more of the output may be sent.
+    held: Option<u64>,
     /// An empty line was skipped before the next request.
     skipped_line: bool,
     output: Output,
@@ -152,11 +168,15 @@ struct Connection {
     phase: Phase,
     deadline_ns: u64,
     is_ready: bool,
+    /// What its buffers were last counted as.
+    counted_bytes: usize,
 }
 
 /// What all connections share.
 struct Shared {
     site: Option<Site>,
+    /// What is in memory of the site's bodies if they are on a disk.
+    chunks: Option<Chunks>,
     now: Now,
     date: [u8; DATE_BYTES],
     stats: Stats,
@@ -171,6 +191,11 @@ pub struct Server {
     connections: Vec<Option<Box<Connection>>>,
     free_slots: Vec<u32>,
     ready: VecDeque<ConnectionId>,
+    /// Those that wait for the disk or for what is to be stable, in their order, and which slots are among them.
+    waiting: VecDeque<ConnectionId>,
+    is_waiting: Vec<bool>,
+    /// What the buffers of all connections take.
+    buffered_bytes: usize,
     listeners: usize,
     next_sweep_ns: u64,
     last_sweep_ns: u64,
@@ -182,6 +207,7 @@ impl Server {
     pub fn new(limits: Limits, access_log: AccessLog, now: Now) -> Server {
         let shared = Shared {
             site: None,
+            chunks: None,
             now,
             date: date::format(now.unix_us / 1_000_000),
             stats: Stats::default(),
@@ -194,6 +220,9 @@ impl Server {
             connections: Vec::new(),
             free_slots: Vec::new(),
             ready: VecDeque::new(),
+            waiting: VecDeque::new(),
+            is_waiting: Vec::new(),
+            buffered_bytes: 0,
             listeners: 0,
             next_sweep_ns: u64::MAX,
             last_sweep_ns: now.monotonic_ns,
@@ -204,6 +233,13 @@ impl Server {
     /// Serves this site from now on. Responses that are on their way are finished from the one before.
     pub fn set_site(&mut self, site: Site) {
         self.shared.site = Some(site);
+    }
+
+    /// Serves this site, whose bodies are on a disk, from now on, and keeps about so many bytes of them in memory.
+    pub fn set_site_on_disk(&mut self, site: Site, memory_bytes: usize) -> Result<(), OpenError> {
+        self.shared.chunks = Some(Chunks::new(&site, memory_bytes)?);
+        self.shared.site = Some(site);
+        Ok(())
     }
 
     /// What has happened since the start.
@@ -230,6 +266,7 @@ impl Server {
         }
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.connections.push(None);
+            self.is_waiting.push(false);
             self.connections.len() as u32 - 1
         });
         let remote = if self.shared.access_log == AccessLog::Off { String::new() } else { String::from(remote) };
@@ -238,12 +275,15 @@ impl Server {
             input: Vec::new(),
             scanned: 0,
             pending: None,
+            awaits: None,
+            held: None,
             skipped_line: false,
             output: Output::default(),
             state: State::Open,
             phase: Phase::Dead,
             deadline_ns: u64::MAX,
             is_ready: false,
+            counted_bytes: 0,
         });
         self.enter_phase(&mut connection, Progress::None);
         self.connections[slot as usize] = Some(connection);
@@ -256,6 +296,8 @@ impl Server {
     fn reserve_slot(&mut self) -> Result<(), TryReserveError> {
         let slots = self.connections.len() + 1;
         self.connections.try_reserve(1)?;
+        self.is_waiting.try_reserve(1)?;
+        self.waiting.try_reserve(slots.saturating_sub(self.waiting.len()))?;
         self.free_slots.try_reserve(slots - self.free_slots.len())?;
         self.ready.try_reserve(slots.saturating_sub(self.ready.len()))
     }
@@ -292,10 +334,18 @@ impl Server {
     /// Puts a connection back in its place after something has happened to it.
     fn settle(&mut self, id: ConnectionId, mut connection: Box<Connection>, progress: Progress, told: Told) {
         let was_streaming = connection.phase == Phase::Streaming;
+        let has_grown = self.count(&mut connection);
+        if has_grown && self.buffered_bytes > self.limits.buffer_bytes {
+            connection.state = State::Dead;
+            self.shared.stats.buffers_refused += 1;
+        }
         if connection.state == State::Dead {
             connection.output.clear();
-            connection.input = Vec::new();
+            (connection.input, connection.pending) = (Vec::new(), None);
+            (connection.awaits, connection.held) = (None, None);
+            self.count(&mut connection);
         }
+        self.list_waiting(id, &connection);
         self.enter_phase(&mut connection, progress);
         let is_streaming = connection.phase == Phase::Streaming;
         self.listeners = self.listeners + usize::from(is_streaming) - usize::from(was_streaming);
@@ -305,6 +355,14 @@ impl Server {
             self.ready.push_back(id);
         }
         self.connections[id.0 as usize] = Some(connection);
+    }
+
+    /// Counts a connection's buffers as they are now. Returns whether they have grown.
+    fn count(&mut self, connection: &mut Connection) -> bool {
+        let bytes = connection.buffered_bytes();
+        let before = core::mem::replace(&mut connection.counted_bytes, bytes);
+        self.buffered_bytes = self.buffered_bytes - before + bytes;
+        bytes > before
     }
 
     /// Gives a connection its time for what it waits for now. Only progress or something else to wait for sets a new one.
@@ -318,7 +376,7 @@ impl Server {
         let time_ns = match phase {
             Phase::Idle => limits.idle_ns,
             Phase::Head | Phase::Body => limits.request_ns,
-            Phase::Sending => limits.send_ns,
+            Phase::Sending | Phase::Disk => limits.send_ns,
             Phase::Lingering => limits.linger_ns,
             Phase::Streaming if !connection.output.is_empty() => limits.send_ns,
             Phase::Streaming | Phase::Dead => u64::MAX,
@@ -332,6 +390,7 @@ impl Server {
     pub fn disconnect(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(id.0 as usize).and_then(Option::take) {
             self.listeners -= usize::from(connection.phase == Phase::Streaming);
+            self.buffered_bytes -= connection.counted_bytes;
             self.free_slots.push(id.0);
             self.shared.stats.connections -= 1;
         }
@@ -381,12 +440,123 @@ impl Server {
 
     /// What is to be sent next: two parts, one behind the other. There may be more behind them.
     pub fn output(&self, id: ConnectionId) -> [&[u8]; 2] {
-        self.connection(id).map_or([&[], &[]], |connection| connection.output.next())
+        let chunks = self.shared.chunks.as_ref();
+        let connection = self.connection(id).filter(|connection| connection.held.is_none());
+        connection.map_or([&[], &[]], |connection| connection.output.next(chunks))
+    }
+
+    /// Notes that a connection waits, if it does.
+    fn list_waiting(&mut self, id: ConnectionId, connection: &Connection) {
+        let is_listed = &mut self.is_waiting[id.0 as usize];
+        if (connection.awaits.is_some() || connection.held.is_some()) && !*is_listed {
+            *is_listed = true;
+            self.waiting.push_back(id);
+        }
+    }
+
+    /// Takes what the disk of the site has read, and goes on with whoever waited for that.
+    #[inline(never)]
+    pub fn take_from_disk(&mut self, disk: &mut dyn BlockDevice, pages: &mut dyn Pages) {
+        let Some(chunks) = &mut self.shared.chunks else { return };
+        if !chunks.take(disk) {
+            return;
+        }
+        self.shared.stats.disk_failures = chunks.failures;
+        for _ in 0..self.waiting.len() {
+            let Some(id) = self.waiting.pop_front() else { break };
+            let Some((chunk, chunks)) = self.awaited(id).zip(self.shared.chunks.as_ref()) else {
+                self.keep_waiting(id);
+                continue;
+            };
+            let is_failed = match chunks.look(chunk) {
+                Lookup::Missing => {
+                    self.waiting.push_back(id);
+                    continue;
+                }
+                Lookup::Failed => true,
+                Lookup::Ready(_) => false,
+            };
+            self.is_waiting[id.0 as usize] = false;
+            let Some(mut connection) = self.connections[id.0 as usize].take() else { continue };
+            connection.awaits = None;
+            let is_cut_off = is_failed && connection.output.missing(Some(chunks)).is_some();
+            let progress = if is_cut_off {
+                // The client sees that the response is not whole (RFC 9112 §8).
+                connection.state = State::Dead;
+                Progress::None
+            } else {
+                self.resume(&mut connection, pages)
+            };
+            self.settle(id, connection, progress, Told::Yes);
+        }
+        if let Some(chunks) = &mut self.shared.chunks {
+            chunks.forget_failed();
+        }
+    }
+
+    /// Puts back one that was not waited for now, if it waits for something.
+    fn keep_waiting(&mut self, id: ConnectionId) {
+        let waits = |connection: &Connection| connection.awaits.is_some() || connection.held.is_some();
+        let is_waiting = self.connection(id).is_some_and(waits);
+        self.is_waiting[id.0 as usize] = is_waiting;
+        if is_waiting {
+            self.waiting.push_back(id);
+        }
+    }
+
+    /// Whether responses wait until what they tell of is stable, or for the disk.
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Lets responses be sent whose pages tell of what is stable by now.
+    #[inline(never)]
+    pub fn release(&mut self, pages: &dyn Pages) {
+        let stable = pages.stable();
+        for _ in 0..self.waiting.len() {
+            let Some(id) = self.waiting.pop_front() else { break };
+            let is_over = |held| match stable {
+                Stable::Through(seen) => held <= seen,
+                Stable::All | Stable::Lost => true,
+            };
+            let connection = &mut self.connections[id.0 as usize];
+            let held = connection.take_if(|connection| connection.held.is_some_and(is_over));
+            let Some(mut connection) = held else {
+                self.keep_waiting(id);
+                continue;
+            };
+            self.is_waiting[id.0 as usize] = false;
+            connection.held = None;
+            if stable == Stable::Lost {
+                connection.state = State::Dead;
+            }
+            self.settle(id, connection, Progress::None, Told::Yes);
+        }
+    }
+
+    fn awaited(&self, id: ConnectionId) -> Option<u64> {
+        self.connection(id)?.awaits
+    }
+
+    /// Has the disk of the site read what is waited for. To be called after all that is ready has been sent.
+    #[inline(never)]
+    pub fn read_from_disk(&mut self, disk: &mut dyn BlockDevice) {
+        let connections = &self.connections;
+        let Some(chunks) = &mut self.shared.chunks else { return };
+        let awaited = |id: &ConnectionId| connections[id.0 as usize].as_ref()?.awaits;
+        for chunk in self.waiting.iter().filter_map(awaited) {
+            if !chunks.fetch(chunk, disk) {
+                return;
+            }
+        }
     }
 
     /// Notes that so many bytes of the output are sent, and answers requests that waited for that.
     pub fn sent(&mut self, id: ConnectionId, bytes: usize, pages: &mut dyn Pages) {
         let Some(mut connection) = self.connections.get_mut(id.0 as usize).and_then(Option::take) else { return };
+        if let Some(chunks) = &mut self.shared.chunks {
+            connection.output.touch(chunks);
+        }
         connection.output.advance(bytes);
         self.shared.stats.output_bytes += bytes as u64;
         let mut progress = if bytes > 0 { Progress::Answered } else { Progress::None };
@@ -399,15 +569,24 @@ impl Server {
         self.settle(id, connection, progress, told);
     }
 
-    /// What a target does with a connection.
-    pub fn fate(&self, id: ConnectionId) -> Fate {
-        let Some(connection) = self.connection(id) else { return Fate::CloseNow };
-        match connection.state {
+    /// What a target does with a connection after it has sent what it could.
+    pub fn fate(&mut self, id: ConnectionId) -> Fate {
+        let Some(mut connection) = self.connections.get_mut(id.0 as usize).and_then(Option::take) else {
+            return Fate::CloseNow;
+        };
+        if self.shared.chunks.is_some() && connection.awaits.is_none() {
+            connection.awaits = connection.output.missing(self.shared.chunks.as_ref());
+            self.list_waiting(id, &connection);
+        }
+        let fate = match connection.state {
             State::Dead => Fate::CloseNow,
+            _ if connection.awaits.is_some() || connection.held.is_some() => Fate::Waiting,
             State::Ending => Fate::EndAfterOutput,
             State::Open if !connection.output.is_empty() && !connection.input.is_empty() => Fate::Paused,
             State::Open | State::Streaming => Fate::Open,
-        }
+        };
+        self.connections[id.0 as usize] = Some(connection);
+        fate
     }
 
     fn connection(&self, id: ConnectionId) -> Option<&Connection> {
@@ -458,7 +637,13 @@ enum Progress {
 
 impl Shared {
     fn context(&self) -> Context<'_> {
-        Context { site: self.site.as_ref(), now_s: self.now.unix_us / 1_000_000, date: &self.date, stats: &self.stats }
+        Context {
+            site: self.site.as_ref(),
+            chunks: self.chunks.as_ref(),
+            now_s: self.now.unix_us / 1_000_000,
+            date: &self.date,
+            stats: &self.stats,
+        }
     }
 
     /// Counts and logs a response.
@@ -477,6 +662,11 @@ impl Shared {
 }
 
 impl Connection {
+    fn buffered_bytes(&self) -> usize {
+        let pending_bytes = self.pending.as_ref().map_or(0, |(head, _)| head.capacity());
+        self.input.capacity() + pending_bytes + self.output.own_bytes()
+    }
+
     /// Keeps bytes that cannot be answered yet.
     fn keep(&mut self, bytes: &[u8]) {
         if self.state != State::Open || bytes.is_empty() {
@@ -496,7 +686,8 @@ impl Connection {
                 return (bytes.len(), progress);
             }
             let rest = &bytes[used..];
-            if rest.is_empty() || !self.output.takes_more(BATCH_BYTES) {
+            let is_read = self.pending.as_ref().is_some_and(|(_, reader)| reader.is_done());
+            if rest.is_empty() && !is_read || !self.output.takes_more(BATCH_BYTES) || self.awaits.is_some() {
                 return (used, progress);
             }
             let step = match &mut self.pending {
@@ -523,6 +714,7 @@ impl Connection {
                 Ok(Answered::Yes) => (progress, self.skipped_line) = (Progress::Answered, false),
                 Ok(Answered::AfterBody) => {}
                 Ok(Answered::Incomplete) => return (used, progress),
+                Ok(Answered::AfterReading { head_bytes }) => return (used - head_bytes, progress),
                 Err(status) => {
                     let line = request_line(self.pending.as_ref().map_or(rest, |(head, _)| head));
                     let sent = respond::refuse(status, &shared.context(), &mut self.output);
@@ -540,50 +732,72 @@ impl Connection {
         shared: &mut Shared,
         pages: &mut dyn Pages,
     ) -> Result<Answered, Status> {
-        if let Some((head, _)) = self.pending.take() {
-            request::parse(&head, |request| self.answer(request, request.persistence, shared, pages))?;
-            return Ok(Answered::Yes);
+        if let Some((head, reader)) = self.pending.take() {
+            let answered = request::parse(&head, |request| self.answer(request, request.persistence, shared, pages))?;
+            if let Answered::AfterReading { .. } = answered {
+                self.pending = Some((head, reader));
+                return Ok(Answered::AfterReading { head_bytes: 0 });
+            }
+            return Ok(answered);
         }
-        let reader = request::parse(head, |request| {
+        let step = request::parse(head, |request| {
             let reader = BodyReader::new(request.framing)?;
             let expects = request.minor_version > 0 && request.values("expect").next().is_some();
             if reader.is_done() {
-                self.answer(request, request.persistence, shared, pages);
-                return Ok(None);
+                return Ok(Err(self.answer(request, request.persistence, shared, pages)));
             }
             if expects {
                 // The answer does not depend on the body, so it is not asked for; whether it comes all the same cannot
                 // be known, so the connection ends (RFC 9110 §10.1.1).
-                self.answer(request, Persistence::Close, shared, pages);
-                return Ok(None);
+                return Ok(Err(self.answer(request, Persistence::Close, shared, pages)));
             }
-            Ok(Some(reader))
+            Ok(Ok(reader))
         })??;
-        let Some(reader) = reader else { return Ok(Answered::Yes) };
-        self.pending = Some((head.into(), reader));
-        Ok(Answered::AfterBody)
+        match step {
+            Ok(reader) => {
+                self.pending = Some((head.into(), reader));
+                Ok(Answered::AfterBody)
+            }
+            Err(answered) => Ok(answered),
+        }
     }
 
-    fn answer(&mut self, request: &Request<'_>, persistence: Persistence, shared: &mut Shared, pages: &mut dyn Pages) {
+    fn answer(
+        &mut self,
+        request: &Request<'_>,
+        persistence: Persistence,
+        shared: &mut Shared,
+        pages: &mut dyn Pages,
+    ) -> Answered {
         if self.output.reserve(RESPONSE_ROOM_BYTES).is_err() {
             self.state = State::Dead;
-            return;
+            return Answered::Yes;
         }
         let mut scratch = core::mem::take(&mut shared.scratch);
-        let sent = respond::respond(request, persistence, &shared.context(), pages, &mut scratch, &mut self.output);
+        let outcome = respond::respond(request, persistence, &shared.context(), pages, &mut scratch, &mut self.output);
         shared.scratch = scratch;
+        let sent = match outcome {
+            Outcome::Sent(sent) => sent,
+            Outcome::Awaits(chunk) => {
+                self.awaits = Some(chunk);
+                return Answered::AfterReading { head_bytes: request.head_bytes };
+            }
+        };
         shared.note(&self.remote, request.line, sent);
+        self.held = self.held.max(sent.seen);
         self.state = match (sent.delivery, sent.persistence) {
             (Delivery::Stream, _) if request.method != request::Method::Head => State::Streaming,
             (_, Persistence::Close) | (Delivery::Stream, _) => State::Ending,
             (Delivery::Whole, Persistence::KeepAlive) => State::Open,
         };
+        Answered::Yes
     }
 
     fn wanted_phase(&self) -> Phase {
         match self.state {
             State::Dead => Phase::Dead,
             State::Streaming => Phase::Streaming,
+            _ if self.awaits.is_some() && self.output.is_empty() => Phase::Disk,
             _ if !self.output.is_empty() => Phase::Sending,
             State::Ending => Phase::Lingering,
             State::Open if self.pending.is_some() => Phase::Body,
@@ -617,6 +831,10 @@ enum Answered {
     Yes,
     /// Its body is to be read over first.
     AfterBody,
+    /// Its page is to be read first. Its head, of so many bytes, is looked at again then.
+    AfterReading {
+        head_bytes: usize,
+    },
     Incomplete,
 }
 

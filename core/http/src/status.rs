@@ -18,7 +18,9 @@ impl Status {
     pub const RANGE_NOT_SATISFIABLE: Status = Status(416);
     pub const EXPECTATION_FAILED: Status = Status(417);
     pub const FIELDS_TOO_LARGE: Status = Status(431);
+    pub const INTERNAL_SERVER_ERROR: Status = Status(500);
     pub const NOT_IMPLEMENTED: Status = Status(501);
+    pub const SERVICE_UNAVAILABLE: Status = Status(503);
     pub const VERSION_NOT_SUPPORTED: Status = Status(505);
 
     /// Its usual words.
@@ -41,6 +43,7 @@ impl Status {
             416 => "Range Not Satisfiable",
             417 => "Expectation Failed",
             431 => "Request Header Fields Too Large",
+            500 => "Internal Server Error",
             501 => "Not Implemented",
             503 => "Service Unavailable",
             505 => "HTTP Version Not Supported",

@@ -51,6 +51,12 @@ impl DerefMut for BlockBuffer {
     }
 }
 
+impl AsRef<[u8]> for BlockBuffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl fmt::Debug for BlockBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BlockBuffer({} bytes)", self.len)

@@ -3,7 +3,7 @@
 use alloc::{sync::Arc, vec::Vec};
 use core::fmt::Write;
 use kayvee_commands::{Metrics, Published, Store, Text};
-use kayvee_http::{Bytes, Delivery, Page, PageRequest, Pages, Stats};
+use kayvee_http::{Bytes, Delivery, Page, PageRequest, Pages, Stable, Stats};
 
 /// The status page, in one piece, and where it gets its figures from.
 const STATUS_PAGE: &[u8] = include_bytes!("status.html");
@@ -77,6 +77,21 @@ impl Pages for Web<'_> {
             Published::NoMemory => Some(no_memory()),
         }
     }
+
+    /// What a page shows, or that there is none, must not vanish, as with replies.
+    fn seen(&mut self) -> Option<u64> {
+        let asks_keys = !self.store.options.http_keys.is_empty();
+        let appended = self.store.appended();
+        (asks_keys && self.store.replies_wait() && appended > self.store.stable()).then_some(appended)
+    }
+
+    fn stable(&self) -> Stable {
+        match self.store.replies_wait() {
+            true => Stable::Through(self.store.stable()),
+            false if self.store.log_fails() => Stable::Lost,
+            false => Stable::All,
+        }
+    }
 }
 
 impl Web<'_> {
@@ -118,6 +133,13 @@ fn put_http(metrics: &mut Metrics<'_>, http: &Stats) -> core::fmt::Result {
         ("http_connections_received_total", "counter", "Connections accepted.", http.connections_received),
         ("http_connections_rejected_total", "counter", "Connections refused.", http.connections_rejected),
         ("http_timeouts_total", "counter", "Connections that took too long.", http.timeouts),
+        (
+            "http_buffers_refused_total",
+            "counter",
+            "Connections that were ended because all together held too much.",
+            http.buffers_refused,
+        ),
+        ("http_disk_failures_total", "counter", "Reads of the site's disk that failed.", http.disk_failures),
         ("http_input_bytes_total", "counter", "Bytes from the web server's clients.", http.input_bytes),
         ("http_output_bytes_total", "counter", "Bytes to the web server's clients.", http.output_bytes),
     ] {

@@ -227,20 +227,31 @@ impl Station {
                 }
             }
         }
+        if let Some(web) = &mut self.web {
+            web.turn(&mut self.stack, &mut self.engine, &mut self.crowd, now);
+        }
         lease
+    }
+
+    /// Has the web server's site read from its disk, if it has one: to be called between the halves of a turn.
+    #[inline(never)]
+    pub fn drive_site(&mut self, disk: &mut dyn BlockDevice, now: Now) {
+        if let Some(web) = &mut self.web {
+            web.drive_disk(disk, &mut self.stack, &mut self.engine, now);
+        }
     }
 
     /// The second half: all that follows from it.
     pub fn reply(&mut self, card: &mut impl FrameDevice, disk: Option<&mut impl BlockDevice>, now: Now) {
-        if let Some(web) = &mut self.web {
-            web.turn(&mut self.stack, &mut self.engine, now);
-        }
         self.engine.end_turn();
         while let Some(dial) = self.engine.next_dial() {
             self.dial(&dial, now.monotonic_ns);
         }
         if let Some(disk) = disk {
             self.engine.drive_log(disk);
+        }
+        if let Some(web) = self.web.as_mut().filter(|web| web.has_waiting()) {
+            web.release(&mut self.stack, &mut self.engine, now);
         }
         while let Some(id) = self.engine.next_ready() {
             self.write(id, now.monotonic_ns);

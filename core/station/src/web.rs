@@ -1,14 +1,19 @@
 //! The web server on the same network stack as the store.
 
+use crate::Crowd;
 use alloc::{collections::VecDeque, string::ToString, vec::Vec};
 use core::net::SocketAddr;
-use kayvee_http::{AccessLog, ConnectionId as WebId, Fate, Limits, Server, Site};
+use kayvee_http::{AccessLog, ConnectionId as WebId, Fate, Limits, Server};
 use kayvee_net::{ConnectionId, Event, Stack};
-use kayvee_platform::Now;
+use kayvee_platform::{BlockDevice, Now};
 use kayvee_server::{Engine, Options};
 
 /// How often the status page is told how things are.
 const STATUS_INTERVAL_NS: u64 = 1_000_000_000;
+
+/// This part of the memory may be what connections hold of requests and responses, beside the network's buffers.
+const BUFFERS_PART: usize = 32;
+const MIN_BUFFER_BYTES: usize = 512 << 10;
 
 /// A client's connection.
 #[derive(Clone, Copy)]
@@ -18,6 +23,8 @@ struct Client {
     ended: bool,
     /// It is among those that are served in this turn or the next one.
     is_active: bool,
+    /// When it last sent something, as [`Crowd`] counts.
+    busy_period: u64,
 }
 
 /// The web server and its connections.
@@ -34,17 +41,28 @@ pub struct Web {
 }
 
 impl Web {
-    /// The web server that the options ask for, if they do, for a stack that has at most so many connections.
-    pub fn new(options: &Options, site: Option<Site>, connections: usize, now: Now) -> Option<Web> {
+    /// The web server that the options ask for, if they do, for a stack that has at most so many connections, and a machine
+    /// with so much memory.
+    pub fn new(options: &Options, connections: usize, memory_bytes: usize, now: Now) -> Option<Web> {
         if options.http_port == 0 {
             return None;
         }
         let access_log = if options.http_access_log.is_empty() { AccessLog::Off } else { AccessLog::Common };
-        let mut server = Server::new(Limits::new(connections), access_log, now);
-        site.into_iter().for_each(|site| server.set_site(site));
+        let limits = Limits::new(connections, (memory_bytes / BUFFERS_PART).max(MIN_BUFFER_BYTES));
+        let server = Server::new(limits, access_log, now);
         let (clients, ids) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
         let active = VecDeque::with_capacity(connections);
         Some(Web { server, port: options.http_port, clients, ids, active, next_status_ns: 0 })
+    }
+
+    /// What serves the site.
+    pub fn server(&mut self) -> &mut Server {
+        &mut self.server
+    }
+
+    /// Whether responses wait for the log, or for the disk.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.server.has_waiting()
     }
 
     /// Its port.
@@ -92,7 +110,7 @@ impl Web {
         let grow_to = |len: usize, index: u32| len.max(index as usize + 1);
         self.clients.resize(grow_to(self.clients.len(), id.0), None);
         self.ids.resize(grow_to(self.ids.len(), connection.0), None);
-        self.clients[id.0 as usize] = Some(Client { connection, ended: false, is_active: false });
+        self.clients[id.0 as usize] = Some(Client { connection, ended: false, is_active: false, busy_period: 0 });
         self.ids[connection.0 as usize] = Some(id);
     }
 
@@ -110,12 +128,29 @@ impl Web {
         true
     }
 
+    /// Goes on with what the disk of the site has read, and has it read more.
+    pub(crate) fn drive_disk(&mut self, disk: &mut dyn BlockDevice, stack: &mut Stack, engine: &mut Engine, now: Now) {
+        self.server.take_from_disk(disk, &mut engine.web());
+        self.serve_ready(stack, engine, now);
+        self.server.read_from_disk(disk);
+    }
+
+    /// Sends what tells of what has become stable: to be called when the log has been driven.
+    #[inline(never)]
+    pub(crate) fn release(&mut self, stack: &mut Stack, engine: &mut Engine, now: Now) {
+        self.server.release(&engine.web());
+        self.serve_ready(stack, engine, now);
+    }
+
     /// Serves all that has something to be done.
-    pub(crate) fn turn(&mut self, stack: &mut Stack, engine: &mut Engine, now: Now) {
+    pub(crate) fn turn(&mut self, stack: &mut Stack, engine: &mut Engine, crowd: &mut Crowd, now: Now) {
         for _ in 0..self.active.len() {
             let Some(id) = self.active.pop_front() else { break };
             if let Some(client) = self.clients[id.0 as usize].as_mut() {
                 client.is_active = false;
+                if !stack.readable(client.connection).is_empty() {
+                    crowd.serve(&mut client.busy_period);
+                }
                 self.serve(id, stack, engine, now.monotonic_ns);
             }
         }
@@ -125,6 +160,10 @@ impl Web {
             let event = engine.web().status_event(self.server.stats());
             self.server.publish(&event);
         }
+        self.serve_ready(stack, engine, now);
+    }
+
+    fn serve_ready(&mut self, stack: &mut Stack, engine: &mut Engine, now: Now) {
         while let Some(id) = self.server.next_ready() {
             self.serve(id, stack, engine, now.monotonic_ns);
         }
@@ -155,8 +194,8 @@ impl Web {
             let is_blocked = !self.send(id, connection, stack, engine);
             let fate = self.server.fate(id);
             let [first, _] = self.server.output(id);
-            let is_sent = first.is_empty();
-            if fate == Fate::CloseNow || (is_sent && (ended || fate == Fate::EndAfterOutput)) {
+            let is_over = first.is_empty() && fate != Fate::Waiting && (ended || fate == Fate::EndAfterOutput);
+            if fate == Fate::CloseNow || is_over {
                 // In an orderly way: what comes in after that is acknowledged and dropped by the stack.
                 stack.close(connection, now_ns);
                 return self.forget(id);

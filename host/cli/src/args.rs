@@ -70,6 +70,15 @@ pub enum Command {
 pub enum SiteCommand {
     /// Pack a directory into a site image, with compressed variants of its pages
     Pack(SitePackArgs),
+    /// Read a whole site image and say whether it is sound
+    Check(SiteCheckArgs),
+}
+
+#[derive(Args)]
+pub struct SiteCheckArgs {
+    /// The site image
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
 }
 
 #[derive(Args)]
@@ -125,7 +134,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR|FILE")]
     pub site: Option<PathBuf>,
 
-    /// TCP port of the web server, on this host and in the guest [default: 8080 with --site, --http-keys or --status]
+    /// Serve the web site of this image, and leave it on the disk: it may be larger than the memory
+    #[arg(long, value_name = "FILE", conflicts_with = "site")]
+    pub site_disk: Option<PathBuf>,
+
+    /// TCP port of the web server, on this host and in the guest [default: 8080 with --site, --site-disk, --http-keys or --status]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub http_port: Option<u16>,
 
@@ -295,6 +308,10 @@ pub struct MonitorArgs {
     #[arg(long)]
     pub disk: Option<i32>,
 
+    /// Descriptor of the site's disk
+    #[arg(long)]
+    pub site_disk: Option<i32>,
+
     /// The boot line
     #[arg(long, allow_hyphen_values = true)]
     pub boot_line: String,
@@ -443,6 +460,7 @@ impl RunArgs {
         args.extend(self.memory.map(|mib| format!("--memory={mib}")));
         args.extend(self.disk.as_ref().map(|disk| format!("--disk={disk}")));
         args.extend(self.site.as_ref().map(|site| format!("--site={}", site.display())));
+        args.extend(self.site_disk.as_ref().map(|site| format!("--site-disk={}", site.display())));
         args.extend(self.http_port.map(|port| format!("--http-port={port}")));
         args.extend(self.http_keys.as_ref().map(|prefix| format!("--http-keys={prefix}")));
         args.extend(self.status.then(|| "--status".to_string()));

@@ -24,10 +24,20 @@ impl Image {
 
     /// A file in memory with these bytes.
     pub fn of(name: &str, bytes: &[u8]) -> Result<Image> {
+        let image = Image::empty(name)?;
+        image.file().write_all(bytes)?;
+        Ok(image)
+    }
+
+    /// A file in memory that has nothing yet.
+    pub fn empty(name: &str) -> Result<Image> {
         let file = memfd_create(name, MFdFlags::MFD_CLOEXEC).context("making a file in memory")?;
-        let mut file = File::from(file);
-        file.write_all(bytes)?;
-        Ok(Image(file))
+        Ok(Image(File::from(file)))
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.0
     }
 
     /// The descriptor for a child to inherit, under the same number.

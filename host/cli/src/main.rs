@@ -68,6 +68,7 @@ fn main() -> ExitCode {
         Command::Import(args) => dump::import(&args),
         Command::Export(args) => dump::export(&args),
         Command::Site(SiteCommand::Pack(args)) => site::pack(&args),
+        Command::Site(SiteCommand::Check(args)) => site::check(&args),
         Command::Monitor(args) => match monitor::run(&args) {
             Ok(status) => return status,
             Err(error) => Err(error),

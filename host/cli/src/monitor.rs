@@ -35,6 +35,8 @@ pub struct Guest<'a> {
     pub network: Option<(&'a Place, &'a End)>,
     /// Its disk, if it has one, opened and locked.
     pub disk: Option<&'a File>,
+    /// The disk with its site, if it has one.
+    pub site_disk: Option<&'a File>,
     /// Where it is controlled from, if it is.
     pub control: Option<&'a UnixListener>,
 }
@@ -59,9 +61,11 @@ impl Guest<'_> {
             };
             inherited.push(end.descriptor());
         }
-        if let Some(disk) = self.disk {
-            command.args(["--disk", &disk.as_raw_fd().to_string()]);
-            inherited.push(disk.as_raw_fd());
+        for (option, disk) in [("--disk", self.disk), ("--site-disk", self.site_disk)] {
+            if let Some(disk) = disk {
+                command.args([option, &disk.as_raw_fd().to_string()]);
+                inherited.push(disk.as_raw_fd());
+            }
         }
         if let Some(control) = self.control {
             command.args(["--control", &control.as_raw_fd().to_string()]);
@@ -89,6 +93,7 @@ pub fn run(args: &MonitorArgs) -> Result<ExitCode> {
         direct: args.xdp.clone(),
         control: args.control.map(sys::inherited).transpose()?.map(UnixListener::from),
         disk: args.disk.map(inherit).transpose()?.map(Disk::new).transpose().context("the disk")?,
+        site_disk: args.site_disk.map(inherit).transpose()?.map(Disk::new).transpose().context("the site's disk")?,
     };
     match kayvee_vmm::run(config)? {
         Ending::Clean => Ok(ExitCode::SUCCESS),

@@ -38,6 +38,7 @@ pub fn own(image: &Image) -> Result<()> {
         boot_line: "",
         network: None,
         disk: None,
+        site_disk: None,
         control: None,
     };
     let (command, inherited) = guest.command();

@@ -89,7 +89,16 @@ impl Guest<'_> {
     /// in memory already. Threads carry out the requests: of QEMU's three ways the one that every build has, and as quick
     /// as the others. An error is the guest's to handle: by default QEMU would stop it when there is no space left.
     pub fn add_disk(&self, command: &mut Command, path: &Path, disk: Prepared) {
-        let mut node = OsString::from("driver=raw,node-name=d0,file.filename=");
+        self.add_drive(command, "d0", path, disk, "");
+    }
+
+    /// Adds a disk with the guest's site, which the guest can only read, by way of this host's page cache.
+    pub fn add_site_disk(&self, command: &mut Command, path: &Path, is_device: bool) {
+        self.add_drive(command, "d1", path, Prepared { is_device, is_direct: false }, ",read-only=on");
+    }
+
+    fn add_drive(&self, command: &mut Command, name: &str, path: &Path, disk: Prepared, more: &str) {
+        let mut node = OsString::from(format!("driver=raw,node-name={name}{more},file.filename="));
         node.push(value(path));
         let driver = if disk.is_device { "host_device" } else { "file" };
         let direct = if disk.is_direct { "on" } else { "off" };
@@ -99,7 +108,7 @@ impl Guest<'_> {
             Machine::Q35 => "virtio-blk-pci,disable-legacy=on",
         };
         command.arg("-blockdev").arg(node);
-        command.args(["-device", &format!("{device},drive=d0,werror=report,rerror=report")]);
+        command.args(["-device", &format!("{device},drive={name},werror=report,rerror=report")]);
     }
 
     /// Adds the guest's network device to its command.

@@ -27,7 +27,7 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     os::{
         fd::{AsFd, AsRawFd},
-        unix::process::CommandExt,
+        unix::{fs::FileTypeExt, process::CommandExt},
     },
     process::Command,
     rc::Rc,
@@ -323,6 +323,8 @@ impl Session {
         let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
         let boot_line = format!("{} time={now_us} -- {}", place.boot_words(), store.boot_words());
         let site = store.site().map(site::image).transpose()?;
+        // The lock is for the time in which this program itself reads the file; QEMU takes its own.
+        let mut site_disk = store.site_disk().map(kayvee_disk::open_to_read).transpose()?;
         let name = by.accelerator().name();
         let what = match network.address_on_host() {
             Some(address) => format!("a {name} guest, also at {address}:{}", front.port()),
@@ -347,6 +349,9 @@ impl Session {
                     guest.add_disk(&mut command, &disk.path, prepared);
                 }
                 let mut inherited = vec![image.descriptor(), end.descriptor()];
+                if let Some((path, file)) = store.site_disk().zip(site_disk.take()) {
+                    guest.add_site_disk(&mut command, path, file.metadata()?.file_type().is_block_device());
+                }
                 if let Some(site) = &site {
                     guest.add_module(&mut command, site);
                     inherited.push(site.descriptor());
@@ -362,7 +367,8 @@ impl Session {
                 });
                 let (disk, control) = (locked_disk.as_ref(), control.as_ref());
                 let (module, boot_line) = (site.as_ref(), boot_line.as_str());
-                let guest = monitor::Guest { image, module, memory_mib, boot_line, network, disk, control };
+                let site_disk = site_disk.as_ref();
+                let guest = monitor::Guest { image, module, memory_mib, boot_line, network, disk, site_disk, control };
                 guest.command()
             }
         };

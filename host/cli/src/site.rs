@@ -1,22 +1,45 @@
 //! `kayvee site`: web sites.
 
-use crate::{args::SitePackArgs, image::Image};
+use crate::{
+    args::{SiteCheckArgs, SitePackArgs},
+    image::Image,
+};
 use anyhow::{Context, Result};
-use kayvee_http::Site;
-use kayvee_site::Effort;
-use std::{fs, path::Path, sync::Arc};
+use kayvee_files::Replacement;
+use kayvee_site::{Effort, FileSink};
+use std::{fs, path::Path};
 
-/// The image of a site for a guest: packed from a directory, or the file as it is, and checked in any case.
+/// The image of a site for a guest, in memory: packed from a directory, or the file as it is.
 pub fn image(site: &Path) -> Result<Image> {
-    Image::of("site.image", (**kayvee_site::open(site)?.image()).as_ref())
+    let image = Image::empty("site.image")?;
+    let file = image.file().try_clone()?;
+    if site.is_dir() {
+        kayvee_site::pack_into(site, Effort::Quick, FileSink::new(file))?.finish().context("packing the site")?;
+    } else {
+        kayvee_site::check(site)?;
+        let mut source = fs::File::open(site).with_context(|| site.display().to_string())?;
+        std::io::copy(&mut source, &mut &file).with_context(|| site.display().to_string())?;
+    }
+    Ok(image)
 }
 
 /// Packs a directory into a file.
 pub fn pack(args: &SitePackArgs) -> Result<()> {
-    let image = kayvee_site::pack(&args.dir, Effort::Best)?;
-    let len = image.len();
-    let site = Site::open(Arc::new(image)).context("the packed site is not what it should be; please report this")?;
-    fs::write(&args.output, (**site.image()).as_ref()).with_context(|| format!("writing {}", args.output.display()))?;
-    println!("{}: {} paths, {len} bytes", args.output.display(), site.len());
+    let named = || format!("writing {}", args.output.display());
+    let mut output = Replacement::create(&args.output).with_context(named)?;
+    let sink = FileSink::new(output.file().try_clone().with_context(named)?);
+    kayvee_site::pack_into(&args.dir, Effort::Best, sink)?.finish().with_context(named)?;
+    output.put_in_place().with_context(named)?;
+    print_checked(&args.output)
+}
+
+/// Reads a whole image and says whether it is sound.
+pub fn check(args: &SiteCheckArgs) -> Result<()> {
+    print_checked(&args.file)
+}
+
+fn print_checked(image: &Path) -> Result<()> {
+    let checked = kayvee_site::check(image)?;
+    println!("{}: {} paths, {} bytes", image.display(), checked.paths, checked.bytes);
     Ok(())
 }

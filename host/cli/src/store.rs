@@ -23,6 +23,8 @@ pub struct Store {
     disk: Option<String>,
     /// The web site.
     site: Option<PathBuf>,
+    /// The image of one that stays on the disk.
+    site_disk: Option<PathBuf>,
 }
 
 /// An address to listen on.
@@ -51,7 +53,7 @@ impl Store {
             // Only this host, unless it is asked for more: a guest has no protected mode of its own.
             words.splice(0..0, LOOPBACK.map(String::from));
         }
-        if let Some(option) = ["--disk", "--site"].into_iter().find(|option| names(&words, option)) {
+        if let Some(option) = ["--disk", "--site", "--site-disk"].into_iter().find(|option| names(&words, option)) {
             return Err(UsageError(format!("option '{option}' belongs before '--'")).into());
         }
         if args.disk.is_some() && !names(&words, "--appendonly") {
@@ -71,7 +73,13 @@ impl Store {
         if options.port == 0 {
             return Err(UsageError("option '--port': a store that is run like this needs one".into()).into());
         }
-        Ok(Store { words, options, disk: args.disk.clone(), site: args.site.clone() })
+        Ok(Store {
+            words,
+            options,
+            disk: args.disk.clone(),
+            site: args.site.clone(),
+            site_disk: args.site_disk.clone(),
+        })
     }
 
     /// These options with `maxmemory` set to `mib`, unless the user has set it already.
@@ -89,7 +97,8 @@ impl Store {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.into()).display().to_string();
         let disk = self.disk.iter().flat_map(|disk| ["--disk".to_string(), absolute(Path::new(disk))]);
         let site = self.site.iter().flat_map(|site| ["--site".to_string(), absolute(site)]);
-        self.words.iter().cloned().chain(disk).chain(site).collect()
+        let site_disk = self.site_disk.iter().flat_map(|image| ["--site-disk".to_string(), absolute(image)]);
+        self.words.iter().cloned().chain(disk).chain(site).chain(site_disk).collect()
     }
 
     /// The disk of a guest: the one that was named, or the one with the usual name where there is to be a log.
@@ -102,6 +111,11 @@ impl Store {
     /// The web site: a directory or an image.
     pub fn site(&self) -> Option<&Path> {
         self.site.as_deref()
+    }
+
+    /// The image of a site that stays on the disk.
+    pub fn site_disk(&self) -> Option<&Path> {
+        self.site_disk.as_deref()
     }
 
     /// The options as the second half of an image's boot command line.
@@ -145,7 +159,7 @@ pub fn reachable(address: SocketAddr) -> SocketAddr {
 /// The web server's options, which this command knows as arguments of its own.
 fn web_words(args: &RunArgs, words: &[String]) -> Vec<String> {
     let mut web = Vec::new();
-    let is_wanted = args.site.is_some() || args.http_keys.is_some() || args.status;
+    let is_wanted = args.site.is_some() || args.site_disk.is_some() || args.http_keys.is_some() || args.status;
     let usual_port = (is_wanted && !names(words, "--http-port")).then_some(USUAL_HTTP_PORT);
     if let Some(port) = args.http_port.or(usual_port) {
         web.extend(["--http-port".into(), port.to_string()]);

@@ -12,6 +12,6 @@ mod withheld;
 mod worker;
 
 pub use file::FileDisk;
-pub use open::{DiskError, Prepared, open_prepared, prepare};
+pub use open::{DiskError, Prepared, open_prepared, open_to_read, prepare};
 pub use spec::{Spec, USUAL_NAME};
 pub use withheld::Withheld;

@@ -27,6 +27,8 @@ const USUAL_BYTES: u64 = 16 << 30;
 /// So much of a new file is written at once, as far as it was asked for.
 const WRITTEN_BYTES: u64 = 64 << 20;
 
+const NO_DISK: &str = "it is neither a regular file nor a block device";
+
 /// Why a disk cannot be used, in words for the user.
 #[derive(Debug)]
 pub struct DiskError(String);
@@ -70,6 +72,26 @@ impl FileDisk {
         let (files, size_bytes) = open_files(path, Access::ReadOnly)?;
         FileDisk::new(files, size_bytes, None, Box::new(|| {})).map_err(|error| DiskError::new(path, plain(&error)))
     }
+
+    /// Opens a disk to be read only, as [`open_to_read`] does. `wake` is called as that of [`open`](Self::open).
+    pub fn open_shared(path: &Path, wake: Wake) -> Result<FileDisk, DiskError> {
+        let mut file = open_to_read(path)?;
+        let failed = |error: io::Error| DiskError::new(path, plain(&error));
+        let size_bytes = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        FileDisk::new(Files::new(file, None), size_bytes, None, wake).map_err(failed)
+    }
+}
+
+/// Opens a file or block device that is only read, by way of the page cache. Several can do so at a time.
+pub fn open_to_read(path: &Path) -> Result<File, DiskError> {
+    let failed = |error: io::Error| DiskError::new(path, plain(&error));
+    let file = File::open(path).map_err(failed)?;
+    let kind = file.metadata().map_err(failed)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(DiskError::new(path, NO_DISK));
+    }
+    lock(&file, path, Access::ReadOnly)?;
+    Ok(file)
 }
 
 /// Opens and locks a disk that is [prepared](prepare), for a monitor that carries out a guest's transfers.
@@ -161,7 +183,7 @@ fn open_files(path: &Path, access: Access) -> Result<(Files, u64), DiskError> {
     let failed = |error: io::Error| DiskError::new(path, plain(&error));
     let kind = fs::metadata(path).map_err(failed)?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
-        return Err(DiskError::new(path, "it is neither a regular file nor a block device"));
+        return Err(DiskError::new(path, NO_DISK));
     }
     // Opening a block device like this fails where it is mounted or otherwise in use.
     let exclusive = if kind.is_block_device() && access == Access::ReadWrite { libc::O_EXCL } else { 0 };

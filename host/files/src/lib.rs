@@ -58,7 +58,7 @@ pub fn replace(path: &Path) -> Result<Box<dyn WriteFile>, String> {
 }
 
 /// A file that takes another one's place in one step, so that a crash leaves the old or the new one.
-struct Replacement {
+pub struct Replacement {
     file: File,
     temporary: PathBuf,
     path: PathBuf,
@@ -66,7 +66,8 @@ struct Replacement {
 }
 
 impl Replacement {
-    fn create(path: &Path) -> io::Result<Replacement> {
+    /// An empty file, which is removed unless it is [put in its place](Self::put_in_place).
+    pub fn create(path: &Path) -> io::Result<Replacement> {
         let mut name = path.file_name().unwrap_or_default().to_os_string();
         name.push(format!(".{}.tmp", std::process::id()));
         let temporary = path.with_file_name(name);
@@ -78,7 +79,13 @@ impl Replacement {
         Ok(replacement)
     }
 
-    fn put_in_place(&mut self) -> io::Result<()> {
+    /// The file itself.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Brings it to stable storage, with its name.
+    pub fn put_in_place(&mut self) -> io::Result<()> {
         self.file.sync_all()?;
         fs::rename(&self.temporary, &self.path)?;
         self.is_finished = true;

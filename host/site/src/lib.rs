@@ -4,14 +4,17 @@
 //! the image needs nothing from here.
 #![forbid(unsafe_code)]
 
+mod image;
 mod rules;
+
+pub use image::{FileSink, check};
 
 use anyhow::{Context, Result, bail};
 use brotli::enc::BrotliEncoderParams;
 use flate2::{Compression, GzBuilder};
 use kayvee_http::{
     Site,
-    site::{Builder, File},
+    site::{Builder, File, Sink},
 };
 use rules::Rules;
 use std::{
@@ -24,7 +27,7 @@ use std::{
 };
 
 /// The file of rules at the top of a site. It is not part of the site.
-pub const RULES_FILE: &str = ".kayvee-site";
+const RULES_FILE: &str = ".kayvee-site";
 /// The only name with a dot at its start that is public (RFC 8615).
 const WELL_KNOWN: &[u8] = b".well-known";
 /// Folders in folders; more is a loop of links, or a mistake.
@@ -58,8 +61,13 @@ impl Source {
     }
 }
 
-/// Packs a directory.
+/// Packs a directory in memory.
 pub fn pack(dir: &Path, effort: Effort) -> Result<Vec<u8>> {
+    pack_into(dir, effort, Vec::new())
+}
+
+/// Packs a directory. Only one of its files is in memory at a time.
+pub fn pack_into<S: Sink>(dir: &Path, effort: Effort, sink: S) -> Result<S> {
     let rules = match fs::read(dir.join(RULES_FILE)) {
         Ok(text) => Rules::parse(&text).with_context(|| format!("{}", dir.join(RULES_FILE).display()))?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Rules::default(),
@@ -71,7 +79,7 @@ pub fn pack(dir: &Path, effort: Effort) -> Result<Vec<u8>> {
     if sources.is_empty() {
         bail!("{} has no files to serve; files whose names start with a dot are left out", dir.display());
     }
-    let mut builder = Builder::default();
+    let mut builder = Builder::new(sink);
     for (root, host) in rules.hosts() {
         builder.host(host.as_bytes(), root)?;
     }
@@ -92,10 +100,10 @@ pub fn pack(dir: &Path, effort: Effort) -> Result<Vec<u8>> {
                 candidate.is_file()
             });
             if first.is_some_and(|first| source.file.file_name().is_some_and(|name| name == first.as_str())) {
-                builder.page(root, folder, page.clone()).with_context(name)?;
+                builder.page(root, folder, &page).with_context(name)?;
             }
         }
-        builder.page(root, path, page).with_context(name)?;
+        builder.page(root, path, &page).with_context(name)?;
     }
     Ok(builder.finish()?)
 }

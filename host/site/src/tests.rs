@@ -32,7 +32,7 @@ impl Drop for Folder {
 /// A page's type, rule for caches and body.
 fn page(site: &Site, root: u16, path: &str) -> Option<(String, String, Vec<u8>)> {
     let Found::Page(entry) = site.find(root, path.as_bytes())? else { return None };
-    let body = (**site.image()).as_ref()[entry.identity_body()].to_vec();
+    let body = site.body(entry.identity_body()).to_vec();
     Some((entry.content_type().into(), entry.cache_control().into(), body))
 }
 

@@ -69,6 +69,8 @@ pub struct Config {
     pub direct: Option<String>,
     /// The disk, if there is one.
     pub disk: Option<Disk>,
+    /// One that can only be read, with the site, if there is one.
+    pub site_disk: Option<Disk>,
     /// Where questions and orders come from, if they may.
     pub control: Option<UnixListener>,
 }
@@ -167,7 +169,7 @@ impl Slots<'_> {
 
 /// Runs a guest until its end. To be called once in a process, which ends soon after.
 pub fn run(config: Config) -> Result<Ending> {
-    let Config { mut image, module, memory_bytes, boot_line, network, direct, disk, control } = config;
+    let Config { mut image, module, memory_bytes, boot_line, network, direct, disk, site_disk, control } = config;
     // For this thread and those that it starts: signals are read, not delivered.
     let mut stop_signals = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| stop_signals.add(signal));
@@ -181,7 +183,8 @@ pub fn run(config: Config) -> Result<Ending> {
     let unheard = event()?;
     let mut slots = Slots { vm: &vm, memory: memory.clone(), devices: Vec::new(), boot_words: String::new(), unheard };
     let card = network.map(|network| slots.plug(Card::new(network))).transpose()?;
-    let disk = disk.map(|disk| slots.plug(Block::new(disk.file, disk.bytes, disk.is_read_only))).transpose()?;
+    let mut plug = |disk: Disk| slots.plug(Block::new(disk.file, disk.bytes, disk.is_read_only));
+    let disks = [("disk", disk.map(&mut plug).transpose()?), ("site", site_disk.map(&mut plug).transpose()?)];
     let entropy = slots.plug(Source::open().context("/dev/urandom")?)?;
 
     let direct = direct.map(|attachment| Direct::open(&vm, &attachment)).transpose()?.map(Arc::new);
@@ -210,9 +213,11 @@ pub fn run(config: Config) -> Result<Ending> {
     });
 
     confine::drop_rights()?;
-    if let Some(disk) = disk {
-        let wake = board.wake.clone();
-        start("disk", &board, move |_| run_disk(&disk, &wake))?;
+    for (name, disk) in disks {
+        if let Some(disk) = disk {
+            let wake = board.wake.clone();
+            start(name, &board, move |_| run_disk(&disk, &wake))?;
+        }
     }
     if let Some(listener) = control {
         start("control", &board, move |board| control::run(&listener, &board.pause, &board.stats, &board.wake))?;

@@ -39,8 +39,10 @@ pub type AnyTransport = Box<dyn Transport>;
 pub struct Devices {
     /// The network card: the first, if there are several.
     pub card: Card,
-    /// The disk, if there is one.
+    /// The disk of the log, if there is one.
     pub disk: Option<BlkDevice<AnyTransport>>,
+    /// The disk of the site, if there is one.
+    pub site_disk: Option<BlkDevice<AnyTransport>>,
     /// A secret from the processor's or the hypervisor's entropy.
     pub seed: [u8; 48],
 }
@@ -65,12 +67,16 @@ pub fn find(setup: &mut Setup, named: &[String], xdp: Option<u64>) -> Result<Dev
         Some(address) => Card::Xdp(Box::new(rings::open(setup, address)?)),
         None => Card::Virtio(Box::new(net(setup, take(DeviceKind::Net))?)),
     };
-    let disk = take(DeviceKind::Block).map(BlkDevice::new).transpose().map_err(|error| format!("disk: {error}"))?;
-    if take(DeviceKind::Block).is_some() {
-        // Which of them holds the log cannot be told from their places, which change with the monitor's arguments.
-        return Err("there are several disks: leave only the one for the log".into());
+    let (mut disk, mut site_disk) = (None, None);
+    while let Some(transport) = take(DeviceKind::Block) {
+        let device = BlkDevice::new(transport).map_err(|error| format!("disk: {error}"))?;
+        // Which is which cannot be told from their places, which change with the monitor's arguments.
+        let place = if device.geometry().is_read_only { &mut site_disk } else { &mut disk };
+        if place.replace(device).is_some() {
+            return Err("there are several disks: leave one for the log, and one that is read-only for the site".into());
+        }
     }
-    Ok(Devices { card, disk, seed })
+    Ok(Devices { card, disk, site_disk, seed })
 }
 
 fn net(setup: &Setup, device: Option<AnyTransport>) -> Result<NetDevice<AnyTransport>, String> {

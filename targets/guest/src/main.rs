@@ -10,16 +10,14 @@ mod disk;
 mod server;
 mod sys;
 
-use alloc::{format, sync::Arc};
-use card::Card;
-use devices::AnyTransport;
+use alloc::{format, string::String, sync::Arc};
+use devices::Devices;
 use disk::Disk;
 use kayvee_http::Site;
 use kayvee_net::{Config, Limits, Stack};
 use kayvee_platform::{Clock, ProcessorTime};
 use kayvee_server::{Engine, Environment, boot::BootArgs};
 use kayvee_station::{Peers, Station, Web};
-use kayvee_virtio::blk::BlkDevice;
 use kayvee_x86::{
     clock::CLOCK,
     console,
@@ -27,6 +25,9 @@ use kayvee_x86::{
     power::Status,
 };
 use server::Server;
+
+/// This part of the memory may hold what was read of a site on a disk.
+const SITE_CACHE_PART: usize = 8;
 
 /// Runs the store until somebody asks it to end.
 fn run(mut setup: Setup) -> ! {
@@ -39,7 +40,7 @@ fn run(mut setup: Setup) -> ! {
     if let Some(host_time_us) = args.host_time_us {
         CLOCK.hint_unix_us(host_time_us);
     }
-    let devices::Devices { card, disk, seed } = match devices::find(&mut setup, &args.virtio_mmio, args.xdp) {
+    let devices = match devices::find(&mut setup, &args.virtio_mmio, args.xdp) {
         Ok(devices) => devices,
         Err(why) => setup.machine().refuse(&why),
     };
@@ -50,18 +51,12 @@ fn run(mut setup: Setup) -> ! {
         machine.end(Status::Failed);
     }
 
-    serve(&machine, machine_ns, args, card, disk, &seed)
+    serve(&machine, machine_ns, args, devices)
 }
 
 /// Makes the store on this card, and runs it until its end.
-fn serve(
-    machine: &Machine,
-    machine_ns: u64,
-    mut args: BootArgs,
-    mut card: Card,
-    disk: Option<BlkDevice<AnyTransport>>,
-    seed: &[u8; 48],
-) -> ! {
+fn serve(machine: &Machine, machine_ns: u64, mut args: BootArgs, devices: Devices) -> ! {
+    let Devices { mut card, disk, site_disk, seed } = devices;
     let hypervisor = machine.hypervisor();
     let limits = Limits::for_memory(sys::HEAP.total_bytes(), args.options.maxclients);
     args.options.maxclients = args.options.maxclients.min(limits.clients() as u32);
@@ -98,13 +93,36 @@ fn serve(
         None => {}
     }
     engine.note_boot_phase("data", CLOCK.now().monotonic_ns);
-    let site = machine.boot_module().map(|module| Site::open(Arc::new(module)));
-    let site = site.transpose().unwrap_or_else(|error| machine.refuse(&format!("boot module: {error}")));
+    let memory_bytes = sys::HEAP.total_bytes() as usize;
+    let mut web = Web::new(engine.options(), limits.connections, memory_bytes, now);
+    let mut site_disk = site_disk.map(|device| Disk::new(device, machine));
+    if let Some(web) = &mut web {
+        open_site(web.server(), site_disk.as_mut(), machine).unwrap_or_else(|error| machine.refuse(&error));
+    }
     engine.note_boot_phase("site", CLOCK.now().monotonic_ns);
-    let web = Web::new(engine.options(), site, limits.connections, now);
     // It lives until the machine ends, so nothing of it is ever taken apart, and there is no code for that.
     // Who reaches a machine whose only network this is was meant to.
     let station = Station::new(stack, engine, web, Peers::Trusted, limits.connections);
-    let mut server = Server::new(machine, card, disk, station);
+    let mut server = Server::new(machine, card, disk, site_disk, station);
     machine.end(server.run())
+}
+
+/// Has the web server serve the site that was loaded beside the image, or that is on a disk.
+fn open_site(server: &mut kayvee_http::Server, disk: Option<&mut Disk<'_>>, machine: &Machine) -> Result<(), String> {
+    match (machine.boot_module(), disk) {
+        (Some(_), Some(_)) => Err("there is a site as boot module and one on a disk: leave one of them out".into()),
+        (None, None) => Ok(()),
+        (Some(module), None) => {
+            let site = Site::open(Arc::new(module)).map_err(|error| format!("boot module: {error}"))?;
+            server.set_site(site);
+            Ok(())
+        }
+        (None, Some(disk)) => {
+            let cached_bytes = sys::HEAP.total_bytes() as usize / SITE_CACHE_PART;
+            let opened = kayvee_http::open_site_disk(disk);
+            opened
+                .and_then(|site| server.set_site_on_disk(site, cached_bytes))
+                .map_err(|error| format!("site disk: {error}"))
+        }
+    }
 }

@@ -23,6 +23,7 @@ pub struct Server<'a> {
     machine: &'a Machine,
     card: Card,
     disk: Option<Disk<'a>>,
+    site_disk: Option<Disk<'a>>,
     station: Station,
     /// When to look at the console.
     console_due_ns: Option<u64>,
@@ -32,8 +33,14 @@ pub struct Server<'a> {
 
 impl<'a> Server<'a> {
     /// Joins the parts.
-    pub fn new(machine: &'a Machine, card: Card, disk: Option<Disk<'a>>, station: Station) -> Server<'a> {
-        Server { machine, card, disk, station, console_due_ns: None, is_announced: false }
+    pub fn new(
+        machine: &'a Machine,
+        card: Card,
+        disk: Option<Disk<'a>>,
+        site_disk: Option<Disk<'a>>,
+        station: Station,
+    ) -> Server<'a> {
+        Server { machine, card, disk, site_disk, station, console_due_ns: None, is_announced: false }
     }
 
     /// Serves until a client asks for the end, and returns how it came.
@@ -67,6 +74,9 @@ impl<'a> Server<'a> {
         }
         if self.station.is_crowded() {
             self.card.set_rest(Some(self.station.nap().unwrap_or_default()));
+        }
+        if let Some(disk) = &mut self.site_disk {
+            self.station.drive_site(disk, now);
         }
         self.station.reply(&mut self.card, self.disk.as_mut(), now);
         for line in self.station.take_access_log().split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -124,23 +134,27 @@ impl<'a> Server<'a> {
     /// Whether a device has something for the next turn.
     #[inline]
     fn is_ready(&mut self) -> bool {
-        self.card.split().0.ready() || self.disk.as_ref().is_some_and(Disk::is_ready)
+        self.card.split().0.ready() || self.disks().any(|disk| disk.is_ready())
+    }
+
+    fn disks(&mut self) -> impl Iterator<Item = &mut Disk<'a>> {
+        self.disk.iter_mut().chain(&mut self.site_disk)
     }
 
     /// How long to poll: longer while clients wait for the disk, whose end is near.
-    fn poll_ns(&self) -> u64 {
-        if self.disk.as_ref().is_some_and(Disk::is_busy) { DISK_POLL_NS } else { POLL_NS }
+    fn poll_ns(&mut self) -> u64 {
+        if self.disks().any(|disk| disk.is_busy()) { DISK_POLL_NS } else { POLL_NS }
     }
 
     fn sleep(&mut self, deadline_ns: u64, now_ns: u64) {
         let deadline_ns = if self.card.is_sending() { deadline_ns.min(now_ns + SENDING_NS) } else { deadline_ns };
         self.card.enable_interrupts();
-        self.disk.iter_mut().for_each(Disk::enable_interrupts);
+        self.disks().for_each(Disk::enable_interrupts);
         // What came before its interrupt was on does not raise it; what comes from here on ends the sleep.
         if !self.is_ready() {
             self.machine.sleep_until(Some(deadline_ns).filter(|deadline_ns| *deadline_ns != u64::MAX));
         }
         self.card.disable_interrupts();
-        self.disk.iter_mut().for_each(Disk::disable_interrupts);
+        self.disks().for_each(Disk::disable_interrupts);
     }
 }

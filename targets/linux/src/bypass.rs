@@ -110,6 +110,9 @@ impl Server {
             http.turn(self.station.engine(), self.poll.registry(), now);
         }
         self.station.reply(&mut self.card, self.disk.as_mut(), now);
+        if let Some(http) = &mut self.http {
+            http.release(self.station.engine());
+        }
         Ok(())
     }
 

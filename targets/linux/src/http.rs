@@ -4,9 +4,11 @@ use crate::{
     listeners,
     site::{self, Sites},
 };
+use kayvee_disk::FileDisk;
 use kayvee_http::{AccessLog, ConnectionId, Fate, Limits, Server};
 use kayvee_platform::Now;
 use kayvee_server::{Engine, Options};
+use kayvee_station::Crowd;
 use mio::{
     Interest, Registry, Token, Waker,
     event::Event,
@@ -19,6 +21,7 @@ use std::{
     net::Shutdown,
     path::Path,
     sync::Arc,
+    time::Duration,
 };
 
 /// Bytes read from one client in a turn.
@@ -27,6 +30,12 @@ const READ_BYTES: usize = 16 << 10;
 const WRITE_BYTES_PER_TURN: usize = 1 << 20;
 /// Connections accepted in a turn on each address.
 const ACCEPTS_PER_TURN: usize = 1000;
+
+/// What all connections together may hold of requests and responses.
+const BUFFER_BYTES: usize = 128 << 20;
+
+/// What is kept of a site on a disk, beside the kernel's page cache.
+const CACHED_SITE_BYTES: usize = 16 << 20;
 
 /// How often the status page is told how things are.
 const STATUS_INTERVAL_NS: u64 = 1_000_000_000;
@@ -47,6 +56,8 @@ struct Client {
     /// It has been told that nothing more will be sent.
     told_end: bool,
     is_active: bool,
+    /// When it last sent something, as [`Crowd`] counts.
+    busy_period: u64,
 }
 
 /// The web server and its sockets.
@@ -56,7 +67,10 @@ pub struct Http {
     clients: Vec<Option<Client>>,
     /// Clients with something to be done in the next turn.
     active: VecDeque<ConnectionId>,
+    crowd: Crowd,
     sites: Option<Sites>,
+    /// The disk of a site that stays there.
+    disk: Option<FileDisk>,
     log: Option<Box<dyn Write>>,
     /// When the listeners of the status page are told the next time.
     next_status_ns: u64,
@@ -67,9 +81,10 @@ impl Http {
     /// Opens the ports and the site that the options ask for; none if they ask for no web server.
     pub fn open(options: &Options, registry: &Registry, waker: Token, now: Now) -> io::Result<Option<Http>> {
         if options.http_port == 0 {
-            let unused = !options.site.is_empty() || !options.http_keys.is_empty() || options.status;
-            if unused {
-                return Err(io::Error::other("options 'site', 'http-keys' and 'status' need a port: set 'http-port'"));
+            let places = [&options.site, &options.site_disk, &options.http_keys];
+            if options.status || places.iter().any(|place| !place.is_empty()) {
+                let names = "'site', 'site-disk', 'http-keys' and 'status'";
+                return Err(io::Error::other(format!("options {names} need a port: set 'http-port'")));
             }
             return Ok(None);
         }
@@ -84,9 +99,15 @@ impl Http {
         }
         let log = open_log(&options.http_access_log)?;
         let access_log = if log.is_some() { AccessLog::Common } else { AccessLog::Off };
-        let limits = Limits::new(options.maxclients as usize);
+        let limits = Limits::new(options.maxclients as usize, BUFFER_BYTES);
         let mut server = Server::new(limits, access_log, now);
-        let mut sites = None;
+        let (mut sites, mut disk) = (None, None);
+        if !options.site_disk.is_empty() {
+            if !options.site.is_empty() {
+                return Err(io::Error::other("options 'site' and 'site-disk' exclude each other"));
+            }
+            disk = Some(open_disk(&options.site_disk, &mut server, Waker::new(registry, waker)?)?);
+        }
         if !options.site.is_empty() {
             let path = Path::new(&options.site);
             let (site, fingerprint) = site::load(path).map_err(|error| io::Error::other(format!("site: {error:#}")))?;
@@ -101,7 +122,9 @@ impl Http {
             listeners,
             clients,
             active,
+            crowd: Crowd::default(),
             sites,
+            disk,
             log,
             next_status_ns: 0,
             buffer: Box::new([0; READ_BYTES]),
@@ -118,6 +141,11 @@ impl Http {
         let status_ns = if self.server.has_listeners() { self.next_status_ns } else { u64::MAX };
         let deadline_ns = self.server.next_deadline_ns().unwrap_or(u64::MAX).min(status_ns);
         if self.active.is_empty() { deadline_ns } else { 0 }
+    }
+
+    /// How long to rest so that requests gather.
+    pub fn nap(&self) -> Option<Duration> {
+        self.crowd.nap()
     }
 
     /// Notes what the kernel tells.
@@ -145,9 +173,13 @@ impl Http {
     /// One turn: all that has arrived, and all that follows from it.
     pub fn turn(&mut self, engine: &mut Engine, registry: &Registry, now: Now) {
         self.server.begin_turn(now);
+        self.crowd.begin_turn(now);
         while let Some(site) = self.sites.as_ref().and_then(Sites::next) {
             log::info!("the site has changed: {} paths", site.len());
             self.server.set_site(site);
+        }
+        if let Some(disk) = &mut self.disk {
+            self.server.take_from_disk(disk, &mut engine.web());
         }
         self.accept(registry);
         let active = self.active.len();
@@ -163,10 +195,25 @@ impl Http {
                 self.write(id, engine);
             }
         }
+        self.write_ready(engine);
+        if let Some(disk) = &mut self.disk {
+            self.server.read_from_disk(disk);
+        }
+        self.write_log();
+    }
+
+    /// Sends what tells of what has become stable: to be called when the log has been driven.
+    pub fn release(&mut self, engine: &mut Engine) {
+        if self.server.has_waiting() {
+            self.server.release(&engine.web());
+            self.write_ready(engine);
+        }
+    }
+
+    fn write_ready(&mut self, engine: &mut Engine) {
         while let Some(id) = self.server.next_ready() {
             self.write(id, engine);
         }
-        self.write_log();
     }
 
     fn accept(&mut self, registry: &Registry) {
@@ -219,6 +266,7 @@ impl Http {
             ended: false,
             told_end: false,
             is_active: false,
+            busy_period: 0,
         });
     }
 
@@ -234,6 +282,7 @@ impl Http {
             Ok(len) => {
                 // A short read has taken all there was (epoll(7)), except that the end may have come with it.
                 client.readable = len == READ_BYTES || client.hung_up;
+                self.crowd.serve(&mut client.busy_period);
                 self.server.receive(id, &self.buffer[..len], &mut engine.web());
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => client.readable = false,
@@ -253,7 +302,7 @@ impl Http {
             let fate = self.server.fate(id);
             let [first, second] = self.server.output(id);
             let len = first.len() + second.len();
-            if fate == Fate::CloseNow || (len == 0 && client.ended) {
+            if fate == Fate::CloseNow || (len == 0 && client.ended && fate != Fate::Waiting) {
                 return self.close(id);
             }
             if len == 0 || !client.writable || budget == 0 {
@@ -261,7 +310,11 @@ impl Http {
             }
             let second = &second[..second.len().min(WRITE_BYTES_PER_TURN)];
             let wanted = (first.len() + second.len()).min(budget);
-            match client.stream.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]) {
+            let written = match second {
+                [] => client.stream.write(first),
+                second => client.stream.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]),
+            };
+            match written {
                 Ok(sent) => {
                     // A short write has filled the kernel's buffer (epoll(7)): it will tell when there is room.
                     client.writable = sent >= wanted;
@@ -286,7 +339,7 @@ impl Http {
             // Where that fails the connection is gone, which reading from it will tell.
             let _ = client.stream.shutdown(Shutdown::Write);
         }
-        let wants_to_read = client.readable && fate != Fate::Paused;
+        let wants_to_read = client.readable && !matches!(fate, Fate::Paused | Fate::Waiting);
         if wants_to_read || (unsent > 0 && client.writable) {
             self.activate(id);
         }
@@ -319,6 +372,20 @@ impl Http {
             self.log = None;
         }
     }
+}
+
+/// Opens a site that stays on the disk.
+fn open_disk(name: &str, server: &mut Server, waker: Waker) -> io::Result<FileDisk> {
+    let wake = Box::new(move || {
+        // It fails where the counter behind it is full, and then the loop is awake.
+        let _ = waker.wake();
+    });
+    let mut disk = FileDisk::open_shared(Path::new(name), wake).map_err(io::Error::other)?;
+    let named = |error| io::Error::other(format!("site {name}: {error}"));
+    let site = kayvee_http::open_site_disk(&mut disk).map_err(named)?;
+    log::info!("site {name}: {} paths", site.len());
+    server.set_site_on_disk(site, CACHED_SITE_BYTES).map_err(named)?;
+    Ok(disk)
 }
 
 /// Opens the access log: a file, `-` for the standard output, or none.

@@ -221,6 +221,9 @@ impl Server {
             if let Some(disk) = &mut self.disk {
                 self.engine.drive_log(disk);
             }
+            if let Some(http) = &mut self.http {
+                http.release(&mut self.engine);
+            }
             self.rebind()?;
             self.write();
             if let Some(shutdown) = self.engine.shutdown() {
@@ -244,7 +247,7 @@ impl Server {
             _ => Some(Duration::from_nanos(deadline_ns.saturating_sub(self.clock.now().monotonic_ns))),
         };
         if timeout != Some(Duration::ZERO)
-            && let Some(nap) = self.crowd.nap()
+            && let Some(nap) = self.crowd.nap().or_else(|| self.http.as_ref()?.nap())
         {
             thread::sleep(nap);
         }

@@ -1,15 +1,17 @@
-//! Tests a running web server: `web --site-image FILE`, then `web --web HOST:PORT --store HOST:PORT [--long] [FILTER]`.
+//! Tests a running web server: `web --site-image FILE` or `web --large-site-image FILE`, then `web --web HOST:PORT --store
+//! HOST:PORT [--long|--large] [FILTER]`.
 
 use kayvee_testing::{
     named,
-    web::{KEY_PREFIX, LONG_TESTS, TESTS, Target, site_image},
+    web::{KEY_PREFIX, LARGE_TESTS, LONG_TESTS, TESTS, Target, large_site_image, site_image},
 };
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: web --site-image FILE
-       web --web HOST:PORT --store HOST:PORT [--long] [FILTER]
+       web --large-site-image FILE
+       web --web HOST:PORT --store HOST:PORT [--long|--large] [FILTER]
 
-The first writes the site that the second expects to be served, by a store that was started with it, with --status and
+The first two write the sites that the third expects to be served (the larger one with --large), by a store that was started with it, with --status and
 --http-keys. FILTER picks the tests whose name contains it. --long adds what takes 10,000 connections: `ulimit -n 30000`.";
 
 fn main() -> ExitCode {
@@ -31,14 +33,16 @@ fn run() -> Result<bool, String> {
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value\n{USAGE}"));
         match word.as_str() {
-            "--site-image" => {
+            "--site-image" | "--large-site-image" => {
                 let file = value()?;
-                std::fs::write(&file, site_image()).map_err(|error| format!("{file}: {error}"))?;
+                let image = if word == "--site-image" { site_image() } else { large_site_image() };
+                std::fs::write(&file, image).map_err(|error| format!("{file}: {error}"))?;
                 return Ok(true);
             }
             "--web" => target.web = value()?,
             "--store" => target.store = value()?,
             "--long" => tests.extend(LONG_TESTS),
+            "--large" => tests = LARGE_TESTS.to_vec(),
             "--help" => {
                 println!("{USAGE}\n\nThe prefix of keys is {KEY_PREFIX}");
                 return Ok(true);

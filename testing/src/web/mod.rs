@@ -2,6 +2,9 @@
 //! pages, figures, and clients that are slow, many or hostile.
 
 mod client;
+mod large;
+
+pub use large::{LARGE_TESTS, large_site_image};
 
 use crate::{
     client::{Client, Reply, encode},
@@ -84,7 +87,7 @@ pub fn site_image() -> Vec<u8> {
     for index in 0..FILES {
         let file =
             File { content_type: "application/octet-stream".into(), identity: content(index), ..File::default() };
-        builder.page(0, path(index).as_bytes(), file).expect("a page");
+        builder.page(0, path(index).as_bytes(), &file).expect("a page");
     }
     builder.finish().expect("a site")
 }

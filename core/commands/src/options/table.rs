@@ -472,6 +472,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     row("shutdown-on-sigterm", LISTS, SIGTERM),
     row("shutdown-timeout", NONE, kept(Kind::Integer(0, i32::MAX as i64), "10")),
     row("site", AT_START | HIDDEN, words!(site)),
+    row("site-disk", AT_START | HIDDEN, words!(site_disk)),
     row("slowlog-log-slower-than", NONE, number!(slowlog_log_slower_than, -1..=i64::MAX)),
     row("slowlog-max-len", NONE, number!(slowlog_max_len, 0..=i64::MAX)),
     row("socket-mark-id", AT_START, kept(Kind::Integer(0, u32::MAX as i64), "0")),

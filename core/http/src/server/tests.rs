@@ -7,6 +7,7 @@ use alloc::{format, string::ToString, sync::Arc};
 
 const GET: &[u8] = b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n";
 const BIG_BYTES: usize = 1 << 20;
+const BUFFER_BYTES: usize = 1 << 20;
 
 fn at(seconds: u64) -> Now {
     Now { monotonic_ns: seconds * SECOND_NS, unix_us: seconds * 1_000_000 }
@@ -15,8 +16,8 @@ fn at(seconds: u64) -> Now {
 fn server(limits: Limits) -> Server {
     let mut builder = Builder::default();
     let page = |len: usize| File { identity: (0..len).map(|index| index as u8).collect(), ..File::default() };
-    builder.page(0, b"/big", page(BIG_BYTES)).expect("a page");
-    builder.page(0, b"/small", page(100)).expect("a page");
+    builder.page(0, b"/big", &page(BIG_BYTES)).expect("a page");
+    builder.page(0, b"/small", &page(100)).expect("a page");
     let mut server = Server::new(limits, AccessLog::Off, at(0));
     server.set_site(Site::open(Arc::new(builder.finish().expect("an image"))).expect("a site"));
     server
@@ -42,7 +43,7 @@ fn text(server: &Server, id: ConnectionId) -> String {
 
 #[test]
 fn an_idle_connection_ends_without_a_word() {
-    let mut server = server(Limits::new(10));
+    let mut server = server(Limits::new(10, BUFFER_BYTES));
     assert_eq!(server.next_deadline_ns(), None);
     let id = server.connect("").expect("room");
     assert_eq!(ends_at(&mut server, id, |_, _| ()), 60);
@@ -52,7 +53,7 @@ fn an_idle_connection_ends_without_a_word() {
 
 #[test]
 fn a_slow_head_is_told_however_often_a_byte_comes() {
-    let mut server = server(Limits::new(10));
+    let mut server = server(Limits::new(10, BUFFER_BYTES));
     let id = server.connect("").expect("room");
     let ends = ends_at(&mut server, id, |server, second| {
         if second >= 5 {
@@ -76,7 +77,7 @@ fn a_slow_head_is_told_however_often_a_byte_comes() {
 
 #[test]
 fn a_slow_body_is_told() {
-    let mut server = server(Limits::new(10));
+    let mut server = server(Limits::new(10, BUFFER_BYTES));
     let id = server.connect("").expect("room");
     server.receive(id, b"GET /small HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n", &mut NoPages);
     assert_eq!(ends_at(&mut server, id, |server, _| server.receive(id, b"x", &mut NoPages)), 10);
@@ -85,7 +86,7 @@ fn a_slow_body_is_told() {
 
 #[test]
 fn a_client_that_takes_nothing_ends() {
-    let mut server = server(Limits::new(10));
+    let mut server = server(Limits::new(10, BUFFER_BYTES));
     let id = server.connect("").expect("room");
     server.receive(id, GET, &mut NoPages);
     let ends = ends_at(&mut server, id, |server, second| {
@@ -99,7 +100,7 @@ fn a_client_that_takes_nothing_ends() {
 
 #[test]
 fn requests_keep_a_connection_alive() {
-    let mut server = server(Limits::new(10));
+    let mut server = server(Limits::new(10, BUFFER_BYTES));
     let id = server.connect("").expect("room");
     let ends = ends_at(&mut server, id, |server, second| {
         if second % 50 == 0 && second <= 200 {
@@ -113,7 +114,7 @@ fn requests_keep_a_connection_alive() {
 
 #[test]
 fn connections_are_limited_and_their_places_used_again() {
-    let mut server = server(Limits::new(2));
+    let mut server = server(Limits::new(2, BUFFER_BYTES));
     let first = server.connect("").expect("room");
     server.connect("").expect("room");
     assert!(server.connect("").expect_err("full").0.starts_with(b"HTTP/1.1 503 "));
@@ -125,13 +126,13 @@ fn connections_are_limited_and_their_places_used_again() {
 /// Pipelined requests for a large page are held until the one before is sent; nothing is copied.
 #[test]
 fn pipelined_requests_take_little_memory() {
-    let mut server = server(Limits::new(10));
+    let mut server = server(Limits::new(10, BUFFER_BYTES));
     let id = server.connect("").expect("room");
     server.receive(id, &GET.repeat(100), &mut NoPages);
     let connection = server.connections[0].as_deref().expect("a connection");
     assert!(connection.input.capacity() <= GET.len() * 100);
     assert_eq!(server.fate(id), Fate::Paused);
-    let image = server.shared.site.as_ref().expect("a site").image().clone();
+    let image = server.shared.site.as_ref().expect("a site").lend(0..0).0.clone();
     let image_bytes = (*image).as_ref().as_ptr_range();
     let mut bodies = 0;
     let mut total = 0;
@@ -155,7 +156,7 @@ fn pipelined_requests_take_little_memory() {
 
 #[test]
 fn a_client_that_takes_nothing_is_named_once() {
-    let mut server = server(Limits::new(10));
+    let mut server = server(Limits::new(10, BUFFER_BYTES));
     let id = server.connect("").expect("room");
     server.receive(id, GET, &mut NoPages);
     assert_eq!(server.next_ready(), Some(id));
@@ -166,7 +167,7 @@ fn a_client_that_takes_nothing_is_named_once() {
 
 #[test]
 fn a_reply_on_its_way_is_finished_from_its_own_site() {
-    let mut server = server(Limits::new(10));
+    let mut server = server(Limits::new(10, BUFFER_BYTES));
     let id = server.connect("").expect("room");
     server.receive(id, GET, &mut NoPages);
     let before = server.output(id).concat();
@@ -204,7 +205,7 @@ impl Pages for Stream {
 
 #[test]
 fn listeners_get_what_is_published() {
-    let mut server = server(Limits::new(10));
+    let mut server = server(Limits::new(10, BUFFER_BYTES));
     let id = server.connect("").expect("room");
     assert!(!server.has_listeners());
     server.receive(id, b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n", &mut Stream);
@@ -228,7 +229,7 @@ fn listeners_get_what_is_published() {
 
 #[test]
 fn made_pages_have_validators_and_challenges() {
-    let mut server = server(Limits::new(10));
+    let mut server = server(Limits::new(10, BUFFER_BYTES));
     let mut ask = |path: &str, field: &str| {
         let id = server.connect("").expect("room");
         server.receive(id, format!("GET {path} HTTP/1.1\r\nHost: h\r\n{field}\r\n").as_bytes(), &mut Stream);
@@ -242,4 +243,33 @@ fn made_pages_have_validators_and_challenges() {
     let refused = ask("/secret", "");
     assert!(refused.starts_with("HTTP/1.1 401 ") && refused.contains("WWW-Authenticate: Basic realm=\"x\"\r\n"));
     assert!(!refused.contains("ETag"));
+}
+
+/// Heads that never end, and clients that take nothing, hold so much and no more; others are served.
+#[test]
+fn all_buffers_together_are_bounded() {
+    const CONNECTIONS: usize = 2_000;
+    let mut server = server(Limits::new(CONNECTIONS, BUFFER_BYTES));
+    let head = [b"GET /small HTTP/1.1\r\nHost: h\r\nX: ".as_slice(), &[b'x'; 8 << 10]].concat();
+    let small = b"GET /small HTTP/1.1\r\nHost: h\r\n\r\n";
+    let mut dead = 0;
+    for number in 1..CONNECTIONS {
+        let id = server.connect("").expect("room");
+        match number % 2 {
+            0 => server.receive(id, &head, &mut NoPages),
+            _ => server.receive(id, &small.repeat(100), &mut NoPages),
+        }
+        dead += usize::from(server.fate(id) == Fate::CloseNow);
+        let held: usize = server.connections.iter().flatten().map(|connection| connection.buffered_bytes()).sum();
+        assert_eq!(held, server.buffered_bytes);
+        assert!(held <= BUFFER_BYTES, "{held} bytes");
+    }
+    assert!(dead > CONNECTIONS / 2 && server.stats().buffers_refused == dead as u64);
+    for slot in 0..CONNECTIONS as u32 - 1 {
+        server.disconnect(ConnectionId(slot));
+    }
+    assert_eq!(server.buffered_bytes, 0);
+    let id = server.connect("").expect("room");
+    server.receive(id, small, &mut NoPages);
+    assert!(text(&server, id).starts_with("HTTP/1.1 200 OK"));
 }

@@ -3,12 +3,12 @@
 mod build;
 mod format;
 
-pub use build::{Builder, File, seal};
+pub use build::{Builder, File, Sink, seal};
 
 use crate::{Bytes, encoding::Coding};
 use core::{fmt, ops::Range};
-pub use format::MAX_PATH_BYTES;
-use format::{ABSENT, BODIES_ALIGNMENT, ENTRY_BYTES, HEADER_BYTES, HOST_BYTES, MAGIC, VERSION};
+use format::{ABSENT, ENTRY_BYTES, HOST_BYTES, SUM_BYTES, VERSION};
+pub use format::{CHUNK_BYTES, HEADER_BYTES, Layout, MAX_PATH_BYTES};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The path of the page that says that there is none.
@@ -52,14 +52,23 @@ impl fmt::Display for SiteError {
 
 impl core::error::Error for SiteError {}
 
-/// A checked site image.
+/// A checked site.
 #[derive(Clone)]
 pub struct Site {
-    image: Bytes,
-    entries: u32,
-    hosts: u32,
-    strings_at: usize,
-    bodies_at: usize,
+    layout: Layout,
+    /// The index, and what is before it if that is in memory as well.
+    bytes: Bytes,
+    index_at: usize,
+    place: Place,
+}
+
+/// Where bodies are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In memory, and checked.
+    Memory,
+    /// On a disk, to be checked when they are read.
+    Disk,
 }
 
 /// What a path stands for.
@@ -76,65 +85,84 @@ pub enum Found<'a> {
 pub struct Entry<'a> {
     record: &'a [u8],
     strings: &'a [u8],
-    bodies_at: usize,
 }
 
 impl Site {
-    /// Checks an image: what it says of itself, its checksums, and everything that a request could reach.
+    /// Checks a whole image: what it says of itself, its checksums, and everything that a request could reach.
     pub fn open(image: Bytes) -> Result<Site, SiteError> {
-        let bytes = (*image).as_ref();
-        let header = bytes.get(..HEADER_BYTES).ok_or(SiteError::NotASite)?;
-        if &header[..8] != MAGIC {
-            return Err(SiteError::NotASite);
-        }
-        let version = u32_at(header, 8);
-        if version != VERSION {
-            return Err(SiteError::Version(version));
-        }
-        if xxh3_64(&header[..56]) != u64_at(header, 56) {
-            return Err(SiteError::Checksum);
-        }
-        let (entries, hosts, strings_bytes) = (u32_at(header, 12), u32_at(header, 16), u32_at(header, 20));
-        if u64_at(header, 24) != bytes.len() as u64 {
+        let layout = Layout::read((*image).as_ref())?;
+        if layout.image_bytes != (*image).as_ref().len() as u64 {
             return Err(SiteError::Length);
         }
-        // 2^32 records of less than 2^7 bytes: no sum here leaves 64 bits.
-        let strings_at =
-            HEADER_BYTES as u64 + u64::from(entries) * ENTRY_BYTES as u64 + u64::from(hosts) * HOST_BYTES as u64;
-        let index_end = strings_at + u64::from(strings_bytes);
-        let bodies_at = u64_at(header, 48);
-        if bodies_at != index_end.next_multiple_of(BODIES_ALIGNMENT) || bodies_at > bytes.len() as u64 {
-            return Err(SiteError::Malformed("header"));
+        let index_at = layout.index_at as usize;
+        let site = Site { layout, bytes: image, index_at, place: Place::Memory };
+        site.check()?;
+        let chunks = site.bytes()[HEADER_BYTES..index_at].chunks(CHUNK_BYTES);
+        if chunks.enumerate().all(|(chunk, bytes)| site.is_sound(chunk as u64, bytes)) {
+            Ok(site)
+        } else {
+            Err(SiteError::Checksum)
         }
-        let bodies_at = bodies_at as usize;
-        let checksums = (xxh3_64(&bytes[HEADER_BYTES..bodies_at]), xxh3_64(&bytes[bodies_at..]));
-        if checksums != (u64_at(header, 32), u64_at(header, 40)) {
-            return Err(SiteError::Checksum);
+    }
+
+    /// Checks the index of an image whose bodies stay on a disk.
+    pub fn open_index(layout: Layout, index: Bytes) -> Result<Site, SiteError> {
+        if (*index).as_ref().len() != layout.index_bytes() {
+            return Err(SiteError::Length);
         }
-        let site = Site { image: image.clone(), entries, hosts, strings_at: strings_at as usize, bodies_at };
-        site.check_entries()?;
-        site.check_hosts()?;
+        let site = Site { layout, bytes: index, index_at: 0, place: Place::Disk };
+        site.check()?;
         Ok(site)
     }
 
-    /// The whole image.
-    pub fn image(&self) -> &Bytes {
-        &self.image
+    fn check(&self) -> Result<(), SiteError> {
+        let (index, padding) = self.index().split_at(self.layout.index_end);
+        if xxh3_64(index) != self.layout.index_sum || padding.iter().any(|byte| *byte != 0) {
+            return Err(SiteError::Checksum);
+        }
+        self.check_entries()?;
+        self.check_hosts()
+    }
+
+    /// Whether a chunk of the bodies is what was packed.
+    pub fn is_sound(&self, chunk: u64, bytes: &[u8]) -> bool {
+        xxh3_64(bytes) == u64_at(self.index(), chunk as usize * SUM_BYTES)
+    }
+
+    /// Where its parts lie.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Where its bodies are.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The bytes of bodies that are in memory, and where they are among the bytes of the image.
+    pub fn lend(&self, body: Range<u64>) -> (&Bytes, Range<usize>) {
+        assert!(self.place == Place::Memory, "a body is lent where it is in memory");
+        (&self.bytes, HEADER_BYTES + body.start as usize..HEADER_BYTES + body.end as usize)
+    }
+
+    /// A body that is in memory.
+    pub fn body(&self, body: Range<u64>) -> &[u8] {
+        &self.bytes()[self.lend(body).1]
     }
 
     /// How many paths it has.
     pub fn len(&self) -> usize {
-        self.entries as usize
+        self.layout.entries as usize
     }
 
     /// Whether it has no page at all.
     pub fn is_empty(&self) -> bool {
-        self.entries == 0
+        self.layout.entries == 0
     }
 
     /// The root of a host's pages.
     pub fn root(&self, host: &[u8]) -> u16 {
-        let found = search(self.hosts, |index| self.host(index).0.cmp(host));
+        let found = search(self.layout.hosts, |index| self.host(index).0.cmp(host));
         found.map_or(DEFAULT_ROOT, |index| self.host(index).1)
     }
 
@@ -144,7 +172,7 @@ impl Site {
             return None;
         }
         let key = (format::path_hash(root, path), root, path);
-        let index = search(self.entries, |index| self.entry(index).key().cmp(&key))?;
+        let index = search(self.layout.entries, |index| self.entry(index).key().cmp(&key))?;
         let entry = self.entry(index);
         Some(if entry.is_folder() { Found::Folder } else { Found::Page(entry) })
     }
@@ -159,38 +187,43 @@ impl Site {
 
     /// All pages: root, path and page.
     pub fn pages(&self) -> impl Iterator<Item = (u16, &[u8], Entry<'_>)> {
-        let entries = (0..self.entries).map(|index| self.entry(index));
+        let entries = (0..self.layout.entries).map(|index| self.entry(index));
         entries.filter(|entry| !entry.is_folder()).map(|entry| (entry.key().1, entry.key().2, entry))
     }
 
     fn bytes(&self) -> &[u8] {
-        (*self.image).as_ref()
+        (*self.bytes).as_ref()
+    }
+
+    fn index(&self) -> &[u8] {
+        &self.bytes()[self.index_at..]
+    }
+
+    fn strings(&self) -> &[u8] {
+        &self.index()[self.layout.strings_at..self.layout.index_end]
     }
 
     fn entry(&self, index: u32) -> Entry<'_> {
-        let at = HEADER_BYTES + index as usize * ENTRY_BYTES;
-        let bytes = self.bytes();
-        Entry {
-            record: &bytes[at..at + ENTRY_BYTES],
-            strings: &bytes[self.strings_at..self.bodies_at],
-            bodies_at: self.bodies_at,
-        }
+        let at = self.layout.entries_at + index as usize * ENTRY_BYTES;
+        Entry { record: &self.index()[at..at + ENTRY_BYTES], strings: self.strings() }
+    }
+
+    fn host_record(&self, index: u32) -> &[u8] {
+        let at = self.layout.hosts_at + index as usize * HOST_BYTES;
+        &self.index()[at..at + HOST_BYTES]
     }
 
     fn host(&self, index: u32) -> (&[u8], u16) {
-        let at = HEADER_BYTES + self.entries as usize * ENTRY_BYTES + index as usize * HOST_BYTES;
-        let bytes = self.bytes();
-        let record = &bytes[at..at + HOST_BYTES];
-        let strings = &bytes[self.strings_at..self.bodies_at];
-        (text(strings, record, 0, 4), u16_at(record, 6))
+        let record = self.host_record(index);
+        (text(self.strings(), record, 0, 4), u16_at(record, 6))
     }
 
     fn check_entries(&self) -> Result<(), SiteError> {
         let wrong = Err(SiteError::Malformed("entry"));
-        let strings_bytes = self.bodies_at - self.strings_at;
-        let bodies_bytes = (self.bytes().len() - self.bodies_at) as u64;
+        let strings_bytes = self.strings().len();
+        let bodies_bytes = self.layout.bodies_bytes();
         let mut previous = None;
-        for index in 0..self.entries {
+        for index in 0..self.layout.entries {
             let entry = self.entry(index);
             let record = entry.record;
             let texts = [(8, 12), (20, 24), (28, 26)].map(|(at, len)| has_text(record, at, len, strings_bytes));
@@ -223,11 +256,10 @@ impl Site {
     }
 
     fn check_hosts(&self) -> Result<(), SiteError> {
-        let strings_bytes = self.bodies_at - self.strings_at;
+        let strings_bytes = self.strings().len();
         let mut previous: Option<&[u8]> = None;
-        for index in 0..self.hosts {
-            let at = HEADER_BYTES + self.entries as usize * ENTRY_BYTES + index as usize * HOST_BYTES;
-            if !has_text(&self.bytes()[at..at + HOST_BYTES], 0, 4, strings_bytes) {
+        for index in 0..self.layout.hosts {
+            if !has_text(self.host_record(index), 0, 4, strings_bytes) {
                 return Err(SiteError::Malformed("host"));
             }
             let (name, _) = self.host(index);
@@ -285,15 +317,14 @@ impl<'a> Entry<'a> {
             .map(|coding| Some(self.variant(coding)).filter(|variant| variant.0 != ABSENT).map(|variant| variant.1))
     }
 
-    /// Where a variant's body lies in the image.
-    pub(crate) fn body(&self, coding: Coding) -> Range<usize> {
+    /// Where a variant's body lies among the bodies.
+    pub(crate) fn body(&self, coding: Coding) -> Range<u64> {
         let (at, len) = self.variant(coding);
-        let start = self.bodies_at + at as usize;
-        start..start + len as usize
+        at..at + len
     }
 
-    /// Where the page as it is lies in the image.
-    pub fn identity_body(&self) -> Range<usize> {
+    /// Where the page as it is lies among the bodies.
+    pub fn identity_body(&self) -> Range<u64> {
         self.body(Coding::Identity)
     }
 

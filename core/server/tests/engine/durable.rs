@@ -1,7 +1,8 @@
 //! The log: what is acknowledged, what comes back, and what happens when the disk does not do its part.
 
 use crate::{bench::Bench, disk::Disk};
-use kayvee_platform::BlockError;
+use kayvee_http::{AccessLog, Limits, Server};
+use kayvee_platform::{BlockError, Now};
 use kayvee_server::{ClientId, Fate};
 
 const ALWAYS: &[&str] = &["--appendonly", "yes", "--appendfsync", "always", "--enable-debug-command", "yes"];
@@ -131,6 +132,56 @@ fn replies_wait_for_stable_storage_and_so_do_readers() {
     one.turn();
     one.turn();
     assert_eq!(one.output(third), "+OK\r\n");
+}
+
+/// What a web server may send now for a path.
+fn page(server: &mut Server, id: kayvee_http::ConnectionId) -> (String, kayvee_http::Fate) {
+    let text = String::from_utf8(server.output(id).concat()).unwrap();
+    server.sent(id, text.len(), &mut kayvee_http::NoPages);
+    let line = text.lines().next().unwrap_or_default().to_string();
+    (format!("{line} {}", text.lines().last().unwrap_or_default()).trim().into(), server.fate(id))
+}
+
+#[test]
+fn pages_wait_for_stable_storage_as_replies_do() {
+    const WAITS: (String, kayvee_http::Fate) = (String::new(), kayvee_http::Fate::Waiting);
+    let options = [ALWAYS, &["--http-port", "8080", "--http-keys", "page:"]].concat();
+    let mut one = Durable::new(&options, Disk::new(8 << 20));
+    let mut server = Server::new(Limits::new(10, 1 << 20), AccessLog::Off, Now::default());
+    let ask = |one: &mut Durable, server: &mut Server, path: &str| {
+        let id = server.connect("").unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+        server.receive(id, request.as_bytes(), &mut one.bench.engine.web());
+        id
+    };
+    one.expect(&[("SET page:a old", "+OK"), ("SET page:b gone", "+OK")]);
+    let id = ask(&mut one, &mut server, "/a");
+    assert_eq!(page(&mut server, id).0, "HTTP/1.1 200 OK old", "nothing is pending, so nothing waits");
+    one.disk.budget = 0;
+    one.send(one.client, "SET page:a new\r\nDEL page:b");
+    let shown = ask(&mut one, &mut server, "/a");
+    let gone = ask(&mut one, &mut server, "/b");
+    let health = ask(&mut one, &mut server, "/healthz");
+    for _ in 0..3 {
+        one.turn();
+        server.release(&one.bench.engine.web());
+        assert_eq!((page(&mut server, shown), page(&mut server, gone)), (WAITS, WAITS));
+    }
+    assert_eq!(page(&mut server, health).0, "HTTP/1.1 200 OK ok", "it tells nothing of keys");
+    one.disk.budget = usize::MAX;
+    one.turn();
+    server.release(&one.bench.engine.web());
+    assert_eq!(page(&mut server, shown), ("HTTP/1.1 200 OK new".into(), kayvee_http::Fate::Open));
+    assert!(page(&mut server, gone).0.starts_with("HTTP/1.1 404"));
+    assert!(!server.has_waiting());
+    // What may be lost is told to nobody.
+    one.disk.failure = Some(BlockError::Io);
+    one.send(one.client, "SET page:a lost");
+    let lost = ask(&mut one, &mut server, "/a");
+    one.turn();
+    one.turn();
+    server.release(&one.bench.engine.web());
+    assert_eq!(page(&mut server, lost), (String::new(), kayvee_http::Fate::CloseNow));
 }
 
 #[test]
