@@ -4,6 +4,7 @@
 //! into each other. With `--own-servers` the harness starts servers itself, with the Linux process in redis-server's
 //! place: that is how the units run which external mode skips.
 
+mod clients;
 mod expected;
 mod harness;
 mod source;
@@ -26,6 +27,7 @@ const USAGE: &str = "\
 Redis 7.0's own tests against Kayvee.
 
 Usage: ./kayvee suite [OPTION]... [UNIT]...
+       ./kayvee suite clients --help
 
 UNIT is a file of the suite such as unit/type/list; without any, all that apply run.
 
@@ -52,6 +54,42 @@ pub enum Target {
     Redis,
 }
 
+impl Target {
+    fn parse(word: &str) -> Result<Target, String> {
+        Ok(match word {
+            "linux" => Target::Kayvee("linux"),
+            "tcg" => Target::Kayvee("tcg"),
+            "kvm" => Target::Kayvee("kvm"),
+            "redis" => Target::Redis,
+            other => return Err(format!("there is no target '{other}'")),
+        })
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Target::Kayvee(name) => name,
+            Target::Redis => "redis",
+        }
+    }
+
+    /// Builds what is tested.
+    fn need_build(self) -> io::Result<()> {
+        match self {
+            Target::Redis => Ok(()),
+            Target::Kayvee("linux") => crate::need_linux_build(),
+            Target::Kayvee(_) => crate::need_build(),
+        }
+    }
+
+    /// The shell's line that starts a server with redis-server's arguments.
+    fn server_line(self) -> String {
+        match self {
+            Target::Redis => "exec redis-server \"$@\"".into(),
+            Target::Kayvee(_) => format!("exec '{}' server \"$@\"", target_dir().join("release/kayvee").display()),
+        }
+    }
+}
+
 /// Which tests of a unit run: the three runs that a compatible server is judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -61,8 +99,10 @@ enum Mode {
 }
 
 impl Mode {
-    fn arguments(self) -> &'static [&'static str] {
+    fn arguments(self, servers: Servers) -> &'static [&'static str] {
         match self {
+            // Of the units that need servers of their own, only unit/querybuf calls itself slow.
+            Mode::Full if servers == Servers::Own => &[],
             Mode::Full => &["--tags", "-slow"],
             Mode::NoDebug => &["--tags", "-slow -needs:debug"],
             Mode::Portable => &[
@@ -123,15 +163,7 @@ impl Suite {
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} needs a value"));
             match word {
-                "--target" => {
-                    suite.target = match value()? {
-                        "linux" => Target::Kayvee("linux"),
-                        "tcg" => Target::Kayvee("tcg"),
-                        "kvm" => Target::Kayvee("kvm"),
-                        "redis" => Target::Redis,
-                        other => return Err(format!("there is no target '{other}'")),
-                    }
-                }
+                "--target" => suite.target = Target::parse(value()?)?,
                 "--mode" => {
                     suite.mode = match value()? {
                         "full" => Mode::Full,
@@ -161,26 +193,18 @@ impl Suite {
 
     /// The condition words that hold for this run, as expected.txt names them.
     fn conditions(&self) -> [&'static str; 3] {
-        let target = match self.target {
-            Target::Kayvee(name) => name,
-            Target::Redis => "redis",
-        };
         let mode = match self.mode {
             Mode::Full => "full",
             Mode::NoDebug => "no-debug",
             Mode::Portable => "portable",
         };
         let servers = if self.servers == Servers::Own { "own-servers" } else { "external" };
-        [target, mode, servers]
+        [self.target.name(), mode, servers]
     }
 
     /// Runs all units and reports on them. What fails against expectation counts as failed.
     pub fn run(mut self) -> io::Result<Tally> {
-        match self.target {
-            Target::Redis => {}
-            Target::Kayvee("linux") => crate::need_linux_build()?,
-            Target::Kayvee(_) => crate::need_build()?,
-        }
+        self.target.need_build()?;
         let tarball = source::tarball()?;
         let expected = Expected::read(&command::root().join("testing/suite/expected.txt"))?;
         if self.units.is_empty() {
@@ -209,7 +233,7 @@ impl Suite {
     }
 
     fn run_unit(&self, job: &Job, unit: &str, not_run: &[&str]) -> io::Result<Outcome> {
-        let mut arguments: Vec<&str> = self.mode.arguments().to_vec();
+        let mut arguments: Vec<&str> = self.mode.arguments(self.servers).to_vec();
         // redis-server passes them.
         for test in not_run.iter().filter(|_| self.target != Target::Redis) {
             arguments.extend(["--skiptest", test]);
@@ -295,8 +319,14 @@ fn is_for_any_server(unit: &str) -> bool {
 }
 
 /// Units that external mode skips in whole or in large part.
-const OWN_SERVER_UNITS: [&str; 23] = [
+const OWN_SERVER_UNITS: [&str; 29] = [
     "integration/block-repl",
+    "integration/convert-ziplist-hash-on-load",
+    "integration/convert-ziplist-zset-on-load",
+    "integration/convert-zipmap-hash-on-load",
+    "integration/corrupt-dump-fuzzer",
+    "integration/psync2",
+    "integration/psync2-pingoff",
     "integration/psync2-reg",
     "integration/replication",
     "integration/replication-2",
@@ -369,23 +399,24 @@ pub fn quick(target: &str) -> io::Result<Tally> {
 
 /// Runs what the command line asks for.
 pub fn main(arguments: &[String]) -> ExitCode {
+    let of_clients = arguments.first().is_some_and(|word| word == "clients");
+    let usage = if of_clients { clients::USAGE } else { USAGE };
     if arguments.iter().any(|word| word == "-h" || word == "--help") {
-        print!("{USAGE}");
+        print!("{usage}");
         return ExitCode::SUCCESS;
     }
-    let suite = match Suite::parse(arguments) {
-        Ok(suite) => suite,
+    let done =
+        if of_clients { clients::run(&arguments[1..]) } else { Suite::parse(arguments).map(|suite| suite.run()) };
+    match done {
         Err(error) => {
-            eprint!("xtask: {error}\n\n{USAGE}");
-            return ExitCode::from(2);
+            eprint!("xtask: {error}\n\n{usage}");
+            ExitCode::from(2)
         }
-    };
-    match suite.run() {
-        Ok(tally) => {
+        Ok(Ok(tally)) => {
             println!("{tally}");
             ExitCode::from(u8::from(tally.failed > 0))
         }
-        Err(error) => {
+        Ok(Err(error)) => {
             eprintln!("xtask: {error}");
             ExitCode::FAILURE
         }

@@ -10,6 +10,7 @@ use crate::{
 };
 use alloc::{format, vec::Vec};
 use kayvee_keyspace::{Expiry, Kind, Owned, Value};
+use kayvee_rdb::Checksum;
 use kayvee_resp::Request;
 
 const HELP: &[(&str, &str)] = &[
@@ -36,6 +37,7 @@ const HELP: &[(&str, &str)] = &[
         "Changes nothing: no client has a buffer of fixed size.",
     ),
     ("SET-ACTIVE-EXPIRE <0|1>", "Switches the search for expired keys off or on."),
+    ("SET-SKIP-CHECKSUM-VALIDATION <0|1>", "Lets RESTORE take payloads whose checksum is wrong, or no longer."),
     ("SLEEP <seconds>", "Does nothing for a time, and serves nobody."),
     ("STRINGMATCH-LEN <len> <pattern>", "Matches a string of this many letters against a pattern."),
     ("HELP", "Prints this help."),
@@ -116,6 +118,11 @@ pub fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         }
         (sub, 3) if is(sub, "set-active-expire") => {
             context.store.active_expiry = integer(&request[2])? != 0;
+            context.reply.ok();
+        }
+        (sub, 3) if is(sub, "set-skip-checksum-validation") => {
+            let is_skipped = integer(&request[2])? != 0;
+            context.store.dump_checksum = if is_skipped { Checksum::Off } else { Checksum::On };
             context.reply.ok();
         }
         (sub, 3) if is(sub, "set-disable-deny-scripts") => {

@@ -151,20 +151,17 @@ fn memory(store: &Store, out: &mut Text) {
     line(out, "maxmemory_policy", store.options.maxmemory_policy.name());
     line(out, "mem_fragmentation_ratio", format!("{:.2}", figures.fragmentation()));
     line(out, "mem_fragmentation_bytes", figures.resident as i64 - figures.used as i64);
-    line(out, "mem_clients_normal", figures.clients);
+    line(out, "mem_clients_normal", figures.clients - figures.replicas);
+    line(out, "mem_clients_slaves", figures.replicas);
     line(out, "mem_allocator", heap.allocator());
     line(out, "allocator_allocated", figures.used);
     line(out, "allocator_active", figures.resident);
     line(out, "allocator_resident", figures.resident);
-    for field in [
-        "mem_not_counted_for_evict",
-        "mem_replication_backlog",
-        "mem_total_replication_buffers",
-        "mem_clients_slaves",
-        "mem_cluster_links",
-        "mem_aof_buffer",
-        "active_defrag_running",
-    ] {
+    let (backlog, waiting) = (store.replication.backlog_bytes(), store.replica_buffers_bytes());
+    line(out, "mem_not_counted_for_evict", waiting);
+    line(out, "mem_replication_backlog", backlog);
+    line(out, "mem_total_replication_buffers", backlog + waiting);
+    for field in ["mem_cluster_links", "mem_aof_buffer", "active_defrag_running"] {
         line(out, field, 0);
     }
     line(out, "lazyfree_pending_objects", store.pending_values());

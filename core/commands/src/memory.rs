@@ -74,8 +74,9 @@ pub struct Figures {
     pub peak: u64,
     pub resident: u64,
     pub startup: u64,
-    /// The buffers of all clients.
+    /// The buffers of all clients, and those of replicas among them.
     pub clients: u64,
+    pub replicas: u64,
     /// All that is no data: clients and indexes.
     pub overhead: u64,
     pub dataset: u64,
@@ -89,13 +90,14 @@ impl Figures {
         let used = store.used_bytes();
         let clients = store.all_sessions().map(Session::memory_bytes).sum::<usize>() as u64;
         let indexes = store.dbs.iter().map(|db| db.overhead_bytes() - db.free_bytes()).sum::<usize>() as u64;
-        let overhead = store.startup_bytes + clients + indexes;
+        let overhead = store.startup_bytes + clients + indexes + store.replication.backlog_bytes();
         Figures {
             used,
             peak: store.stats.peak_bytes.max(used),
             resident: heap.resident_bytes(),
             startup: store.startup_bytes,
             clients,
+            replicas: store.each_replica_session().map(Session::memory_bytes).sum::<usize>() as u64,
             overhead,
             dataset: used.saturating_sub(overhead),
             keys: store.dbs.iter().map(|db| db.len() as u64).sum(),
@@ -195,9 +197,9 @@ fn stats(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
         ("peak.allocated", figures.peak),
         ("total.allocated", figures.used),
         ("startup.allocated", figures.startup),
-        ("replication.backlog", 0),
-        ("clients.slaves", 0),
-        ("clients.normal", figures.clients),
+        ("replication.backlog", store.replication.backlog_bytes()),
+        ("clients.slaves", figures.replicas),
+        ("clients.normal", figures.clients - figures.replicas),
         ("cluster.links", 0),
         ("aof.buffer", 0),
         ("overhead.total", figures.overhead),

@@ -111,6 +111,11 @@ pub struct Replication {
 }
 
 impl Replication {
+    /// Bytes of memory of the effects of late.
+    pub(crate) fn backlog_bytes(&self) -> u64 {
+        self.backlog.as_ref().map_or(0, |backlog| backlog.memory_bytes() as u64)
+    }
+
     /// With a history of this name.
     pub fn new(id: String) -> Replication {
         Replication {
@@ -155,6 +160,11 @@ impl Store {
     fn option(&self, name: &str) -> String {
         let value = crate::options::OptionSpec::find(name.as_bytes()).map(|spec| spec.get(&self.options));
         String::from_utf8(value.unwrap_or_default()).unwrap_or_default()
+    }
+
+    /// The most that a replica may miss and still go on with: nobody is dropped for having less than that to come.
+    pub fn backlog_limit_bytes(&self) -> u64 {
+        self.option_number("repl-backlog-size")
     }
 
     fn option_number(&self, name: &str) -> u64 {

@@ -26,6 +26,7 @@ use alloc::{
 };
 use kayvee_keyspace::{Db, HashKey};
 use kayvee_platform::{Clock, Heap, NetworkFigures, Now, ProcessorTime, ReadFile, WriteFile};
+use kayvee_rdb::Checksum;
 
 /// What the platform provides for a store.
 #[derive(Clone)]
@@ -260,6 +261,8 @@ pub struct Store {
     pub startup_bytes: u64,
     /// Whether expired keys are looked for in the background, by `DEBUG SET-ACTIVE-EXPIRE`.
     pub active_expiry: bool,
+    /// Whether payloads of values are checked, by `DEBUG SET-SKIP-CHECKSUM-VALIDATION`.
+    pub(crate) dump_checksum: Checksum,
     /// Users and what they may do.
     pub acl: Acl,
     /// Candidates for eviction, and since when there has been no time to evict enough keys.
@@ -344,6 +347,7 @@ impl Store {
             samples: VecDeque::new(),
             startup_bytes,
             active_expiry: true,
+            dump_checksum: Checksum::On,
             acl: Acl::default(),
             pool: Pool::default(),
             eviction_since_ns: None,
@@ -493,7 +497,7 @@ impl Store {
     pub(crate) fn excess_bytes(&self) -> u64 {
         let above_maxmemory = match self.options.maxmemory {
             0 => 0,
-            maxmemory => self.used_bytes().saturating_sub(maxmemory),
+            maxmemory => self.used_bytes().checked_sub(maxmemory).map_or(0, |excess| self.beyond_replicas(excess)),
         };
         above_maxmemory.max(self.platform_excess_bytes())
     }

@@ -113,7 +113,11 @@ impl Form<'_> {
             Form::Nodes(count, reader) => {
                 let mut reader = *reader;
                 (0..*count).try_for_each(|_| match reader.len()? {
-                    PLAIN => show(Entry::Text(reader.text()?.as_bytes())),
+                    PLAIN => match reader.text()?.as_bytes() {
+                        // Redis has no node for it: what is short is packed.
+                        [] => Err(Error::Corrupt.into()),
+                        text => show(Entry::Text(text)),
+                    },
                     PACKED => listpack::for_each(reader.text()?.as_bytes(), &mut show),
                     _ => Err(Error::Corrupt.into()),
                 })

@@ -27,7 +27,7 @@ fn lengths_and_strings_read_back() {
         writer.text(&text);
         writer.len(number);
         let payload = writer.finish(Dialect::Redis72).unwrap();
-        let value = open(&payload).unwrap();
+        let value = open(&payload, Checksum::On).unwrap();
         let mut reader = Reader::new(&value[1..]);
         assert_eq!(reader.text().unwrap().as_bytes(), text, "round {round}");
         assert_eq!(reader.len(), Ok(number));
@@ -173,7 +173,7 @@ fn a_stream(entries: u64) -> Vec<u8> {
 fn streams_read_back() {
     for entries in [0, 1, 4, 30] {
         let payload = a_stream(entries);
-        let all = read(open(&payload).unwrap()).and_then(elements).unwrap();
+        let all = read(open(&payload, Checksum::On).unwrap()).and_then(elements).unwrap();
         let texts: Vec<&str> = all.iter().map(|text| core::str::from_utf8(text).unwrap()).collect();
         assert_eq!(texts.len() as u64, entries * 5 + 7, "{texts:?}");
         if entries > 3 {

@@ -460,7 +460,8 @@ impl Engine {
         let (dump_bytes, held_bytes) =
             session.replica.as_ref().map_or((0, 0), |replica| (replica.dump_bytes, replica.held_bytes()));
         let bytes = (session.output.unsent().saturating_sub(dump_bytes) + held_bytes) as u64;
-        let limit = self.store.options.output_limit(ClientType::of(session));
+        let client_type = ClientType::of(session);
+        let limit = self.store.options.output_limit(client_type);
         let over_hard = limit.hard_bytes > 0 && bytes > limit.hard_bytes;
         let since = match session.over_soft_limit_since_ns {
             _ if limit.soft_bytes == 0 || bytes <= limit.soft_bytes => None,
@@ -469,16 +470,28 @@ impl Engine {
         };
         session.over_soft_limit_since_ns = since;
         let over_soft = since.is_some_and(|since| now_ns - since >= limit.soft_seconds.saturating_mul(SECOND_NS));
-        if (over_hard || over_soft) && session.close != Some(Close::Now) {
-            session.close = Some(Close::Now);
-            let (id, remote) = (session.id, session.remote.clone());
-            if self.may_log() {
-                log::warn!("closing client {id} at {remote}: {bytes} bytes of unsent replies");
-            }
-            self.store.stats.output_buffer_limit_disconnections += 1;
-            self.mark_ready(ClientId(slot));
+        // A replica that was dropped would come back for as much as is in the backlog, over and over.
+        let is_over =
+            |store: &Store| over_soft || client_type != ClientType::Replica || bytes > store.backlog_limit_bytes();
+        if (over_soft || over_hard) && is_over(&self.store) {
+            self.end_for_unsent(slot, bytes);
         }
         self.weigh(slot);
+    }
+
+    #[cold]
+    fn end_for_unsent(&mut self, slot: u32, bytes: u64) {
+        let may_log = self.may_log();
+        let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else { return };
+        if session.close == Some(Close::Now) {
+            return;
+        }
+        session.close = Some(Close::Now);
+        if may_log {
+            log::warn!("closing client {} at {}: {bytes} bytes of unsent replies", session.id, session.remote);
+        }
+        self.store.stats.output_buffer_limit_disconnections += 1;
+        self.mark_ready(ClientId(slot));
     }
 
     /// Forgets a client whose connection is gone. Its id may be given out again from now on.

@@ -51,7 +51,8 @@ impl Expected {
         Expected::parse(&text).map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
     }
 
-    fn parse(text: &str) -> Result<Expected, String> {
+    /// Reads the list from its text.
+    pub fn parse(text: &str) -> Result<Expected, String> {
         let mut entries = Vec::new();
         let mut unit = None;
         for (number, line) in text.lines().enumerate() {

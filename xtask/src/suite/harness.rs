@@ -1,7 +1,7 @@
 //! Running one unit of the suite and reading what the harness says.
 
 use super::{Servers, Target, source};
-use crate::command::{target_dir, with_open_files};
+use crate::command::with_open_files;
 use std::{
     fs::{self, File},
     io,
@@ -69,12 +69,7 @@ impl Job {
             wrapper(&dir, program, &format!("exec {program} \"$@\""))?;
         }
         if servers == Servers::Own {
-            let kayvee = target_dir().join("release/kayvee");
-            let server = match target {
-                Target::Redis => "exec redis-server \"$@\"".into(),
-                Target::Kayvee(_) => format!("exec '{}' server \"$@\"", kayvee.display()),
-            };
-            wrapper(&dir, "redis-server", &server)?;
+            wrapper(&dir, "redis-server", &target.server_line())?;
         }
         Ok(Job { dir, ports: Ports::claim()? })
     }
@@ -155,10 +150,12 @@ fn tolerate_packed_lists(dir: &Path) -> io::Result<()> {
     fs::write(path, text.replace(COMPARED, &[COMPARED, PACKED].concat()))
 }
 
-fn wrapper(dir: &Path, program: &str, line: &str) -> io::Result<()> {
+/// A program of one line of the shell's, where the harness looks for programs.
+pub fn wrapper(dir: &Path, program: &str, line: &str) -> io::Result<PathBuf> {
     let path = dir.join("src").join(program);
     fs::write(&path, format!("#!/bin/sh\n{line}\n"))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    Ok(path)
 }
 
 fn signal_group(signal: &str, leader: u32) {

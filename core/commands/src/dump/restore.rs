@@ -55,7 +55,7 @@ pub fn restore(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     }
     let ttl = u64::try_from(args::integer(&request[2])?);
     let ttl = ttl.map_err(|_| Error::text("ERR Invalid TTL value, must be >= 0"))?;
-    let value = kayvee_rdb::open(payload);
+    let value = kayvee_rdb::open(payload, context.store.dump_checksum);
     let value = value.ok_or(Error::text("ERR DUMP payload version or checksum are wrong"))?;
     let now_ms = context.now_ms();
     let expires_ms = match ttl {
@@ -120,7 +120,10 @@ impl From<OutOfMemory> for Failure {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
         match failure {
-            Failure::Corrupt => BAD_FORMAT,
+            Failure::Corrupt => {
+                log::debug!("a value is not restored: its integrity check failed");
+                BAD_FORMAT
+            }
             Failure::OutOfMemory => Error::OUT_OF_MEMORY,
         }
     }

@@ -73,7 +73,8 @@ fn write_list(writer: &mut Writer, list: ListView<'_>, limit: PartLimit) -> Resu
     };
     let mut pack = Listpack::new();
     for element in list.iter() {
-        if limit.exceeds(element.len() + FRAME, 1) {
+        // Redis takes no long element that is empty, whatever the limit.
+        if !element.is_empty() && limit.exceeds(element.len() + FRAME, 1) {
             flush(&mut pack, &mut count, writer)?;
             writer.len(PLAIN);
             writer.text(element);

@@ -44,6 +44,11 @@ impl Backlog {
         self.bytes.len()
     }
 
+    /// Bytes of memory.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// What follows the first `offset` bytes, if all of it is here.
     pub fn since(&self, offset: u64) -> Option<[&[u8]; 2]> {
         let at = usize::try_from(offset.checked_sub(self.start())?).ok().filter(|at| *at <= self.bytes.len())?;

@@ -504,11 +504,12 @@ impl Store {
             is_read: false,
         };
         link.state = State::Loads(Box::new(transfer));
-        log::info!("MASTER <-> REPLICA sync: Flushing old data, and loading DB in memory");
+        log::info!("MASTER <-> REPLICA sync: Flushing old data");
         // They have what is no more.
         self.drop_replicas();
         self.drop_backlog();
         self.clear_data();
+        log::info!("MASTER <-> REPLICA sync: Loading DB in memory");
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Backlog, SECOND_NS};
 use crate::{
-    Close, Context, Error, Origin, Outcome, Store,
+    Close, Context, Error, Origin, Outcome, Session, Store,
     args::{self, is},
     dump,
 };
@@ -313,7 +313,7 @@ impl Store {
     }
 
     pub(super) fn open_backlog(&mut self) {
-        let limit = self.option_number("repl-backlog-size");
+        let limit = self.backlog_limit_bytes();
         self.replication.backlog = Some(Backlog::new(limit, self.effects.offset()));
         self.replication.alone_since_ns = self.now.monotonic_ns;
         self.effects.add_listener();
@@ -333,7 +333,7 @@ impl Store {
         let Some(effects) = self.effects.take() else {
             self.drop_replicas();
             let offset = self.effects.offset();
-            let limit = self.option_number("repl-backlog-size");
+            let limit = self.backlog_limit_bytes();
             self.replication.backlog = self.replication.backlog.take().map(|_| Backlog::new(limit, offset));
             return;
         };
@@ -377,6 +377,27 @@ impl Store {
             self.replication.has_heard = true;
             self.abandon_copy_for_nobody();
         }
+    }
+
+    /// The sessions of all replicas.
+    pub(crate) fn each_replica_session(&self) -> impl Iterator<Item = &Session> {
+        self.replicas.iter().filter_map(|slot| self.sessions[*slot as usize].as_deref())
+    }
+
+    /// Bytes of memory of what replicas have not been sent yet.
+    pub(crate) fn replica_buffers_bytes(&self) -> u64 {
+        let waiting = |session: &Session| {
+            let held_bytes = session.replica.as_ref().map_or(0, Replica::held_bytes);
+            (session.output.memory_bytes() + held_bytes) as u64
+        };
+        self.each_replica_session().map(waiting).sum()
+    }
+
+    /// What is left of bytes beyond `maxmemory` without replicas' buffers: to evict keys for them would send more to the
+    /// replicas, for which more keys had to go.
+    #[inline]
+    pub(crate) fn beyond_replicas(&self, excess_bytes: u64) -> u64 {
+        if self.replicas.is_empty() { excess_bytes } else { excess_bytes.saturating_sub(self.replica_buffers_bytes()) }
     }
 
     /// The replicas with what is known of each.
@@ -425,7 +446,7 @@ impl Store {
     /// What time brings for replicas: they hear something, and those that say nothing for too long have to go.
     pub(super) fn tick_replicas(&mut self) {
         let now_ns = self.now.monotonic_ns;
-        let limit = self.option_number("repl-backlog-size");
+        let limit = self.backlog_limit_bytes();
         if let Some(backlog) = &mut self.replication.backlog {
             backlog.set_limit(limit);
         }

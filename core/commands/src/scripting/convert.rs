@@ -75,8 +75,8 @@ fn put(
 ) {
     match value {
         Value::String(string) => reply.bulk(machine.heap.bytes(string)),
-        // What does not fit, and NaN, is the least number, as C converts it.
-        Value::Number(number) if !(-9.3e18..9.223_372_036_854_775e18).contains(&number) => reply.integer(i64::MIN),
+        // What does not fit, and NaN, is the least number, as x86 converts it: the bound is 2^63.
+        Value::Number(number) if !(..9_223_372_036_854_775_808.0).contains(&number) => reply.integer(i64::MIN),
         Value::Number(number) => reply.integer(number as i64),
         Value::Boolean(truth) if script_protocol == Protocol::Resp3 => reply.boolean(truth),
         Value::Boolean(true) => reply.integer(1),

@@ -280,7 +280,7 @@ fn restore(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
             ));
         }
     };
-    let texts = payload::read(&request[2])?;
+    let texts = payload::read(&request[2], context.store.dump_checksum)?;
     // What was there is kept aside: it comes back if something is wrong.
     let kept = payload::texts(context.store.scripting.libraries.by_name.values().map(|library| &library.text[..]));
     if policy == Policy::Flush {

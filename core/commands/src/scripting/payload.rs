@@ -2,7 +2,7 @@
 
 use crate::Error;
 use alloc::vec::Vec;
-use kayvee_rdb::{Compression, Dialect, Reader, Writer};
+use kayvee_rdb::{Checksum, Compression, Dialect, Reader, Writer};
 
 /// Marks a library, whose text follows.
 const LIBRARY: u8 = 245;
@@ -23,8 +23,8 @@ pub fn texts<'t>(texts: impl Iterator<Item = &'t [u8]>) -> Vec<Vec<u8>> {
 }
 
 /// Reads the texts of libraries.
-pub fn read(payload: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-    let body = kayvee_rdb::open(payload).ok_or(Error::text("ERR DUMP payload version or checksum are wrong"))?;
+pub fn read(payload: &[u8], check: Checksum) -> Result<Vec<Vec<u8>>, Error> {
+    let body = kayvee_rdb::open(payload, check).ok_or(Error::text("ERR DUMP payload version or checksum are wrong"))?;
     let broken = |_| Error::text("ERR failed loading functions payload");
     let mut reader = Reader::new(body);
     let mut texts = Vec::new();
@@ -45,11 +45,11 @@ mod tests {
     fn libraries_come_back() {
         let libraries = [b"short".to_vec(), b"x".repeat(100), b"y".repeat(20_000)];
         let payload = write(libraries.iter().map(Vec::as_slice)).unwrap();
-        assert_eq!(read(&payload).unwrap(), libraries);
+        assert_eq!(read(&payload, Checksum::On).unwrap(), libraries);
         for at in 0..payload.len() {
             let mut broken = payload.clone();
             broken[at] ^= 1;
-            assert!(read(&broken).is_err(), "byte {at}");
+            assert!(read(&broken, Checksum::On).is_err(), "byte {at}");
         }
     }
 }

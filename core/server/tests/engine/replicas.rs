@@ -2,6 +2,7 @@
 
 use crate::bench::Bench;
 use kayvee_server::{ClientId, Fate, Peer};
+use std::sync::atomic::Ordering;
 
 const OPTIONS: &[&str] = &["--enable-debug-command", "yes", "--repl-backlog-size", "20000"];
 
@@ -265,4 +266,42 @@ fn waiting_for_replicas() {
     assert_eq!(chain.ask(0, "WAIT 1 100"), "");
     chain.nodes[0].advance_ms(101);
     assert_eq!(chain.nodes[0].take_text(user), ":0\r\n");
+}
+
+/// A replica that was dropped would come back for as much as is in the backlog.
+#[test]
+fn a_replica_may_wait_for_as_much_as_the_backlog_has() {
+    let mut bench = Bench::new(&["--client-output-buffer-limit", "replica 50kb 0 0", "--repl-backlog-size", "100kb"]);
+    let (client, replica) = (bench.connect(), bench.connect());
+    bench.engine.receive(replica, b"REPLCONF listening-port 6380\r\nSYNC\r\n");
+    bench.take(replica);
+    let set = format!("SET k {}\r\n", "x".repeat(40_000));
+    for _ in 0..2 {
+        bench.ask(client, &set);
+    }
+    assert_eq!(bench.engine.fate(replica), Fate::Open);
+    bench.ask(client, &set);
+    assert_eq!(bench.engine.fate(replica), Fate::CloseNow);
+}
+
+/// What waits for replicas is no reason to evict keys, of which they would have to be told as well.
+#[test]
+fn what_waits_for_replicas_drives_out_no_keys() {
+    let limits = ["--maxmemory", "10mb", "--maxmemory-policy", "allkeys-random"];
+    let mut bench = Bench::new(&limits);
+    let (client, replica) = (bench.connect(), bench.connect());
+    bench.ask(client, "SET a 1\r\n");
+    bench.engine.receive(replica, b"REPLCONF listening-port 6380\r\nSYNC\r\n");
+    bench.take(replica);
+    for _ in 0..3 {
+        bench.ask(client, &format!("SET k {}\r\n", "x".repeat(40_000)));
+    }
+    bench.heap.used.store((10 << 20) + 90_000, Ordering::Relaxed);
+    assert_eq!(bench.ask(client, "SET b 1\r\nDBSIZE\r\n"), "+OK\r\n:3\r\n");
+    let info = bench.ask(client, "INFO memory\r\n");
+    let waiting = info.lines().find_map(|line| line.strip_prefix("mem_not_counted_for_evict:")).unwrap();
+    assert!(waiting.parse::<u64>().unwrap() > 100_000, "{info}");
+    bench.engine.disconnect(replica);
+    bench.engine.end_turn();
+    assert!(bench.ask(client, "SET c 1\r\n").starts_with("-OOM"), "nothing is spared without a replica");
 }
