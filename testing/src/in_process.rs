@@ -112,6 +112,7 @@ pub fn environment() -> Environment {
         heap: &FixedHeap,
         system_memory_bytes: 1 << 30,
         processor_time: ProcessorTime::default,
+        monitor: || None,
         host: &kayvee_commands::NoHost,
         seed: [7; 32],
     }

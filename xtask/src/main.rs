@@ -73,8 +73,8 @@ const SECTIONS: &[Section] = &[
     Section { name: "kvm", what: "the same on a guest under KVM with QEMU", run: |effort| on_kvm(effort, "qemu") },
     Section {
         name: "vmm",
-        what: "the same on a guest in Kayvee's own monitor",
-        run: |effort| on_kvm(effort, "kayvee"),
+        what: "the same on a guest in Kayvee's own monitor, gdb, and a thousand starts and kills (--long)",
+        run: vmm,
     },
     Section {
         name: "pci",
@@ -287,6 +287,18 @@ fn on_kvm(effort: Effort, vmm: &str) -> io::Result<Tally> {
         Ok(()) => everything(effort, &["--target", "kvm", "--vmm", vmm, "--memory", "256"]),
         Err(why) => Ok(Tally::skipped(&format!("no guest boots under KVM here: {why}"))),
     }
+}
+
+/// The own monitor: what every store has to pass, and what only it has.
+fn vmm(effort: Effort) -> io::Result<Tally> {
+    let mut tally = on_kvm(effort, "kayvee")?;
+    if tally.skipped == 0 {
+        let kills = if effort == Effort::Long { "1000" } else { "30" };
+        let mut tests = Command::new("cargo");
+        tests.args(["test", "--locked", "--release", "-p", "kayvee-cli", "--test", "monitor", "--", "--ignored"]);
+        tally += run(tests.args(["--test-threads", "1"]).env("KAYVEE_KILLS", kills))?;
+    }
+    Ok(tally)
 }
 
 /// Kills stores under load; each start has to find what was acknowledged.

@@ -65,6 +65,7 @@ impl Harness {
             heap,
             system_memory_bytes: 1 << 30,
             processor_time: ProcessorTime::default,
+            monitor: || None,
             host,
             seed: [3; 32],
         };

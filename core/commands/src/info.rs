@@ -10,6 +10,7 @@ use crate::{
 };
 use alloc::{format, string::String, vec::Vec};
 use core::fmt::Write;
+use kayvee_platform::MonitorFigures;
 use kayvee_resp::Request;
 
 type Section = (&'static str, fn(&Store, &mut Text));
@@ -22,6 +23,7 @@ const DEFAULT: &[Section] = &[
     ("Persistence", persistence),
     ("Stats", stats),
     ("Network", network),
+    ("Monitor", monitor),
     ("Replication", crate::replication::write_info),
     ("CPU", cpu),
     ("Modules", |_, _| {}),
@@ -43,7 +45,12 @@ pub fn info(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         context.store.stats.expired_keys += db.take_lazily_expired();
     }
     let mut text = Text::default();
+    let has_monitor = (context.store.environment.monitor)().is_some();
     for (name, write) in shown(DEFAULT, defaults).chain(shown(ON_REQUEST, everything)) {
+        // Nobody else has such a section, not even an empty one.
+        if *name == "Monitor" && !has_monitor {
+            continue;
+        }
         if !text.is_empty() {
             let _ = text.write_str("\r\n");
         }
@@ -293,6 +300,12 @@ fn stats(store: &Store, out: &mut Text) {
 fn network(store: &Store, out: &mut Text) {
     for (name, _, _, value) in store.network.iter().flat_map(|network| network.each()) {
         let _ = write!(out, "kayvee_net_{name}:{value}\r\n");
+    }
+}
+
+fn monitor(store: &Store, out: &mut Text) {
+    for (name, _, _, value) in (store.environment.monitor)().iter().flat_map(MonitorFigures::each) {
+        let _ = write!(out, "kayvee_monitor_{name}:{value}\r\n");
     }
 }
 

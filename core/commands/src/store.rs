@@ -25,7 +25,7 @@ use alloc::{
     vec::Vec,
 };
 use kayvee_keyspace::{Db, HashKey};
-use kayvee_platform::{Clock, Heap, NetworkFigures, Now, ProcessorTime, ReadFile, WriteFile};
+use kayvee_platform::{Clock, Heap, MonitorFigures, NetworkFigures, Now, ProcessorTime, ReadFile, WriteFile};
 use kayvee_rdb::Checksum;
 
 /// What the platform provides for a store.
@@ -47,6 +47,8 @@ pub struct Environment {
     pub system_memory_bytes: u64,
     /// Processor time used so far.
     pub processor_time: fn() -> ProcessorTime,
+    /// What the monitor of a guest tells of itself, if it does.
+    pub monitor: fn() -> Option<MonitorFigures>,
     /// Files and sockets, where there are some.
     pub host: &'static dyn Host,
     /// A secret seed from the platform's entropy: it keys the hash table and the random generator.

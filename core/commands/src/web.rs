@@ -4,7 +4,7 @@ use crate::{Store, args::copied, latency::name_in_statistics, memory::Figures};
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::fmt::{self, Write};
 use kayvee_keyspace::{Kind, Value};
-use kayvee_platform::{Decimal, FigureKind};
+use kayvee_platform::{Decimal, FigureKind, MonitorFigures, NetworkFigures};
 
 /// Slow calls that the status page shows, and words of each.
 const SLOW_CALLS: usize = 8;
@@ -207,12 +207,15 @@ impl Store {
         ] {
             metrics.number(name, kind, help, value)?;
         }
-        for (name, kind, help, value) in self.network.iter().flat_map(|network| network.each()) {
+        let monitor = (self.environment.monitor)();
+        let network = self.network.iter().flat_map(NetworkFigures::each).map(|figure| ("network", figure));
+        let monitor = monitor.iter().flat_map(MonitorFigures::each).map(|figure| ("monitor", figure));
+        for (of, (name, kind, help, value)) in network.chain(monitor) {
             let (suffix, kind) = match kind {
                 FigureKind::Counter => ("_total", "counter"),
                 FigureKind::Gauge => ("", "gauge"),
             };
-            metrics.number(&alloc::format!("network_{name}{suffix}"), kind, help.trim(), value)?;
+            metrics.number(&alloc::format!("{of}_{name}{suffix}"), kind, help.trim(), value)?;
         }
         let Some(log) = self.durable.figures() else { return Ok(()) };
         for (name, kind, help, value) in [

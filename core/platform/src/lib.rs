@@ -12,9 +12,11 @@ mod address;
 mod block;
 mod calendar;
 mod decimal;
+mod figures;
 mod file;
 mod frame;
 mod heap;
+mod monitor;
 mod network;
 mod time;
 
@@ -24,12 +26,14 @@ pub use block::{
 };
 pub use calendar::{Civil, DAY_SECONDS, LAST_SECOND, civil};
 pub use decimal::{DECIMAL_BYTES, Decimal, put_decimal};
+pub use figures::FigureKind;
 pub use file::{ReadFile, WriteFile};
 pub use frame::{
     Checksums, Completion, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, MAX_LARGE_FRAME_BYTES, Offloads, Received,
 };
 pub use heap::Heap;
-pub use network::{FigureKind, NetworkFigures};
+pub use monitor::{MONITOR_PAGE_MAGIC, MonitorFigures};
+pub use network::NetworkFigures;
 pub use time::{Clock, Now, ProcessorTime};
 
 /// A source of random bytes that an outsider cannot predict.

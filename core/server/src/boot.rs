@@ -56,6 +56,10 @@ pub struct BootArgs {
     pub virtio_mmio: Vec<String>,
     /// `xdp=`: the address at which the monitor describes the rings of the network, where no device has them.
     pub xdp: Option<u64>,
+    /// `peers=strangers`: the network is shared with others, who are not trusted.
+    pub has_strangers: bool,
+    /// `monitor=`: the address of the page in which Kayvee's own monitor tells of itself.
+    pub monitor: Option<u64>,
     /// `time=`: microseconds since 1970 at which the hypervisor was started, for machines without a precise wall clock.
     pub host_time_us: Option<u64>,
     /// `selftest=`: fail on purpose.
@@ -104,7 +108,8 @@ impl BootArgs {
         let mut static_address = None;
         let mut gateway = None;
         let mut virtio_mmio = Vec::new();
-        let (mut host_time_us, mut self_test, mut xdp) = (None, None, None);
+        let mut has_strangers = false;
+        let (mut host_time_us, mut self_test, mut xdp, mut monitor) = (None, None, None, None);
         for &word in machine {
             let bad = || BootArgsError::Word(word.into());
             match word.split_once('=').unwrap_or((word, "")) {
@@ -124,10 +129,11 @@ impl BootArgs {
                     self_test = Some(named.ok_or_else(bad)?.1);
                 }
                 ("virtio_mmio.device", value) => virtio_mmio.push(value.into()),
-                ("xdp", value) => {
+                (name @ ("xdp" | "monitor"), value) => {
                     let address = value.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
-                    xdp = Some(address.ok_or_else(bad)?);
+                    *(if name == "xdp" { &mut xdp } else { &mut monitor }) = Some(address.ok_or_else(bad)?);
                 }
+                ("peers", "strangers") => has_strangers = true,
                 // Kayvee's own monitor says how the machine sleeps, which has been read already.
                 ("sleep_port", _) => {}
                 ("console" | "reboot" | "panic" | "pci" | "acpi" | "root" | "ro" | "rw" | "quiet" | "nomodule", _) => {}
@@ -147,7 +153,7 @@ impl BootArgs {
             Some((address, prefix_bits)) => Addressing::Static { address, prefix_bits, gateway },
             None => Addressing::Dhcp,
         };
-        Ok(BootArgs { addressing, virtio_mmio, xdp, host_time_us, self_test, options })
+        Ok(BootArgs { addressing, virtio_mmio, xdp, has_strangers, monitor, host_time_us, self_test, options })
     }
 }
 

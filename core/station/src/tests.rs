@@ -48,6 +48,7 @@ fn engine(options: &[&str]) -> Engine {
         heap: &Still,
         system_memory_bytes: 1 << 30,
         processor_time: ProcessorTime::default,
+        monitor: || None,
         host: &NoHost,
         seed: [7; 32],
     };

@@ -98,6 +98,9 @@ unsafe impl Sync for StartInfoCell {}
 
 static START_INFO: StartInfoCell = StartInfoCell(UnsafeCell::new(StartInfo::EMPTY));
 
+/// With less than this not even a few clients could be served.
+const HEAP_BYTES_MIN: u64 = 1 << 20;
+
 /// A machine that is being set up: device registers can be mapped.
 pub struct Setup {
     machine: Machine,
@@ -132,7 +135,7 @@ impl Setup {
         if start_info.module().is_some_and(|(start, len)| start + len > mapped_end) {
             refuse(&StartInfoError::ModuleOutside);
         }
-        if heap.total_bytes() < WINDOW_BYTES / 2 {
+        if heap.total_bytes() < HEAP_BYTES_MIN {
             refuse(&StartInfoError::TooLittleMemory);
         }
         let (hypervisor, ring0) = (Hypervisor::detect(), Ring0::new(layout));
@@ -290,7 +293,10 @@ unsafe fn give_memory(tables: &mut Tables, start_info: &StartInfo, heap: &GuestH
     });
     // All tables before any heap: their pages come from the same memory.
     let mapped = mapped.count();
-    tables.end = tables.end.min(tables.next + DEVICE_TABLES * PAGE_BYTES);
+    // The window may be larger than the memory.
+    let memory_end = |(start, end): &(u64, u64)| (*start..*end).contains(&tables.next).then_some(*end);
+    let memory_end = start_info.memory().iter().find_map(memory_end).unwrap_or(tables.next);
+    tables.end = tables.end.min(tables.next + DEVICE_TABLES * PAGE_BYTES).min(memory_end);
     let (module_start, module_len) = start_info.module().unwrap_or((u64::MAX, 0));
     let module_end = module_start.saturating_add(module_len);
     let mut mapped_end = 0;

@@ -4,6 +4,8 @@
 
 use crate::layout::{PAGE_BYTES, WINDOW_BYTES};
 
+/// The image and a heap that serves some fifty clients.
+const MEMORY_BYTES_MIN: u64 = 5 << 20;
 const MAGIC: u32 = 0x336e_c578;
 const START_INFO_BYTES: u64 = 56;
 const MEMMAP_ENTRY_BYTES: u64 = 24;
@@ -44,7 +46,7 @@ pub enum StartInfoError {
     NoMemoryMap,
     /// The command line is longer than [`COMMAND_LINE_BYTES_MAX`].
     CommandLineTooLong,
-    /// The map lists less main memory than the image's window.
+    /// There is too little main memory for the image and its heap.
     TooLittleMemory,
     /// The boot module is not within main memory behind the image's window.
     ModuleOutside,
@@ -57,7 +59,7 @@ impl core::fmt::Display for StartInfoError {
             StartInfoError::NoMemoryMap => "the hypervisor's PVH start information has no memory map (version 0)",
             StartInfoError::CommandLineTooLong => "the boot command line is longer than 4096 bytes",
             StartInfoError::ModuleOutside => "the boot module is not within main memory: give the machine more memory",
-            StartInfoError::TooLittleMemory => "too little memory: give the machine at least 16 MiB",
+            StartInfoError::TooLittleMemory => "too little memory: give the machine at least 5 MiB",
         })
     }
 }
@@ -169,8 +171,8 @@ impl StartInfo {
             self.ranges[self.ranges_len] = (start_page, end_page);
             self.ranges_len += 1;
         }
-        let window = |(start, end): &(u64, u64)| *start <= LOW_MEMORY_END && *end >= WINDOW_BYTES;
-        if self.memory().iter().any(window) { Ok(()) } else { Err(StartInfoError::TooLittleMemory) }
+        let has_room = |(start, end): &(u64, u64)| *start <= LOW_MEMORY_END && *end >= MEMORY_BYTES_MIN;
+        if self.memory().iter().any(has_room) { Ok(()) } else { Err(StartInfoError::TooLittleMemory) }
     }
 
     /// The boot command line.
@@ -283,7 +285,7 @@ pub(crate) mod tests {
         assert_eq!(refuse(&mut machine(0, b"", &[RAM]), INFO_AT), StartInfoError::NoMemoryMap);
         assert_eq!(refuse(&mut machine(1, &[b'x'; 5000], &[RAM]), INFO_AT), StartInfoError::CommandLineTooLong);
         assert_eq!(refuse(&mut machine(1, b"", &[]), INFO_AT), StartInfoError::TooLittleMemory);
-        let small = (0x10_0000, 0x60_0000, 1);
+        let small = (0x10_0000, MEMORY_BYTES_MIN - 0x10_0001, 1);
         assert_eq!(refuse(&mut machine(1, b"", &[small]), INFO_AT), StartInfoError::TooLittleMemory);
     }
 

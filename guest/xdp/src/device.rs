@@ -48,6 +48,8 @@ pub struct XdpRx {
     frames: Frames,
     /// By place: whether the kernel has it.
     is_lent: Vec<bool>,
+    /// A copy of the frame that is looked at: the kernel can write to all places at any time.
+    frame: Vec<u8>,
     unreturned: u32,
     error: Option<Violation>,
 }
@@ -62,6 +64,8 @@ pub struct XdpTx<B> {
     free: Vec<u32>,
     /// By place: whether the kernel has it.
     is_lent: Vec<bool>,
+    /// The frame that is being made, before it is put into its place.
+    frame: Vec<u8>,
     error: Option<Violation>,
     doorbell: B,
 }
@@ -133,6 +137,7 @@ impl<B: Doorbell> XdpDevice<B> {
             rx,
             frames: rx_frames,
             is_lent: table(rx_count, false).ok_or(LayoutError)?,
+            frame: table(frame_bytes, 0).ok_or(LayoutError)?,
             unreturned: 0,
             error: None,
         };
@@ -141,7 +146,8 @@ impl<B: Doorbell> XdpDevice<B> {
         let mut free = table(tx_count, 0).ok_or(LayoutError)?;
         free.iter_mut().zip((0..tx_count).rev()).for_each(|(free, place)| *free = place);
         let is_lent = table(tx_count, false).ok_or(LayoutError)?;
-        let tx = XdpTx { tx, completion, frames: tx_frames, free, is_lent, error: None, doorbell };
+        let frame = table(frame_bytes, 0).ok_or(LayoutError)?;
+        let tx = XdpTx { tx, completion, frames: tx_frames, free, is_lent, frame, error: None, doorbell };
         Ok(XdpDevice { mac, checksums, rx, tx })
     }
 
@@ -243,9 +249,9 @@ impl FrameRx for XdpRx {
         match self.next_frame() {
             Ok(Some((place, offset, len))) => {
                 let at = ((place as usize) << self.frames.bytes_log2) + offset;
-                let result = consume(self.frames.memory.bytes(at, len).into());
+                self.frames.memory.copy_to(at, &mut self.frame[..len]);
                 self.give(place);
-                Some(result)
+                Some(consume(self.frame[..len].into()))
             }
             Ok(None) => None,
             Err(violation) => {
@@ -334,7 +340,8 @@ impl<B: Doorbell> FrameTx for XdpTx<B> {
             return None;
         }
         let place = self.free.pop()?;
-        let result = fill(self.frames.memory.bytes_mut((place as usize) << self.frames.bytes_log2, len));
+        let result = fill(&mut self.frame[..len]);
+        self.frames.memory.copy_from((place as usize) << self.frames.bytes_log2, &self.frame[..len]);
         self.is_lent[place as usize] = true;
         self.tx.put_descriptor(self.frames.address(place), len as u32);
         Some(result)

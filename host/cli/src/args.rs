@@ -110,7 +110,7 @@ pub struct RunArgs {
     pub port: Option<u16>,
 
     /// Memory of the guest; as a Linux process, the store's maxmemory [default: 1024 for a guest]
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..=4 << 20))]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(5..=4 << 20))]
     pub memory: Option<u32>,
 
     /// How the store is reached: auto; tap, with an address of its own on this host (needs rights); user, without any
@@ -153,6 +153,10 @@ pub struct RunArgs {
     /// Record the guest's frames in this file, for tcpdump and Wireshark
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
+
+    /// Let gdb attach to the guest, on this port of 127.0.0.1: `target remote :PORT`
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub gdb: Option<u16>,
 
     /// Leave it running in the background
     #[arg(long)]
@@ -299,6 +303,14 @@ pub struct MonitorArgs {
     /// Descriptor of the listening control socket
     #[arg(long)]
     pub control: Option<i32>,
+
+    /// Descriptor of the file where the frames are recorded
+    #[arg(long)]
+    pub record: Option<i32>,
+
+    /// Descriptor of the socket where debuggers connect
+    #[arg(long)]
+    pub debugger: Option<i32>,
 
     /// The network card's address
     #[arg(long, default_value = "52:54:00:00:00:01")]
@@ -465,6 +477,7 @@ impl RunArgs {
         args.extend(self.http_keys.as_ref().map(|prefix| format!("--http-keys={prefix}")));
         args.extend(self.status.then(|| "--status".to_string()));
         args.extend(self.pcap.as_ref().map(|file| format!("--pcap={}", file.display())));
+        args.extend(self.gdb.map(|port| format!("--gdb={port}")));
         args.push("--".into());
         args.extend(self.redis_options.iter().cloned());
         args

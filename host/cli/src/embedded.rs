@@ -27,6 +27,7 @@ pub fn engine() -> Result<Engine> {
         heap: &Unmetered,
         system_memory_bytes: 0,
         processor_time: ProcessorTime::default,
+        monitor: || None,
         host: &Files,
         seed,
     };

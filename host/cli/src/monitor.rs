@@ -5,14 +5,16 @@ use crate::{
     args::MonitorArgs,
     dump::show_warnings,
     image::Image,
-    network::{End, Place},
+    network::{self, End},
     sys,
 };
 use anyhow::{Context, Result};
+use kayvee_files::Recorder;
 use kayvee_vmm::{Backend, Config, Disk, Ending, Network};
 use kayvee_xdp_socket::Attachment;
 use std::{
     fs::File,
+    net::TcpListener,
     os::fd::{AsRawFd, RawFd},
     os::unix::net::{UnixListener, UnixStream},
     process::{Command, ExitCode},
@@ -32,13 +34,17 @@ pub struct Guest<'a> {
     /// What it is told.
     pub boot_line: &'a str,
     /// Its network, if it has one.
-    pub network: Option<(&'a Place, &'a End)>,
+    pub network: Option<&'a End>,
     /// Its disk, if it has one, opened and locked.
     pub disk: Option<&'a File>,
     /// The disk with its site, if it has one.
     pub site_disk: Option<&'a File>,
     /// Where it is controlled from, if it is.
     pub control: Option<&'a UnixListener>,
+    /// Where debuggers connect, if they may.
+    pub debugger: Option<&'a TcpListener>,
+    /// Where its frames are recorded, if they are.
+    pub record: Option<&'a File>,
 }
 
 impl Guest<'_> {
@@ -52,14 +58,16 @@ impl Guest<'_> {
             command.args(["--module", &module.descriptor().to_string()]);
             inherited.push(module.descriptor());
         }
-        if let Some((place, end)) = self.network {
-            let descriptor = end.descriptor().to_string();
+        if let Some(end) = self.network {
+            let descriptor = end.descriptor();
+            let number = descriptor.unwrap_or_default().to_string();
             match end {
-                End::Tap(_) => command.args(["--tap", &descriptor, "--mac", &place.mac_text()]),
-                End::Stream(_) => command.args(["--stream", &descriptor, "--mac", &place.mac_text()]),
+                End::Tap(_, mac) => command.args(["--tap", &number, "--mac", &network::mac_text(*mac)]),
+                End::Stream(_, mac) => command.args(["--stream", &number, "--mac", &network::mac_text(*mac)]),
                 End::Direct(pair) => command.args(["--xdp", &Attachment::to_pair(pair).to_string()]),
+                End::Interface(attachment) => command.args(["--xdp", &attachment.to_string()]),
             };
-            inherited.push(end.descriptor());
+            inherited.extend(descriptor);
         }
         for (option, disk) in [("--disk", self.disk), ("--site-disk", self.site_disk)] {
             if let Some(disk) = disk {
@@ -70,6 +78,14 @@ impl Guest<'_> {
         if let Some(control) = self.control {
             command.args(["--control", &control.as_raw_fd().to_string()]);
             inherited.push(control.as_raw_fd());
+        }
+        if let Some(record) = self.record {
+            command.args(["--record", &record.as_raw_fd().to_string()]);
+            inherited.push(record.as_raw_fd());
+        }
+        if let Some(debugger) = self.debugger {
+            command.args(["--debugger", &debugger.as_raw_fd().to_string()]);
+            inherited.push(debugger.as_raw_fd());
         }
         command.args(["--boot-line", self.boot_line]);
         (command, inherited)
@@ -84,14 +100,16 @@ pub fn run(args: &MonitorArgs) -> Result<ExitCode> {
         (None, Some(stream)) => Some(Backend::stream(UnixStream::from(sys::inherited(stream)?))?),
         (None, None) => None,
     };
+    let recorder = args.record.map(inherit).transpose()?.map(Recorder::begin).transpose().context("--pcap")?;
     let config = Config {
         image: inherit(args.image)?,
         module: args.module.map(inherit).transpose()?,
         memory_bytes: u64::from(args.memory) << 20,
         boot_line: args.boot_line.clone(),
-        network: network.map(|backend| Network { backend, mac: args.mac.0 }),
+        network: network.map(|backend| Network { backend, mac: args.mac.0, recorder }),
         direct: args.xdp.clone(),
         control: args.control.map(sys::inherited).transpose()?.map(UnixListener::from),
+        debugger: args.debugger.map(sys::inherited).transpose()?.map(TcpListener::from),
         disk: args.disk.map(inherit).transpose()?.map(Disk::new).transpose().context("the disk")?,
         site_disk: args.site_disk.map(inherit).transpose()?.map(Disk::new).transpose().context("the site's disk")?,
     };

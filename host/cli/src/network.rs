@@ -9,6 +9,7 @@ use crate::{
 };
 use anyhow::{Context, Result, anyhow};
 use kayvee_link::VethPair;
+use kayvee_xdp_socket::Attachment;
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr, TcpListener},
@@ -36,8 +37,6 @@ pub struct Place {
     pub gateway: Ipv4Addr,
     /// Length of their common prefix.
     pub prefix_bits: u8,
-    /// The guest's Ethernet address.
-    pub mac: [u8; 6],
 }
 
 /// What carries the port to the guest.
@@ -48,14 +47,16 @@ pub enum Carrier {
     Usernet(Box<Usernet>),
 }
 
-/// The guest's end of the network, as a descriptor for its monitor; it disappears when its last copy is closed.
+/// The guest's end of the network, for its monitor; a descriptor's disappears when its last copy is closed.
 pub enum End {
-    /// A tap device.
-    Tap(std::fs::File),
-    /// A stream of frames.
-    Stream(UnixStream),
+    /// A tap device, and the Ethernet address of the guest's card.
+    Tap(std::fs::File, [u8; 6]),
+    /// A stream of frames, and the same.
+    Stream(UnixStream, [u8; 6]),
     /// The other end of a link, in a network namespace of its own.
     Direct(VethPair),
+    /// An interface of this host, which the monitor attaches to.
+    Interface(Attachment),
 }
 
 impl Network {
@@ -87,24 +88,13 @@ impl Network {
     /// Where the guest is in it.
     pub fn place(&self) -> Place {
         match self {
-            Network::Tap(tap) => Place {
-                guest: tap.link.guest,
-                gateway: tap.link.host,
-                prefix_bits: kayvee_link::PREFIX_BITS,
-                mac: tap.guest_mac,
-            },
-            Network::Direct(pair) => Place {
-                guest: pair.link.guest,
-                gateway: pair.link.host,
-                prefix_bits: kayvee_link::PREFIX_BITS,
-                mac: pair.mac,
-            },
-            Network::User => Place {
-                guest: usernet::GUEST,
-                gateway: usernet::HOST,
-                prefix_bits: usernet::PREFIX_BITS,
-                mac: usernet::GUEST_MAC,
-            },
+            Network::Tap(tap) => {
+                Place { guest: tap.link.guest, gateway: tap.link.host, prefix_bits: kayvee_link::PREFIX_BITS }
+            }
+            Network::Direct(pair) => {
+                Place { guest: pair.link.guest, gateway: pair.link.host, prefix_bits: kayvee_link::PREFIX_BITS }
+            }
+            Network::User => Place { guest: usernet::GUEST, gateway: usernet::HOST, prefix_bits: usernet::PREFIX_BITS },
         }
     }
 
@@ -120,13 +110,16 @@ impl Network {
     /// Makes what carries the listeners' port to the guest, and QEMU's end of the network.
     pub fn carrier(self, listeners: Vec<TcpListener>, settings: Settings) -> Result<(Carrier, End)> {
         match self {
-            Network::Tap(tap) => Ok((Carrier::Proxy(Box::new(Proxy::new(listeners, settings)?)), End::Tap(tap.end))),
+            Network::Tap(tap) => {
+                let end = End::Tap(tap.end, tap.guest_mac);
+                Ok((Carrier::Proxy(Box::new(Proxy::new(listeners, settings)?)), end))
+            }
             Network::Direct(pair) => {
                 Ok((Carrier::Proxy(Box::new(Proxy::new(listeners, settings)?)), End::Direct(pair)))
             }
             Network::User => {
                 let (usernet, end) = Usernet::new(listeners, settings)?;
-                Ok((Carrier::Usernet(Box::new(usernet)), End::Stream(end)))
+                Ok((Carrier::Usernet(Box::new(usernet)), End::Stream(end, usernet::GUEST_MAC)))
             }
         }
     }
@@ -136,11 +129,6 @@ impl Place {
     /// The machine words of the boot line.
     pub fn boot_words(&self) -> String {
         format!("ip={}/{} gateway={}", self.guest, self.prefix_bits, self.gateway)
-    }
-
-    /// The guest's Ethernet address as it is written.
-    pub fn mac_text(&self) -> String {
-        self.mac.map(|byte| format!("{byte:02x}")).join(":")
     }
 
     /// Where the guest listens.
@@ -160,23 +148,29 @@ impl Carrier {
 }
 
 impl End {
-    /// The descriptor that the monitor inherits.
-    pub fn descriptor(&self) -> RawFd {
+    /// The descriptor that the monitor inherits, if it does not open what it needs by itself.
+    pub fn descriptor(&self) -> Option<RawFd> {
         match self {
-            End::Tap(end) => end.as_raw_fd(),
-            End::Stream(end) => end.as_raw_fd(),
-            End::Direct(pair) => pair.namespace.as_fd().as_raw_fd(),
+            End::Tap(end, _) => Some(end.as_raw_fd()),
+            End::Stream(end, _) => Some(end.as_raw_fd()),
+            End::Direct(pair) => Some(pair.namespace.as_fd().as_raw_fd()),
+            End::Interface(_) => None,
         }
     }
 
-    /// QEMU's `-netdev` for it.
-    pub fn netdev(&self) -> String {
+    /// QEMU's `-netdev` for it, and the Ethernet address of the guest's card.
+    pub fn netdev(&self) -> (String, String) {
         match self {
-            End::Tap(end) => format!("tap,id=n0,fd={},vhost=off", end.as_raw_fd()),
-            End::Stream(end) => format!("socket,id=n0,fd={}", end.as_raw_fd()),
-            End::Direct(_) => unreachable!("only this program's monitor is given such a link"),
+            End::Tap(end, mac) => (format!("tap,id=n0,fd={},vhost=off", end.as_raw_fd()), mac_text(*mac)),
+            End::Stream(end, mac) => (format!("socket,id=n0,fd={}", end.as_raw_fd()), mac_text(*mac)),
+            End::Direct(_) | End::Interface(_) => unreachable!("only this program's monitor is given such a network"),
         }
     }
+}
+
+/// An Ethernet address as it is written.
+pub fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// Says what to do about an AF_XDP socket that this user may not have.

@@ -40,6 +40,8 @@ pub fn own(image: &Image) -> Result<()> {
         disk: None,
         site_disk: None,
         control: None,
+        debugger: None,
+        record: None,
     };
     let (command, inherited) = guest.command();
     boot(command, &inherited)

@@ -1,10 +1,6 @@
 //! QEMU: its command line, and what the ways in which it ends mean. Both are documented in `docs/boot.md`.
 
-use crate::{
-    args::Machine,
-    image::Image,
-    network::{End, Place},
-};
+use crate::{args::Machine, image::Image, network::End};
 use anyhow::{Result, anyhow};
 use kayvee_disk::Prepared;
 use std::{
@@ -112,18 +108,23 @@ impl Guest<'_> {
     }
 
     /// Adds the guest's network device to its command.
-    pub fn add_network(&self, command: &mut Command, place: &Place, end: &End) {
-        let mac = place.mac_text();
+    pub fn add_network(&self, command: &mut Command, end: &End) {
+        let (netdev, mac) = end.netdev();
         let device = match self.machine {
             Machine::Microvm => format!("virtio-net-device,netdev=n0,mac={mac}"),
             Machine::Q35 => format!("virtio-net-pci,netdev=n0,mac={mac},disable-legacy=on,romfile="),
         };
-        command.args(["-netdev", &end.netdev(), "-device", &device]);
+        command.args(["-netdev", &netdev, "-device", &device]);
     }
 
     /// Has what the image finds as its boot module loaded.
     pub fn add_module(&self, command: &mut Command, module: &Image) {
         command.args(["-initrd", &module.path()]);
+    }
+
+    /// Lets gdb attach, on this port of this host.
+    pub fn add_debugger(&self, command: &mut Command, port: u16) {
+        command.args(["-gdb", &format!("tcp:127.0.0.1:{port}")]);
     }
 
     /// Has every frame to and from the guest recorded.

@@ -23,12 +23,14 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signal_hook::iterator::Signals;
 use std::{
     ffi::OsString,
+    fs::File,
     io::{self, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::{
         fd::{AsFd, AsRawFd},
         unix::{fs::FileTypeExt, process::CommandExt},
     },
+    path::Path,
     process::Command,
     rc::Rc,
     sync::Arc,
@@ -51,23 +53,25 @@ const CONNECT_INTERVAL: Duration = Duration::from_millis(5);
 pub fn run(args: &RunArgs) -> Result<()> {
     let store = Store::from_args(args)?;
     let is_past_the_kernel = matches!(args.net, Net::Xdp(_));
-    let needs_qemu = args.machine != Machine::Microvm || args.pcap.is_some();
+    let needs_qemu = args.machine != Machine::Microvm;
     let is_for_guest = args.machine != Machine::Microvm
         || args.vmm != Vmm::Auto
+        || args.gdb.is_some()
         || !is_past_the_kernel && (args.net != Net::Auto || args.pcap.is_some());
     if args.target == Target::Linux && is_for_guest {
-        let what = "--vmm and --machine are about guests, and so are --net and --pcap, but for --net xdp";
+        let what = "--vmm, --machine and --gdb are about guests, and so are --net and --pcap, but for --net xdp";
         return Err(UsageError(format!("{what}; leave them out with --target linux")).into());
     }
-    if args.target != Target::Linux && matches!(args.net, Net::Xdp(Attachment::Interface { .. })) {
-        return Err(UsageError("--net xdp:INTERFACE is for the Linux process: add --target linux".into()).into());
+    if args.target != Target::Linux && is_past_the_kernel && args.pcap.is_some() {
+        let what = "--pcap cannot see the frames of --net xdp, which pass by the monitor: leave --net out, or run \
+                    tcpdump on the host's end of the link";
+        return Err(UsageError(what.into()).into());
     }
-    if is_past_the_kernel && (args.target == Target::Tcg || args.vmm == Vmm::Qemu || needs_qemu && args.pcap.is_none())
-    {
+    if is_past_the_kernel && (args.target == Target::Tcg || args.vmm == Vmm::Qemu || needs_qemu) {
         return Err(UsageError("--net xdp needs --vmm kayvee, or --target linux".into()).into());
     }
     if args.vmm == Vmm::Kayvee && (args.target == Target::Tcg || needs_qemu) {
-        let what = "--vmm kayvee has neither emulation nor --machine or --pcap; use --vmm qemu for these";
+        let what = "--vmm kayvee has neither emulation nor --machine; use --vmm qemu for these";
         return Err(UsageError(what.into()).into());
     }
     if args.detach {
@@ -109,6 +113,20 @@ impl Monitor {
             Monitor::Qemu(accelerator) => accelerator,
         }
     }
+}
+
+/// A way to a guest.
+struct Way {
+    /// What the guest is told of it.
+    boot_words: String,
+    /// The guest's end.
+    end: network::End,
+    /// Carries connections to the guest, where this program does.
+    carry: Option<supervise::Carry>,
+    /// Asks the store for a sign of life.
+    prove: supervise::Prove,
+    /// Says that it is there.
+    announce: Box<dyn FnOnce() -> Result<()>>,
 }
 
 /// Where a run's words go: to the terminal, or to the log and record of a detached instance.
@@ -177,7 +195,7 @@ impl Session {
     fn choose_monitor(&self, args: &RunArgs, image: &Image) -> Result<Monitor> {
         match args.vmm {
             Vmm::Kayvee => Ok(Monitor::Own),
-            Vmm::Auto if args.machine == Machine::Microvm && args.pcap.is_none() => match probe::own(image) {
+            Vmm::Auto if args.machine == Machine::Microvm => match probe::own(image) {
                 Ok(()) => Ok(Monitor::Own),
                 Err(error) => {
                     self.note(&format!("using QEMU, because Kayvee's own monitor does not work here: {error:#}"));
@@ -266,7 +284,7 @@ impl Session {
             end: End::Signal,
         };
         let Some((listeners, pair)) = link else {
-            run.announce = self.announcement_elsewhere(store, &attachment);
+            run.announce = self.announcement_elsewhere(store, "linux", "a Linux process", &attachment);
             return self.supervise_process(run, signals);
         };
         let front = store::reachable(listeners[0].local_addr()?);
@@ -282,12 +300,13 @@ impl Session {
 
     /// The best way to a guest, or the one that is asked for.
     fn open_network(&self, args: &RunArgs, by: Monitor) -> Result<Network> {
-        // A recording shows frames as they are on a wire.
-        let frames = if args.pcap.is_some() { Frames::Plain } else { Frames::Offloaded };
+        // A recording shows frames as they are on a wire: QEMU's needs a tap that knows no others, the own monitor sees to it.
+        let is_recorded_by_qemu = args.pcap.is_some() && by != Monitor::Own;
+        let frames = if is_recorded_by_qemu { Frames::Plain } else { Frames::Offloaded };
         match (&args.net, by) {
             (Net::Xdp(_), Monitor::Own) => Network::direct(),
-            (Net::Xdp(_), Monitor::Qemu(_)) => bail!("--net xdp needs Kayvee's own monitor: leave --pcap out"),
-            (Net::Auto, Monitor::Own) => Network::direct().or_else(|error| {
+            (Net::Xdp(_), Monitor::Qemu(_)) => bail!("--net xdp needs Kayvee's own monitor"),
+            (Net::Auto, Monitor::Own) if args.pcap.is_none() => Network::direct().or_else(|error| {
                 let network = Network::open(&args.net, frames)?;
                 let (way, cost) = match network {
                     Network::User => ("this program carries the guest's frames", "several times slower"),
@@ -300,14 +319,25 @@ impl Session {
         }
     }
 
-    fn run_guest(
-        &self,
-        args: &RunArgs,
-        (by, image): (Monitor, &Image),
-        disk: Option<(kayvee_disk::Spec, kayvee_disk::Prepared)>,
-        store: &Store,
-        signals: Signals,
-    ) -> Result<()> {
+    /// Makes the way to a guest: one that this program carries the store's port to, or an interface, from which this host
+    /// itself does not reach it.
+    fn open_way(&self, args: &RunArgs, by: Monitor, store: &Store) -> Result<Way> {
+        let name = by.accelerator().name();
+        let target = name.to_ascii_lowercase();
+        if let (Net::Xdp(attachment @ Attachment::Interface { address, gateway, .. }), Monitor::Own) = (&args.net, by) {
+            let address = match address {
+                Some((address, bits)) => format!("ip={address}/{bits}"),
+                None => "ip=dhcp".into(),
+            };
+            let gateway = gateway.map_or(String::new(), |gateway| format!(" gateway={gateway}"));
+            return Ok(Way {
+                boot_words: format!("{address}{gateway} peers=strangers"),
+                end: network::End::Interface(attachment.clone()),
+                carry: None,
+                prove: Box::new(|| Ok(())),
+                announce: self.announcement_elsewhere(store, &target, &format!("a {name} guest"), attachment),
+            });
+        }
         let mut listeners =
             listen::listen(&store.listen_addresses(store.options().port)?, store.options().tcp_backlog)?;
         let front = store::reachable(listeners[0].local_addr()?);
@@ -317,15 +347,6 @@ impl Session {
         listeners.extend(web_listeners);
         let network = self.open_network(args, by)?;
         let place = network.place();
-
-        let memory_mib = args.memory.unwrap_or(GUEST_MEMORY_MIB);
-        // A guest without KVM's clock knows the time only to the second.
-        let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
-        let boot_line = format!("{} time={now_us} -- {}", place.boot_words(), store.boot_words());
-        let site = store.site().map(site::image).transpose()?;
-        // The lock is for the time in which this program itself reads the file; QEMU takes its own.
-        let mut site_disk = store.site_disk().map(kayvee_disk::open_to_read).transpose()?;
-        let name = by.accelerator().name();
         let what = match network.address_on_host() {
             Some(address) => format!("a {name} guest, also at {address}:{}", front.port()),
             None => format!("a {name} guest"),
@@ -335,20 +356,49 @@ impl Session {
             ..settings(store, place.socket(front.port()))?
         };
         let (carrier, end) = network.carrier(listeners, settings)?;
+        Ok(Way {
+            boot_words: place.boot_words(),
+            end,
+            carry: Some(Box::new(|| carrier.run())),
+            prove: Box::new(move || ready::ping(front)),
+            announce: self.announcement(store, &target, front, web, &what),
+        })
+    }
+
+    fn run_guest(
+        &self,
+        args: &RunArgs,
+        (by, image): (Monitor, &Image),
+        disk: Option<(kayvee_disk::Spec, kayvee_disk::Prepared)>,
+        store: &Store,
+        signals: Signals,
+    ) -> Result<()> {
+        let Way { boot_words, end, carry, prove, announce } = self.open_way(args, by, store)?;
+        let memory_mib = args.memory.unwrap_or(GUEST_MEMORY_MIB);
+        // A guest without KVM's clock knows the time only to the second.
+        let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
+        let boot_line = format!("{boot_words} time={now_us} -- {}", store.boot_words());
+        let site = store.site().map(site::image).transpose()?;
+        // The lock is for the time in which this program itself reads the file; QEMU takes its own.
+        let mut site_disk = store.site_disk().map(kayvee_disk::open_to_read).transpose()?;
         // What the monitor inherits is to be open until it runs, and no longer.
-        let (mut locked_disk, mut control) = (None, None);
+        let (mut locked_disk, mut control, mut debugger, mut record) = (None, None, None, None);
         let (command, inherited) = match by {
             Monitor::Qemu(accelerator) => {
                 let guest = Guest { image, accelerator, machine: args.machine, memory_mib };
                 let mut command = guest.command(&qemu::find()?, &boot_line);
-                guest.add_network(&mut command, &place, &end);
+                guest.add_network(&mut command, &end);
                 if let Some(file) = &args.pcap {
                     guest.add_record(&mut command, file);
+                }
+                if let Some(port) = args.gdb {
+                    guest.add_debugger(&mut command, port);
                 }
                 if let Some((disk, prepared)) = disk {
                     guest.add_disk(&mut command, &disk.path, prepared);
                 }
-                let mut inherited = vec![image.descriptor(), end.descriptor()];
+                let mut inherited = vec![image.descriptor()];
+                inherited.extend(end.descriptor());
                 if let Some((path, file)) = store.site_disk().zip(site_disk.take()) {
                     guest.add_site_disk(&mut command, path, file.metadata()?.file_type().is_block_device());
                 }
@@ -360,30 +410,30 @@ impl Session {
             }
             Monitor::Own => {
                 locked_disk = disk.map(|(disk, _)| kayvee_disk::open_prepared(&disk.path)).transpose()?;
-                let network = Some((&place, &end));
                 control = self.claim.as_ref().map(|claim| claim.control()).and_then(|control| {
                     let failed = |error| self.note(&format!("the guest runs without a control socket: {error:#}"));
                     control.map_err(failed).ok()
                 });
-                let (disk, control) = (locked_disk.as_ref(), control.as_ref());
-                let (module, boot_line) = (site.as_ref(), boot_line.as_str());
-                let site_disk = site_disk.as_ref();
-                let guest = monitor::Guest { image, module, memory_mib, boot_line, network, disk, site_disk, control };
+                debugger = args.gdb.map(listen_for_debuggers).transpose()?;
+                record = args.pcap.as_ref().map(|path| create_record(path)).transpose()?;
+                let guest = monitor::Guest {
+                    image,
+                    module: site.as_ref(),
+                    memory_mib,
+                    boot_line: &boot_line,
+                    network: Some(&end),
+                    disk: locked_disk.as_ref(),
+                    site_disk: site_disk.as_ref(),
+                    control: control.as_ref(),
+                    debugger: debugger.as_ref(),
+                    record: record.as_ref(),
+                };
                 guest.command()
             }
         };
-        let announce = self.announcement(store, &name.to_ascii_lowercase(), front, web, &what);
-        let run = Run {
-            command,
-            inherited,
-            carry: Some(Box::new(|| carrier.run())),
-            ask: Ask::WhenListening,
-            prove: Box::new(move || ready::ping(front)),
-            announce,
-            end: End::Console,
-        };
+        let run = Run { command, inherited, carry, ask: Ask::WhenListening, prove, announce, end: End::Console };
         let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;
-        drop((locked_disk, control));
+        drop((locked_disk, control, debugger, record));
         match failure.or_else(|| Ending::of(status).failure().map(|text| anyhow!(text))) {
             Some(failure) => Err(failure),
             None => Ok(()),
@@ -424,17 +474,23 @@ impl Session {
     }
 
     /// The same for a store that this host does not reach.
-    fn announcement_elsewhere(&self, store: &Store, attachment: &Attachment) -> Box<dyn FnOnce() -> Result<()>> {
+    fn announcement_elsewhere(
+        &self,
+        store: &Store,
+        target: &str,
+        what: &str,
+        attachment: &Attachment,
+    ) -> Box<dyn FnOnce() -> Result<()>> {
         let port = store.options().port;
         let address = match attachment {
             Attachment::Interface { address: Some((address, _)), .. } => format!("{address}:{port}"),
             _ => format!("port {port} of the address above"),
         };
         let words = format!(
-            "ready: {address} (a Linux process past the kernel's network, on {attachment}; not reached from this host \
-             by that interface)"
+            "ready: {address} ({what} past the kernel's network, on {attachment}; not reached from this host by that \
+             interface)"
         );
-        self.announce("linux", address, words)
+        self.announce(target, address, words)
     }
 
     fn announce(&self, target: &str, address: String, words: String) -> Box<dyn FnOnce() -> Result<()>> {
@@ -448,6 +504,15 @@ impl Session {
             }
         })
     }
+}
+
+/// Only this host may debug a guest: a debugger can do everything with it.
+fn listen_for_debuggers(port: u16) -> Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| format!("--gdb: listening on 127.0.0.1:{port}"))
+}
+
+fn create_record(path: &Path) -> Result<File> {
+    File::create(path).with_context(|| format!("recording frames in {}", path.display()))
 }
 
 /// How the port is carried to a store.

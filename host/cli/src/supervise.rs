@@ -32,6 +32,11 @@ pub enum Event {
     Ended(io::Result<ExitStatus>),
 }
 
+/// Carries a store's connections until the system fails it.
+pub type Carry = Box<dyn FnOnce() -> io::Result<()> + Send>;
+/// Proves that a store answers.
+pub type Prove = Box<dyn FnOnce() -> Result<()> + Send>;
+
 /// A store to run.
 pub struct Run {
     /// What starts it.
@@ -39,11 +44,11 @@ pub struct Run {
     /// The descriptors that it inherits.
     pub inherited: Vec<RawFd>,
     /// What carries its connections, from when it accepts them on, if the host's kernel does not.
-    pub carry: Option<Box<dyn FnOnce() -> io::Result<()> + Send>>,
+    pub carry: Option<Carry>,
     /// When to ask whether it answers.
     pub ask: Ask,
     /// Proves that it answers.
-    pub prove: Box<dyn FnOnce() -> Result<()> + Send>,
+    pub prove: Prove,
     /// Tells the user that it does.
     pub announce: Box<dyn FnOnce() -> Result<()>>,
     /// How to ask it to end.

@@ -29,8 +29,16 @@ struct Store {
 
 impl Store {
     fn start(net: &str) -> Store {
+        Store::start_on("linux", net)
+    }
+
+    fn start_on(target: &str, net: &str) -> Store {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
-        command.args(["run", "--target", "linux", "--net", net, "--", "--protected-mode", "no"]);
+        command.args(["run", "--target", target, "--net", net]);
+        if target != "linux" {
+            command.args(["--memory", "64"]);
+        }
+        command.args(["--", "--protected-mode", "no"]);
         let mut cli = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(cli.stdout.take().unwrap());
         let mut ready = String::new();
@@ -61,7 +69,7 @@ impl Drop for Store {
 }
 
 /// Runs a test in a namespace of its own.
-fn apart(test: fn() -> Result<()>) {
+fn apart(test: impl FnOnce() -> Result<()> + Send) {
     let inside = || {
         kayvee_link::switch_on("lo")?;
         test()
@@ -160,11 +168,25 @@ impl Drop for End<'_> {
 #[test]
 #[ignore = "needs root: ./kayvee test"]
 fn the_hosts_traffic_on_a_shared_interface_goes_on() {
+    share_an_interface_with(|net| Store::start_on("linux", net));
+}
+
+#[test]
+#[ignore = "needs root: ./kayvee test"]
+fn the_hosts_traffic_on_an_interface_shared_with_a_guest_goes_on() {
+    if fs::metadata("/dev/kvm").is_err() {
+        println!("skipped: there is no /dev/kvm");
+        return;
+    }
+    share_an_interface_with(|net| Store::start_on("kvm", net));
+}
+
+fn share_an_interface_with(start: fn(&str) -> Store) {
     const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
     const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
     const MASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
     const ECHO_PORT: u16 = 7;
-    apart(|| {
+    apart(move || {
         // This namespace is the client's; the other end of the pair is the host's and the store's.
         let pair = VethPair::create()?;
         kayvee_link::bring_up(&pair.host_name, CLIENT, MASK)?;
@@ -173,7 +195,7 @@ fn the_hosts_traffic_on_a_shared_interface_goes_on() {
             Ok(TcpListener::bind((HOST, ECHO_PORT))?)
         })?;
         let net = format!("xdp:{},ip=198.18.0.7/24", VethPair::INNER_NAME);
-        let start = || pair.namespace.enter(|| Ok(Store::start(&net)));
+        let start = || pair.namespace.enter(|| Ok(start(&net)));
         let (done, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
         let mut host = connect((HOST, ECHO_PORT).into());
         thread::scope(|scope| -> Result<()> {

@@ -1,12 +1,16 @@
 //! Files of a Linux host, as the store reads and writes them, and what goes wrong with them, as its users read it.
 #![forbid(unsafe_code)]
 
+mod record;
+
 use kayvee_platform::{ReadFile, WriteFile};
 use std::{
     fs::{self, File},
     io::{self, Read, Write},
     path::{Path, PathBuf},
 };
+
+pub use record::Recorder;
 
 /// A file that is read.
 struct Source {

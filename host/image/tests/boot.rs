@@ -213,7 +213,7 @@ fn refuses_what_it_cannot_start_with() {
         (64, "", &two_disks[..], "several disks"),
         (64, "", &legacy[..], "force-legacy=false"),
         (64, "", &no_entropy[..], "virtio-rng-device"),
-        (6, "", card, "16 MiB"),
+        (4, "", card, "at least 5 MiB"),
         (64, &"x".repeat(5000), card, "longer than 4096"),
     ] {
         let mut guest = Guest::start(Accelerator::Tcg, Machine::Microvm, memory_mib, boot_line, more);

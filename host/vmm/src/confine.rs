@@ -1,6 +1,6 @@
 //! What is left to each thread once the guest may run: no capabilities, and the system calls that its work needs.
 
-use crate::sys;
+use crate::sys::{self, F_SETOWN_EX, F_SETSIG, KICK};
 use anyhow::{Context, Result};
 use nix::libc;
 use seccompiler::{
@@ -10,11 +10,28 @@ use seccompiler::{
 /// `KVM_RUN`; the only other request of the processor's thread tells a tap what the guest's driver can do.
 const KVM_RUN: u64 = 0xae80;
 
+/// What a debugger does besides: registers (`KVM_GET_REGS`, `KVM_SET_REGS`, `KVM_GET_SREGS`, `KVM_GET_FPU`,
+/// `KVM_SET_FPU`), addresses (`KVM_TRANSLATE`), breakpoints (`KVM_SET_GUEST_DEBUG`), and waiting or not (`FIONBIO`).
+const DEBUGGER_REQUESTS: &[u64] = &[
+    KVM_RUN,
+    libc::TUNSETOFFLOAD,
+    0x8090_ae81,
+    0x4090_ae82,
+    0x8138_ae83,
+    0x81a0_ae8c,
+    0x41a0_ae8d,
+    0xc018_ae85,
+    0x4048_ae9b,
+    libc::FIONBIO,
+];
+
 /// A thread's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Runs the guest, answers its exits and sleeps for it.
     Processor,
+    /// The same, for a debugger besides.
+    DebuggedProcessor,
     /// Carries frames, what is typed, entropy.
     Io,
     /// Carries out the disk's requests.
@@ -50,6 +67,7 @@ impl Role {
         match self {
             // What the guest has queued for its socket.
             Role::Processor => &[libc::SYS_sendto],
+            Role::DebuggedProcessor => &[libc::SYS_sendto, libc::SYS_recvfrom, libc::SYS_accept4, libc::SYS_setsockopt],
             Role::Io => &[
                 libc::SYS_epoll_wait,
                 libc::SYS_epoll_ctl,
@@ -77,12 +95,30 @@ impl Role {
         let not_needed = when(2, SeccompCmpOp::Eq, libc::MADV_DONTNEED as u64)?;
         rules.push((libc::SYS_madvise, vec![SeccompRule::new(vec![not_needed])?]));
         // Builds with assertions ask, before they close a descriptor, whether it is open.
-        let is_query = when(1, SeccompCmpOp::Eq, libc::F_GETFD as u64)?;
-        rules.push((libc::SYS_fcntl, vec![SeccompRule::new(vec![is_query])?]));
-        if self == Role::Processor {
-            let requests = [KVM_RUN, libc::TUNSETOFFLOAD];
+        let mut operations = vec![libc::F_GETFD];
+        if self == Role::DebuggedProcessor {
+            // A connection that signals this thread.
+            operations.extend([F_SETOWN_EX, F_SETSIG, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC]);
+            rules.push((libc::SYS_gettid, vec![]));
+        }
+        let rule = |operation: &i32| SeccompRule::new(vec![when(1, SeccompCmpOp::Eq, *operation as u64)?]);
+        rules.push((libc::SYS_fcntl, operations.iter().map(rule).collect::<Result<_, _>>()?));
+        if self == Role::Control {
+            // Tells the processor's thread to leave the guest, and nothing else to anybody.
+            let rule = [when(0, SeccompCmpOp::Eq, std::process::id().into())?, when(2, SeccompCmpOp::Eq, KICK as u64)?];
+            rules.push((libc::SYS_tgkill, vec![SeccompRule::new(rule.into())?]));
+            // Answering must not wait: FIONBIO.
+            let is_nonblocking = when(1, SeccompCmpOp::Eq, libc::FIONBIO)?;
+            rules.push((libc::SYS_ioctl, vec![SeccompRule::new(vec![is_nonblocking])?]));
+        }
+        let requests: &[u64] = match self {
+            Role::Processor => &[KVM_RUN, libc::TUNSETOFFLOAD],
+            Role::DebuggedProcessor => DEBUGGER_REQUESTS,
+            _ => &[],
+        };
+        if !requests.is_empty() {
             let rule = |request| SeccompRule::new(vec![when(1, SeccompCmpOp::Eq, request)?]);
-            rules.push((libc::SYS_ioctl, requests.into_iter().map(rule).collect::<Result<_, _>>()?));
+            rules.push((libc::SYS_ioctl, requests.iter().map(|request| rule(*request)).collect::<Result<_, _>>()?));
         }
         let architecture = TargetArch::x86_64;
         let filter = SeccompFilter::new(

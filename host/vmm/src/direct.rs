@@ -9,20 +9,19 @@
 use crate::{
     confine::{self, Role},
     machine::Ending,
-    memory::Memory,
+    memory::{self, Memory},
     sys,
 };
 use anyhow::{Context, Result};
 use kayvee_xdp::{Description, RingPlace};
-use kayvee_xdp_socket::{Attachment, FRAME_BYTES, FrameMemory, Socket};
+use kayvee_xdp_socket::{Attachment, FRAME_BYTES, FRAMES_BYTES, FrameMemory, Socket};
 use kvm_ioctls::{IoEventAddress, NoDatamatch, VmFd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
     io::ErrorKind,
     os::fd::{AsFd, BorrowedFd},
-    sync::Arc,
 };
-use vm_memory::{Bytes, GuestAddress};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 
 /// Where the description is; frames and rings follow, each from a multiple of [`PLACE_BYTES`] on.
 const DESCRIPTION: u64 = 0xd000_0000;
@@ -34,8 +33,6 @@ const PLACES_END: u64 = 0xfe00_0000;
 const PAGE_BYTES: u64 = 4096;
 /// The first memory slot; those of main memory are below.
 const FIRST_SLOT: u32 = 8;
-/// Memory for frames: 4,096 places.
-const FRAMES_BYTES: usize = 8 << 20;
 /// A write of any size to this port has the frames in the tx ring sent.
 const DOORBELL_PORT: u16 = 0x510;
 /// A write here, of microseconds, has them sent before it ends, and then rests for so long.
@@ -43,7 +40,7 @@ pub const SEND_PORT: u16 = 0x514;
 
 /// The guest's own way to the network.
 pub struct Direct {
-    socket: Arc<Socket>,
+    socket: &'static Socket,
     doorbell: EventFd,
 }
 
@@ -51,16 +48,16 @@ impl Direct {
     /// Opens a socket as `attachment` says and maps it into the guest.
     pub fn open(vm: &VmFd, attachment: &str) -> Result<Direct> {
         // For ever: the guest reaches both as long as it lives, which is as long as this process does.
-        let frames: &FrameMemory = Box::leak(Box::new(FrameMemory::allocate(FRAMES_BYTES)?));
+        let frames: &'static FrameMemory = Box::leak(Box::new(FrameMemory::allocate(FRAMES_BYTES)?));
         let socket = Attachment::parse(attachment)?.open(frames).context("the guest's AF_XDP socket")?.socket;
-        // The same, for whoever drops the last of these.
-        let socket = Arc::new(socket);
-        std::mem::forget(socket.clone());
-        let mut slots = Slots { vm, slot: FIRST_SLOT, next: DESCRIPTION + PLACE_BYTES };
-        let frames_address = slots.map(frames.start(), frames.len() as u64).context("mapping the frames")?;
+        let socket: &'static Socket = Box::leak(Box::new(socket));
+        let mut slots = Slots { next_slot: FIRST_SLOT, next: DESCRIPTION + PLACE_BYTES };
+        let (slot, frames_address) = slots.take(frames.len());
+        sys::share_frames(vm, slot, frames_address, frames).context("mapping the frames")?;
         let mut rings = [RingPlace::default(); 4];
         for (place, ring) in rings.iter_mut().zip(&socket.rings) {
-            let address = slots.map(ring.start(), ring.len() as u64).context("mapping a ring")?;
+            let (slot, address) = slots.take(ring.len());
+            sys::share_ring(vm, slot, address, ring).context("mapping a ring")?;
             *place = RingPlace { address, len: ring.len() as u32, layout: ring.layout };
         }
         let description = Description {
@@ -73,7 +70,7 @@ impl Direct {
             doorbell_port: DOORBELL_PORT,
             send_port: SEND_PORT,
         };
-        slots.describe(&description.encode()).context("mapping their description")?;
+        describe(vm, slots.next_slot, &description.encode()).context("mapping their description")?;
         let doorbell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)?;
         vm.register_ioevent(&sys::for_kvm(&doorbell)?, &IoEventAddress::Pio(DOORBELL_PORT.into()), NoDatamatch)
             .context("hanging up the doorbell")?;
@@ -114,28 +111,24 @@ impl Direct {
 }
 
 /// Finds places in the guest's physical memory.
-struct Slots<'a> {
-    vm: &'a VmFd,
-    slot: u32,
+struct Slots {
+    next_slot: u32,
     next: u64,
 }
 
-impl Slots<'_> {
-    fn map(&mut self, start: std::ptr::NonNull<u8>, len: u64) -> Result<u64> {
-        let (address, len) = (self.next, len.next_multiple_of(PAGE_BYTES));
-        self.next = (address + len).next_multiple_of(PLACE_BYTES);
+impl Slots {
+    /// A memory slot and an address for so many bytes.
+    fn take(&mut self, len: usize) -> (u32, u64) {
+        let (slot, address) = (self.next_slot, self.next);
+        self.next = (address + len as u64).next_multiple_of(PLACE_BYTES);
         assert!(self.next <= PLACES_END, "what is mapped fits below the devices");
-        sys::share_memory(self.vm, self.slot, address, start, len)?;
-        self.slot += 1;
-        Ok(address)
+        self.next_slot += 1;
+        (slot, address)
     }
+}
 
-    fn describe(&mut self, description: &[u8]) -> Result<()> {
-        let page = Memory::from_ranges(&[(GuestAddress(DESCRIPTION), PAGE_BYTES as usize)])?;
-        page.write_slice(description, GuestAddress(DESCRIPTION))?;
-        sys::give_memory(self.vm, self.slot, vm_memory::GuestMemoryBackend::iter(&page).next().expect("one range"))?;
-        // For ever, as the rest.
-        std::mem::forget(page);
-        Ok(())
-    }
+fn describe(vm: &VmFd, slot: u32, description: &[u8]) -> Result<()> {
+    let page = memory::keep(&Memory::from_ranges(&[(GuestAddress(DESCRIPTION), PAGE_BYTES as usize)])?);
+    page.write_slice(description, GuestAddress(DESCRIPTION))?;
+    sys::share_region(vm, slot, page.iter().next().expect("one range"))
 }

@@ -119,7 +119,7 @@ impl Devices {
         let file = File::from(memfd_create("disk", MFdFlags::MFD_CLOEXEC).expect("a file in memory"));
         file.set_len(DISK_BYTES).expect("a file grows");
         let disk = Block::new(file.try_clone().expect("a second descriptor"), DISK_BYTES, false);
-        let network = Network { backend, mac: [2, 0, 0, 0, 0, 1] };
+        let network = Network { backend, mac: [2, 0, 0, 0, 0, 1], recorder: None };
         Devices {
             card: Device::new(Card::new(network), memory.clone()),
             disk: Device::new(disk, memory.clone()),

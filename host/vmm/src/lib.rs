@@ -18,6 +18,7 @@ mod confine;
 mod console;
 mod control;
 mod cpu;
+mod debug;
 mod devices;
 mod direct;
 #[doc(hidden)]

@@ -4,8 +4,9 @@ use crate::{
     boot,
     confine::{self, Role},
     console::{self, Output},
-    control::{self, Pause},
+    control::{self, Controlled, Pause},
     cpu::{self, SLEEP_PORT},
+    debug::{self, Stub},
     devices::{
         block::Block,
         entropy::Source,
@@ -14,8 +15,8 @@ use crate::{
     direct::{Direct, SEND_PORT},
     io::Io,
     memory::{self, Memory},
-    stats::{Cause, Stats},
-    sys,
+    stats::{Cause, Page, Stats},
+    sys::{self, ProcessorThread},
     transport::{Device, INTERRUPT_ACK, Model, QUEUE_NOTIFY, REGISTER_BYTES},
     wake::Wake,
 };
@@ -32,8 +33,12 @@ use nix::{
 use std::{
     fs::File,
     io::{self, Seek, SeekFrom},
-    os::{fd::AsFd, unix::net::UnixListener},
-    sync::{Arc, Mutex},
+    net::TcpListener,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixListener,
+    },
+    sync::{Arc, Mutex, OnceLock},
     thread,
     time::{Duration, Instant},
 };
@@ -73,6 +78,8 @@ pub struct Config {
     pub site_disk: Option<Disk>,
     /// Where questions and orders come from, if they may.
     pub control: Option<UnixListener>,
+    /// Where debuggers connect, if they may.
+    pub debugger: Option<TcpListener>,
 }
 
 /// A disk's file or block device.
@@ -123,12 +130,18 @@ pub struct Plugged<M> {
 }
 
 /// The machine but for its processor.
-struct Board {
+pub struct Board {
+    memory: Arc<Memory>,
+    /// The connection of a debugger, which ends a sleep.
+    debugger: Mutex<Option<OwnedFd>>,
     direct: Option<Arc<Direct>>,
+    /// Set when it begins to run.
+    thread: OnceLock<ProcessorThread>,
     devices: Vec<Arc<dyn Registers>>,
     console: Mutex<console::Port>,
     wake: Wake,
     stats: Stats,
+    page: Page,
     pause: Pause,
     /// Set by the first thread that ends.
     ending: Mutex<Option<Ending>>,
@@ -169,7 +182,8 @@ impl Slots<'_> {
 
 /// Runs a guest until its end. To be called once in a process, which ends soon after.
 pub fn run(config: Config) -> Result<Ending> {
-    let Config { mut image, module, memory_bytes, boot_line, network, direct, disk, site_disk, control } = config;
+    let Config { mut image, module, memory_bytes, boot_line, network, direct, disk, site_disk, control, debugger } =
+        config;
     // For this thread and those that it starts: signals are read, not delivered.
     let mut stop_signals = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| stop_signals.add(signal));
@@ -188,6 +202,7 @@ pub fn run(config: Config) -> Result<Ending> {
     let entropy = slots.plug(Source::open().context("/dev/urandom")?)?;
 
     let direct = direct.map(|attachment| Direct::open(&vm, &attachment)).transpose()?.map(Arc::new);
+    slots.boot_words.push_str(&Page::boot_word());
     slots.boot_words.extend(direct.iter().map(|_| Direct::boot_word()));
 
     let entry = boot::load(
@@ -197,21 +212,27 @@ pub fn run(config: Config) -> Result<Ending> {
         module,
         &format!("sleep_port={SLEEP_PORT:#x} {}{boot_line}", slots.boot_words),
     )?;
-    let mut vcpu = vm.create_vcpu(0).context("making a processor in KVM")?;
-    cpu::set_features(&kvm, &vcpu)?;
-    cpu::enter_at(&vcpu, entry)?;
+    // For ever, as its signal's handler has an address in it.
+    let vcpu: &'static mut VcpuFd = Box::leak(Box::new(vm.create_vcpu(0).context("making a processor in KVM")?));
+    cpu::set_features(&kvm, vcpu)?;
+    cpu::enter_at(vcpu, entry)?;
     let wake = Wake::new()?;
     let board = Arc::new(Board {
+        memory,
+        debugger: Mutex::default(),
         direct: direct.clone(),
+        thread: OnceLock::new(),
         devices: slots.devices,
         console: Mutex::new(console::Port::new(wake.clone(), Output::new())),
         wake,
         stats: Stats::default(),
+        page: Page::create(&vm)?,
         pause: Pause::default(),
         ending: Mutex::new(None),
         ended: event()?,
     });
 
+    let stub = debugger.map(Stub::new).transpose().context("listening for debuggers")?;
     confine::drop_rights()?;
     for (name, disk) in disks {
         if let Some(disk) = disk {
@@ -220,12 +241,13 @@ pub fn run(config: Config) -> Result<Ending> {
         }
     }
     if let Some(listener) = control {
-        start("control", &board, move |board| control::run(&listener, &board.pause, &board.stats, &board.wake))?;
+        start("control", &board, move |board| control::run(&listener, &board.controlled()))?;
     }
     if let Some(direct) = direct {
         start("net", &board, move |_| direct.run())?;
     }
-    start("cpu", &board, move |board| run_processor(&mut vcpu, board))?;
+    let processors_board = board.clone();
+    start("cpu", &board, move |_| run_processor(vcpu, processors_board, stub))?;
     let ends = [signals.as_fd(), board.ended.as_fd()];
     let mut io = Io::new(&ends, &board.console, card.as_ref(), &entropy, &board.wake)?;
     confine::limit(Role::Io)?;
@@ -265,30 +287,79 @@ fn start(name: &str, board: &Arc<Board>, work: impl FnOnce(&Board) -> Result<End
     Ok(())
 }
 
+/// The processor, in its thread.
+pub struct Processor {
+    vcpu: &'static mut VcpuFd,
+    board: Arc<Board>,
+    /// When the guest was left the last time, and how long it has slept since.
+    left: Instant,
+    idle: Duration,
+}
+
+/// What has come of letting the guest run.
+pub enum Turn {
+    /// It may run again.
+    Goes,
+    /// A breakpoint or step, with the debug status register.
+    Stops(u64),
+    /// This is the end.
+    Ends(Ending),
+}
+
 /// The processor's thread.
-fn run_processor(vcpu: &mut VcpuFd, board: &Board) -> Result<Ending> {
-    confine::limit(Role::Processor)?;
-    let stats = &board.stats;
-    let mut before = Instant::now();
+fn run_processor(vcpu: &'static mut VcpuFd, board: Arc<Board>, stub: Option<Stub>) -> Result<Ending> {
+    let (vcpu, thread) = ProcessorThread::enter(vcpu)?;
+    confine::limit(if stub.is_some() { Role::DebuggedProcessor } else { Role::Processor })?;
+    let _ = board.thread.set(thread);
+    let mut processor = Processor { vcpu, board, left: Instant::now(), idle: Duration::ZERO };
+    if let Some(stub) = stub {
+        return debug::run(&mut processor, &stub);
+    }
     loop {
-        let exit = vcpu.run();
-        let left = Instant::now();
-        stats.add_guest((left - before).as_nanos() as u64);
-        let idle = match exit {
-            Ok(exit) => match board.answer(exit)? {
-                Answer::Goes(idle) => idle,
-                Answer::Ends(ending) => return Ok(ending),
-            },
-            Err(error) if matches!(error.errno(), nix::libc::EINTR | nix::libc::EAGAIN) => {
-                stats.count(Cause::Signal);
-                Duration::ZERO
-            }
-            Err(error) => return Err(anyhow!(error).context("running the guest")),
-        };
+        if let Turn::Ends(ending) = processor.turn()? {
+            return Ok(ending);
+        }
+    }
+}
+
+impl Processor {
+    /// Lets the guest run, and answers the exit that ends it.
+    pub fn turn(&mut self) -> Result<Turn> {
+        let (board, stats) = (&self.board, &self.board.stats);
+        // In this order: who is told after having been asked does not enter the guest.
+        self.vcpu.set_kvm_immediate_exit(0);
         board.pause.pass();
-        before = Instant::now();
-        stats.add_idle(idle.as_nanos() as u64);
-        stats.add_host((before - left).saturating_sub(idle).as_nanos() as u64);
+        let entered = Instant::now();
+        stats.add_idle(self.idle);
+        stats.add_host((entered - self.left).saturating_sub(self.idle));
+        board.page.publish(stats);
+        let exit = self.vcpu.run();
+        self.left = Instant::now();
+        stats.add_guest(self.left - entered);
+        self.idle = Duration::ZERO;
+        match exit {
+            Ok(VcpuExit::Debug(stop)) => {
+                stats.count(Cause::Debug);
+                return Ok(Turn::Stops(stop.dr6));
+            }
+            Ok(exit) => match board.answer(exit)? {
+                Answer::Goes(idle) => self.idle = idle,
+                Answer::Ends(ending) => return Ok(Turn::Ends(ending)),
+            },
+            Err(error) if matches!(error.errno(), nix::libc::EINTR | nix::libc::EAGAIN) => stats.count(Cause::Signal),
+            Err(error) => return Err(anyhow!(error).context("running the guest")),
+        }
+        Ok(Turn::Goes)
+    }
+
+    /// The machine around it.
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// Its registers, while it stands still.
+    pub fn vcpu(&self) -> &VcpuFd {
+        self.vcpu
     }
 }
 
@@ -304,6 +375,20 @@ enum Answer {
 }
 
 impl Board {
+    /// The guest's memory.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Has a descriptor end the guest's sleep when there is something to read: a debugger's connection, or where one comes.
+    pub fn set_debugger(&self, debugger: Option<OwnedFd>) {
+        *lock(&self.debugger) = debugger;
+    }
+
+    fn controlled(&self) -> Controlled<'_> {
+        Controlled { pause: &self.pause, thread: &self.thread, wake: &self.wake, stats: &self.stats }
+    }
+
     fn answer(&self, exit: VcpuExit<'_>) -> Result<Answer> {
         let stats = &self.stats;
         match exit {
@@ -381,8 +466,16 @@ impl Board {
             us => Some(Duration::from_micros(us.into())),
         };
         let start = Instant::now();
-        let socket = self.direct.as_ref().map(|direct| direct.socket());
-        self.wake.wait(socket.as_slice(), timeout).context("waiting for the guest")?;
+        let debugger = lock(&self.debugger);
+        let others = [self.direct.as_ref().map(|direct| direct.socket()), debugger.as_ref().map(|fd| fd.as_fd())];
+        let mut others = others.into_iter().flatten();
+        let others = [others.next(), others.next()];
+        let others: &[BorrowedFd<'_>] = match &others {
+            [Some(one), Some(other)] => &[*one, *other],
+            [Some(one), None] => &[*one],
+            _ => &[],
+        };
+        self.wake.wait(others, timeout).context("waiting for the guest")?;
         Ok(start.elapsed())
     }
 }

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use kvm_ioctls::VmFd;
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
-/// All memory of the guest. No part of it is ever taken away, so a plain reference is enough for everyone.
+/// All memory of the guest.
 pub type Memory = GuestMemoryMmap<()>;
 
 /// Addresses from here to 4 GiB belong to devices.
@@ -23,11 +23,16 @@ pub fn ranges(bytes: u64) -> Vec<(u64, u64)> {
 pub fn create(vm: &VmFd, bytes: u64) -> Result<Memory> {
     let ranges: Vec<_> = ranges(bytes).into_iter().map(|(start, len)| (GuestAddress(start), len as usize)).collect();
     let memory = Memory::from_ranges(&ranges).context("taking the guest's memory from this host")?;
-    for (slot, region) in memory.iter().enumerate() {
-        sys::give_memory(vm, slot as u32, region).context("giving the guest its memory")?;
+    for (slot, region) in keep(&memory).iter().enumerate() {
+        sys::share_region(vm, slot as u32, region).context("giving the guest its memory")?;
         log::debug!("memory {:#x}, {} bytes", region.start_addr().0, region.len());
     }
     Ok(memory)
+}
+
+/// Keeps memory for ever, as the guest reaches it for as long as this process lives.
+pub fn keep(memory: &Memory) -> &'static Memory {
+    Box::leak(Box::new(memory.clone()))
 }
 
 #[cfg(test)]

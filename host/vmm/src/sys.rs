@@ -2,18 +2,25 @@
 #![allow(unsafe_code)]
 
 use anyhow::Result;
+use kayvee_xdp_socket::{FrameMemory, RingMapping};
 use kvm_bindings::kvm_userspace_memory_region;
-use kvm_ioctls::VmFd;
+use kvm_ioctls::{VcpuFd, VmFd};
 use nix::{
     errno::Errno,
     libc,
     poll::{PollFd, PollFlags, PollTimeout, poll, ppoll},
-    sys::{eventfd::EventFd, time::TimeSpec},
+    sys::{
+        eventfd::EventFd,
+        signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
+        time::TimeSpec,
+    },
+    unistd::{Pid, getpid, gettid},
 };
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, RawFd},
     ptr,
+    sync::atomic::{AtomicPtr, Ordering},
     time::Duration,
 };
 use vm_memory::{GuestMemoryRegion, GuestRegionMmap, VolatileSlice};
@@ -23,36 +30,48 @@ const OTHERS_MAX: usize = 3;
 /// Pieces of memory in one transfer; the kernel takes 1,024.
 pub const PIECES_MAX: usize = 256;
 
-/// Makes a region the guest's main memory.
-pub fn give_memory(vm: &VmFd, slot: u32, region: &GuestRegionMmap<()>) -> Result<()> {
-    let address = region.as_ptr();
-    // Fewer and larger pages: the guest's first touch of memory is dear. The kernel may have none.
-    // SAFETY: the range is a whole mapping of this process, and the advice changes none of its contents.
-    unsafe { libc::madvise(address.cast(), region.len() as usize, libc::MADV_HUGEPAGE) };
-    let slot = kvm_userspace_memory_region {
-        slot,
-        flags: 0,
-        guest_phys_addr: region.start_addr().0,
-        memory_size: region.len(),
-        userspace_addr: address as u64,
-    };
-    // SAFETY: the range is mapped for reading and writing, belongs to `region`, which lives as long as the guest, and is
-    // reached by nobody here but through `vm-memory`, which expects others to write at any time.
-    Ok(unsafe { vm.set_user_memory_region(slot) }?)
-}
-
-/// Lets the guest reach memory that it shares with the kernel, from `start` on. Neither is ever taken away.
-pub fn share_memory(vm: &VmFd, slot: u32, address: u64, start: ptr::NonNull<u8>, len: u64) -> Result<()> {
+/// Lets the guest reach memory that others reach too.
+///
+/// # Safety
+///
+/// 1. `len` bytes from `start` on, whole pages, stay mapped for reading and writing as long as the process lives: the guest
+///    writes there whenever it likes.
+/// 2. This program makes no reference to them; it reads and writes them as memory that may change at any time, or not at
+///    all.
+unsafe fn share_memory(vm: &VmFd, slot: u32, address: u64, start: *mut u8, len: u64) -> Result<()> {
     let slot = kvm_userspace_memory_region {
         slot,
         flags: 0,
         guest_phys_addr: address,
         memory_size: len,
-        userspace_addr: start.as_ptr() as u64,
+        userspace_addr: start as u64,
     };
-    // SAFETY: the caller has leaked the mapping at `start`, whose pages are all `len` bytes long, and nobody in this
-    // program touches it.
+    // SAFETY: the caller promises what KVM's crate asks for: the memory is there for as long as the guest can use it.
     Ok(unsafe { vm.set_user_memory_region(slot) }?)
+}
+
+/// Makes a region the guest's own memory, at the region's address.
+pub fn share_region(vm: &VmFd, slot: u32, region: &'static GuestRegionMmap<()>) -> Result<()> {
+    let start = region.as_ptr();
+    // Fewer and larger pages: the guest's first touch of memory is dear. The kernel may have none.
+    // SAFETY: the range is a whole mapping of this process, and the advice changes none of its contents.
+    unsafe { libc::madvise(start.cast(), region.len() as usize, libc::MADV_HUGEPAGE) };
+    // SAFETY: 1. the region is the mapping's owner, and is never dropped. 2. `vm-memory` reaches it by volatile accesses and
+    // system calls alone.
+    unsafe { share_memory(vm, slot, region.start_addr().0, start, region.len()) }
+}
+
+/// Lets the guest reach the frames of a socket.
+pub fn share_frames(vm: &VmFd, slot: u32, address: u64, frames: &'static FrameMemory) -> Result<()> {
+    // SAFETY: 1. the value is the mapping's owner, and is never dropped. 2. Only `FrameMemory::share` makes it accessible,
+    // which takes the value away from its owner, so that it cannot be borrowed for ever.
+    unsafe { share_memory(vm, slot, address, frames.start().as_ptr(), frames.len() as u64) }
+}
+
+/// Lets the guest reach a ring of a socket.
+pub fn share_ring(vm: &VmFd, slot: u32, address: u64, ring: &'static RingMapping) -> Result<()> {
+    // SAFETY: as in `share_frames`, with `RingMapping::share`. The mapping is as long as the ring's pages.
+    unsafe { share_memory(vm, slot, address, ring.start().as_ptr(), ring.len() as u64) }
 }
 
 /// An event in the form in which KVM's crate takes it.
@@ -60,6 +79,75 @@ pub fn for_kvm(event: &EventFd) -> io::Result<vmm_sys_util::eventfd::EventFd> {
     let owned = event.as_fd().try_clone_to_owned()?.into_raw_fd();
     // SAFETY: the descriptor is an eventfd, and nothing else owns it.
     Ok(unsafe { vmm_sys_util::eventfd::EventFd::from_raw_fd(owned) })
+}
+
+/// The signal by which the processor's thread is told to leave the guest.
+pub const KICK: Signal = Signal::SIGUSR1;
+
+/// The byte by which KVM is told not to enter the guest; null until there is a processor.
+static IMMEDIATE_EXIT: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+
+/// Takes effect also where the signal comes just before the guest is entered.
+extern "C" fn leave_guest(_: libc::c_int) {
+    let byte = IMMEDIATE_EXIT.load(Ordering::Relaxed);
+    if !byte.is_null() {
+        // SAFETY: the byte lies in a mapping that is never taken away. Volatile, because the kernel reads it, and the thread
+        // that this interrupts may be about to write it.
+        unsafe { byte.write_volatile(1) };
+    }
+}
+
+/// The thread that runs the guest.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessorThread {
+    process: Pid,
+    thread: Pid,
+}
+
+impl ProcessorThread {
+    /// Makes the calling thread the one that runs this processor, and answers [`KICK`].
+    pub fn enter(vcpu: &'static mut VcpuFd) -> Result<(&'static mut VcpuFd, ProcessorThread)> {
+        IMMEDIATE_EXIT.store(&raw mut vcpu.get_kvm_run().immediate_exit, Ordering::Relaxed);
+        let action = SigAction::new(SigHandler::Handler(leave_guest), SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler does nothing but read an atomic and write a byte, which is safe at any time.
+        unsafe { sigaction(KICK, &action) }?;
+        Ok((vcpu, ProcessorThread { process: getpid(), thread: gettid() }))
+    }
+
+    /// Has it leave the guest, or the system call that it waits in.
+    pub fn kick(&self) {
+        let (process, thread) = (self.process.as_raw(), self.thread.as_raw());
+        // One that has ended does not run the guest any more either.
+        // SAFETY: the call takes integers, and touches no memory; the signal has a handler.
+        let _ = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, KICK as libc::c_int) };
+    }
+}
+
+// What libc's crate leaves out of fcntl(2): who is signalled, a thread in this case, and by which signal.
+/// `F_SETOWN_EX`
+pub const F_SETOWN_EX: libc::c_int = 15;
+const F_OWNER_TID: libc::c_int = 0;
+/// `F_SETSIG`
+pub const F_SETSIG: libc::c_int = 10;
+
+/// Has the calling thread be sent [`KICK`] when the descriptor gets something to read.
+pub fn signal_when_readable(fd: &impl AsRawFd) -> io::Result<()> {
+    let (fd, thread) = (fd.as_raw_fd(), gettid().as_raw());
+    #[repr(C)]
+    struct Owner {
+        kind: libc::c_int,
+        id: libc::pid_t,
+    }
+    let owner = Owner { kind: F_OWNER_TID, id: thread };
+    // SAFETY: the operation reads one structure, which this is.
+    Errno::result(unsafe { libc::fcntl(fd, F_SETOWN_EX, &raw const owner) })?;
+    // SAFETY: the operation takes an integer, and touches no memory; the signal has a handler.
+    Errno::result(unsafe { libc::fcntl(fd, F_SETSIG, KICK as libc::c_int) })?;
+    // SAFETY: the operation touches no memory.
+    let flags = Errno::result(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
+    // SAFETY: the operation takes an integer, and touches no memory.
+    Errno::result(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_ASYNC) })?;
+    Ok(())
 }
 
 /// Waits until the time is over.
@@ -72,13 +160,13 @@ pub fn rest(time: Duration) -> io::Result<()> {
 
 /// Waits until one of the descriptors has something to read, or the time is over.
 pub fn wait_any(first: BorrowedFd<'_>, others: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
+    assert!(others.len() <= OTHERS_MAX, "no descriptor is left out");
     let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
     let mut fds = [const { None }; OTHERS_MAX + 1].map(|_: Option<()>| readable(first));
     for (place, fd) in fds[1..].iter_mut().zip(others) {
         *place = readable(*fd);
     }
-    let watched = others.len().min(OTHERS_MAX) + 1;
-    match ppoll(&mut fds[..watched], timeout.map(TimeSpec::from), None) {
+    match ppoll(&mut fds[..=others.len()], timeout.map(TimeSpec::from), None) {
         Err(Errno::EINTR) | Ok(_) => Ok(()),
         Err(error) => Err(error.into()),
     }

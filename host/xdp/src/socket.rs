@@ -18,6 +18,8 @@ use std::{
 
 /// A place for a frame: the smallest that the kernel takes, with room for its headroom and a frame.
 pub const FRAME_BYTES: u32 = 2048;
+/// Memory for the frames of a store: 4,096 places.
+pub const FRAMES_BYTES: usize = 8 << 20;
 /// The queue that is used. A card with several would deliver some of the frames to the others.
 const QUEUE: u32 = 0;
 /// How long an interface may take to be free again, and how often to ask.
@@ -57,7 +59,7 @@ impl Socket {
         need_one_queue(interface)?;
         let fd = sys::open_socket().context("opening an AF_XDP socket")?;
         let socket = fd.as_fd();
-        sys::register_frames(socket, frames, FRAME_BYTES).context("registering the memory of the frames")?;
+        register(socket, frames)?;
         // Each place for a frame has an entry in every ring that it can be in.
         let entries = (frames.len() / FRAME_BYTES as usize).next_power_of_two() as u32;
         let ring = |kind| sys::make_ring(socket, kind, entries).with_context(|| format!("making the {kind:?} ring"));
@@ -127,14 +129,28 @@ impl Doorbell for Sender {
     }
 }
 
-/// Whether this process may open sockets and load the program, on a kernel that has both. Nothing is attached or bound: a
-/// queue is free again only some time after its socket is closed.
+/// Whether this process may open sockets, with their frames, and load the program, on a kernel that has both. Nothing is
+/// attached or bound: a queue is free again only some time after its socket is closed.
 pub fn probe() -> Result<()> {
-    sys::open_socket().context("opening an AF_XDP socket")?;
+    let socket = sys::open_socket().context("opening an AF_XDP socket")?;
+    register(socket.as_fd(), &FrameMemory::allocate(FRAMES_BYTES)?)?;
     let map = sys::create_socket_map(QUEUE + 1).context("making the XDP program's map")?;
     let instructions = program::assemble(Steering::All, std::os::fd::AsRawFd::as_raw_fd(&map));
     sys::load_program(&instructions).context("loading the XDP program")?;
     Ok(())
+}
+
+/// The kernel keeps the memory from being moved, which has a limit for those without rights.
+fn register(socket: BorrowedFd<'_>, frames: &FrameMemory) -> Result<()> {
+    sys::register_frames(socket, frames, FRAME_BYTES).map_err(|error| match error.raw_os_error() {
+        Some(nix::libc::ENOBUFS) => {
+            anyhow::Error::from(io::Error::from(io::ErrorKind::PermissionDenied)).context(format!(
+                "the frames take {} KiB of locked memory, more than this user may have (ulimit -l)",
+                frames.len() >> 10
+            ))
+        }
+        _ => anyhow::Error::from(error).context("registering the memory of the frames"),
+    })
 }
 
 /// Waits for what another socket may hold for a moment longer: a store that was killed ends in good order first, and the

@@ -31,8 +31,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, and whoever was given its address has ended, as `FrameMemory::shared` and
-        // `RingMapping::shared` demand. It cannot fail with what mmap has returned.
+        // SAFETY: the mapping is this value's. Whoever goes on using its address has kept the value for ever, as
+        // `FrameMemory::share` and `RingMapping::share` do. It cannot fail with what mmap has returned.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

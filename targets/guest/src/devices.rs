@@ -4,12 +4,14 @@
 use crate::{
     card::Card,
     sys::{
+        monitor,
         registers::{self, Pci},
         rings,
     },
 };
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use kayvee_platform::Entropy;
+use kayvee_server::boot::BootArgs;
 use kayvee_virtio::{
     blk::BlkDevice,
     mmio::{MmioTransport, Place, REGISTER_BYTES},
@@ -50,20 +52,23 @@ pub struct Devices {
 type Found = Vec<(DeviceKind, AnyTransport)>;
 
 /// Finds and starts the devices that the store needs, or says what is missing.
-pub fn find(setup: &mut Setup, named: &[String], xdp: Option<u64>) -> Result<Devices, String> {
+pub fn find(setup: &mut Setup, args: &BootArgs) -> Result<Devices, String> {
     let mut found = Vec::new();
-    if named.is_empty() {
+    if let Some(page) = args.monitor {
+        monitor::open(setup, page)?;
+    }
+    if args.virtio_mmio.is_empty() {
         find_in_slots(setup, &mut found)?;
         find_on_pci(setup, &mut found)?;
     } else {
-        find_named(setup, named, &mut found)?;
+        find_named(setup, &args.virtio_mmio, &mut found)?;
     }
     let mut take = |kind| {
         let at = found.iter().position(|(found, _)| *found == kind)?;
         Some(found.swap_remove(at).1)
     };
     let seed = seed(take(DeviceKind::Rng))?;
-    let card = match xdp {
+    let card = match args.xdp {
         Some(address) => Card::Xdp(Box::new(rings::open(setup, address)?)),
         None => Card::Virtio(Box::new(net(setup, take(DeviceKind::Net))?)),
     };

@@ -40,7 +40,7 @@ fn run(mut setup: Setup) -> ! {
     if let Some(host_time_us) = args.host_time_us {
         CLOCK.hint_unix_us(host_time_us);
     }
-    let devices = match devices::find(&mut setup, &args.virtio_mmio, args.xdp) {
+    let devices = match devices::find(&mut setup, &args) {
         Ok(devices) => devices,
         Err(why) => setup.machine().refuse(&why),
     };
@@ -79,6 +79,7 @@ fn serve(machine: &Machine, machine_ns: u64, mut args: BootArgs, devices: Device
         heap: &sys::HEAP,
         system_memory_bytes: sys::HEAP.total_bytes(),
         processor_time: || ProcessorTime { user_us: CLOCK.busy_ns() / 1000, system_us: 0 },
+        monitor: sys::monitor::figures,
         host: &kayvee_server::NoHost,
         seed: engine_seed[..32].try_into().expect("32 bytes"),
     };
@@ -101,8 +102,9 @@ fn serve(machine: &Machine, machine_ns: u64, mut args: BootArgs, devices: Device
     }
     engine.note_boot_phase("site", CLOCK.now().monotonic_ns);
     // It lives until the machine ends, so nothing of it is ever taken apart, and there is no code for that.
-    // Who reaches a machine whose only network this is was meant to.
-    let station = Station::new(stack, engine, web, Peers::Trusted, limits.connections);
+    // Who reaches a machine whose only network this is was meant to, unless it is said otherwise.
+    let peers = if args.has_strangers { Peers::Strangers } else { Peers::Trusted };
+    let station = Station::new(stack, engine, web, peers, limits.connections);
     let mut server = Server::new(machine, card, disk, site_disk, station);
     machine.end(server.run())
 }

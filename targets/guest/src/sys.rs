@@ -1,5 +1,6 @@
 //! What makes this program an image: its boot code, its heap, its way to devices, and what happens when it fails.
 
+pub mod monitor;
 pub mod registers;
 pub mod rings;
 pub mod self_test;

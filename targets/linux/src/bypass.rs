@@ -7,7 +7,7 @@ use kayvee_net::{Config, Lease, Limits, Stack};
 use kayvee_platform::{Clock, FrameDevice, FrameRx};
 use kayvee_server::Engine;
 use kayvee_station::{Peers, Station};
-use kayvee_xdp_socket::{Attachment, FrameMemory};
+use kayvee_xdp_socket::{Attachment, FRAMES_BYTES, FrameMemory};
 use mio::{Events, Poll, Token};
 use nix::{
     poll::{PollFd, PollFlags, ppoll},
@@ -15,8 +15,6 @@ use nix::{
 };
 use std::{io, os::fd::AsFd, path::Path, thread, time::Duration};
 
-/// Memory of the frames: three quarters for what arrives, so that bursts find room.
-const FRAMES_BYTES: usize = 8 << 20;
 /// How long the loop looks for more to do before it sleeps: somewhat longer than it takes to be woken.
 const POLL_NS: u64 = 50_000;
 /// The same while frames are on their way that the kernel had no memory for.

@@ -160,6 +160,7 @@ fn start(
         heap: sys::heap(),
         system_memory_bytes: sysinfo()?.ram_total(),
         processor_time,
+        monitor: || None,
         host,
         seed: random()?,
     };

@@ -44,6 +44,7 @@ pub fn environment() -> Environment {
         heap: &NoHeap,
         system_memory_bytes: 1 << 30,
         processor_time: ProcessorTime::default,
+        monitor: || None,
         host: &kayvee_commands::NoHost,
         seed: [1; 32],
     }

@@ -70,6 +70,7 @@ impl Bench {
             heap,
             system_memory_bytes: 1 << 30,
             processor_time: ProcessorTime::default,
+            monitor: || None,
             host: &kayvee_commands::NoHost,
             seed: [seed; 32],
         };

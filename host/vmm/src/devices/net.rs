@@ -5,6 +5,7 @@ use crate::{
     sys::{self, PIECES_MAX, Pieces},
     transport::{Broken, Model, add_used_together, slices, wants_wake},
 };
+use kayvee_files::Recorder;
 use std::{
     collections::VecDeque,
     fs::File,
@@ -61,6 +62,8 @@ pub struct Network {
     pub backend: Backend,
     /// The card's address.
     pub mac: [u8; 6],
+    /// Where all frames are recorded, if they are: then as they are on a wire, whole and with their checksums.
+    pub recorder: Option<Recorder>,
 }
 
 /// Where frames come from and go to.
@@ -214,7 +217,8 @@ struct Piece {
 
 /// The card.
 pub struct Card {
-    network: Network,
+    backend: Backend,
+    mac: [u8; 6],
     pieces: Pieces,
     /// What the driver has agreed on.
     features: u64,
@@ -225,6 +229,14 @@ pub struct Card {
     is_blocked: bool,
     /// The network is gone.
     is_unplugged: bool,
+    /// Where all frames are recorded, if they are.
+    record: Option<Record>,
+}
+
+/// A record, and the frame that is put into it.
+struct Record {
+    recorder: Recorder,
+    frame: Vec<u8>,
 }
 
 /// What to do for a card after it has worked.
@@ -239,8 +251,12 @@ pub struct Worked {
 impl Card {
     /// A card that is plugged in.
     pub fn new(network: Network) -> Card {
+        let Network { backend, mac, recorder } = network;
+        let record = recorder.map(|recorder| Record { recorder, frame: Vec::with_capacity(FRAME_BYTES_MAX) });
         Card {
-            network,
+            backend,
+            mac,
+            record,
             pieces: Pieces::default(),
             features: 0,
             posted: VecDeque::with_capacity(PIECES_MAX),
@@ -252,7 +268,7 @@ impl Card {
 
     /// The descriptor that says when there are frames, or room for them.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        match &self.network.backend {
+        match &self.backend {
             Backend::Tap(tap) => tap.as_fd(),
             Backend::Stream(stream) => stream.socket.as_fd(),
         }
@@ -260,7 +276,7 @@ impl Card {
 
     /// Whether frames that come in are of interest now, and whether room for those that go out is.
     pub fn interest(&self) -> (bool, bool) {
-        let waits = match &self.network.backend {
+        let waits = match &self.backend {
             Backend::Tap(_) => false,
             Backend::Stream(stream) => !stream.outgoing.is_empty(),
         };
@@ -346,8 +362,9 @@ impl Card {
                 break;
             }
         }
-        match self.network.backend.receive(&mut pieces) {
+        match self.backend.receive(&mut pieces) {
             Ok(Some(bytes)) => {
+                record(&mut self.record, &pieces, bytes);
                 self.give_back(queue, memory, bytes)?;
                 Ok(Some(()))
             }
@@ -418,7 +435,7 @@ impl Card {
 
     /// Hands on what waits for the network's other end.
     pub fn flush(&mut self) {
-        if let Backend::Stream(stream) = &mut self.network.backend {
+        if let Backend::Stream(stream) = &mut self.backend {
             stream.flush();
         }
     }
@@ -458,7 +475,24 @@ impl Card {
         if filled < HEADER_BYTES || pieces.bytes() - HEADER_BYTES > most {
             return Err(Broken("a frame without a header, or too long"));
         }
-        Ok(self.network.backend.send(&mut pieces))
+        let bytes = pieces.bytes();
+        let sent = self.backend.send(&mut pieces);
+        if sent == Sent::Done {
+            record(&mut self.record, &pieces, bytes);
+        }
+        Ok(sent)
+    }
+}
+
+/// Records a frame that lies, behind its header, in the first `bytes` bytes of these pieces.
+fn record(record: &mut Option<Record>, pieces: &sys::Transfer<'_>, bytes: usize) {
+    let Some(Record { recorder, frame }) = record else { return };
+    frame.clear();
+    pieces.copy_to(HEADER_BYTES, frame);
+    frame.truncate(bytes - HEADER_BYTES);
+    if let Err(error) = recorder.record(frame).and_then(|()| recorder.flush()) {
+        log::warn!("no more frames are recorded: {error}");
+        *record = None;
     }
 }
 
@@ -477,16 +511,16 @@ impl Model for Card {
     const QUEUE_SIZES: &'static [u16] = &[QUEUE_SIZE, QUEUE_SIZE];
 
     fn features(&self) -> u64 {
-        F_MAC | self.network.backend.offloads()
+        F_MAC | if self.record.is_some() { 0 } else { self.backend.offloads() }
     }
 
     fn config(&self, offset: usize) -> u8 {
-        self.network.mac.get(offset).copied().unwrap_or(0)
+        self.mac.get(offset).copied().unwrap_or(0)
     }
 
     fn restart(&mut self, features: u64) {
         self.features = features;
-        self.network.backend.set_offloads(features);
+        self.backend.set_offloads(features);
         self.posted.clear();
         self.posted_bytes = 0;
         // Until the guest has left buffers, and said so.

@@ -5,7 +5,7 @@ use core::{ptr::NonNull, time::Duration};
 use kayvee_x86::{machine::Setup, port};
 use kayvee_xdp::{DESCRIPTION_BYTES, Description, Doorbell, Parts, Ring, RingPlace, Rings, SharedMemory, XdpDevice};
 
-/// Where a monitor may put them: main memory is below, or above.
+/// Where a monitor may put what it shares: main memory is below, or above.
 const PLACES: core::ops::Range<u64> = 3 << 30..4 << 30;
 /// A monitor's ports that ring 3 can reach.
 const PORTS_END: u16 = 0x1000;
@@ -65,13 +65,13 @@ pub fn open(setup: &mut Setup, description_at: u64) -> Result<XdpDevice<Doorbell
 }
 
 /// Maps what the monitor shares with this machine.
-fn share(setup: &mut Setup, address: u64, len: u32) -> Result<SharedMemory, String> {
+pub fn share(setup: &mut Setup, address: u64, len: u32) -> Result<SharedMemory, String> {
     let end = address.checked_add(u64::from(len)).filter(|end| *end <= PLACES.end && len > 0);
     let start = NonNull::new(address as *mut u8).filter(|_| end.is_some() && PLACES.contains(&address));
-    let start = start.ok_or_else(|| format!("the network's rings cannot be at {address:#x}, {len} bytes"))?;
+    let start = start.ok_or_else(|| format!("what the monitor shares cannot be at {address:#x}, {len} bytes"))?;
     setup
         .map_shared(address, len.into())
-        .map_err(|_| format!("the network's rings at {address:#x} cannot be mapped"))?;
+        .map_err(|_| format!("what the monitor shares at {address:#x} cannot be mapped"))?;
     // SAFETY: 1. the range is mapped for reading and writing, and stays so; where the monitor has put nothing there, it
     // reads as zeros or ones. 2. It is no main memory, so nothing else in this program is there; each of the socket's parts
     // is shared once.
