@@ -127,6 +127,14 @@ const SECTIONS: &[Section] = &[
             ignored_tests("kayvee-cli", "dump")
         },
     },
+    Section {
+        name: "replication",
+        what: "copies, failovers and keys that move, between Kayvee's processes and redis-server",
+        run: |_| {
+            need_linux_build()?;
+            ignored_tests("kayvee-cli", "replication")
+        },
+    },
     Section { name: "fuzz", what: "libFuzzer on every target of fuzz/ (with --long only)", run: fuzz },
 ];
 

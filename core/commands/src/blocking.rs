@@ -5,13 +5,13 @@
 //! that still finds nothing keeps its place.
 
 use crate::{
-    Context, Error, Origin, Store, args, durable,
+    Context, Error, Origin, Store, args,
+    replication::{self, Wanted},
     table::{Categories, Command, Flags},
     transactions::for_each_request,
 };
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use kayvee_keyspace::Kind;
-use kayvee_resp::Writer;
 
 pub static COMMANDS: &[Command] = &[
     Command {
@@ -26,7 +26,7 @@ pub static COMMANDS: &[Command] = &[
         arity: 4,
         since: "7.2.0",
         summary: "Waits until what the client wrote is on stable storage, here and on so many replicas.",
-        handler: Some(durable::waitaof),
+        handler: Some(replication::waitaof),
         ..WAIT_ROW
     },
 ];
@@ -36,7 +36,7 @@ const WAIT_ROW: Command = Command {
     categories: Categories::CONNECTION,
     group: "generic",
     tips: &["request_policy:all_shards", "response_policy:agg_min"],
-    handler: Some(crate::replication::wait),
+    handler: Some(replication::wait),
     ..Command::ROW
 };
 
@@ -64,29 +64,17 @@ pub enum OnTimeout {
     NullArray,
     /// This number.
     Integer(i64),
-    /// These two numbers.
-    Integers([i64; 2]),
-    /// How many replicas have so many bytes of effects by then. It is over once as many as are wanted have them.
-    Replicas {
-        /// How many are waited for.
-        wanted: i64,
-        /// The bytes that they have to have.
-        offset: u64,
-    },
+    /// How many copies there are by then of what the client wrote. It is over once there are as many as are wanted.
+    Copies(Wanted),
 }
 
 impl OnTimeout {
     /// Writes it as a reply.
-    pub fn write(self, reply: &mut Writer<'_>) {
+    fn write(self, context: &mut Context<'_>) {
         match self {
-            OnTimeout::NullArray => reply.null_array(),
-            OnTimeout::Integer(number) => reply.integer(number),
-            // Whoever may not wait has been told already.
-            OnTimeout::Replicas { .. } => reply.integer(0),
-            OnTimeout::Integers(numbers) => {
-                reply.array(numbers.len());
-                numbers.into_iter().for_each(|number| reply.integer(number));
-            }
+            OnTimeout::NullArray => context.reply.null_array(),
+            OnTimeout::Integer(number) => context.reply.integer(number),
+            OnTimeout::Copies(wanted) => context.store.copies(wanted).write(&mut context.reply),
         }
     }
 }
@@ -162,7 +150,7 @@ impl Context<'_> {
     ) -> Result<(), Error> {
         match self.origin {
             Origin::Transaction | Origin::Script | Origin::Replay => {
-                patience.on_timeout.write(&mut self.reply);
+                patience.on_timeout.write(self);
                 return Ok(());
             }
             // It keeps its place and its deadline.
@@ -310,7 +298,7 @@ impl Store {
         if let Some(until_ns) = wait.until_ns {
             self.deadlines.remove(&(until_ns, slot));
         }
-        if matches!(wait.on_timeout, OnTimeout::Replicas { .. }) {
+        if matches!(wait.on_timeout, OnTimeout::Copies(_)) {
             self.replication.waiting.remove(&(id, slot));
         }
         self.blocked_clients -= 1;
@@ -322,13 +310,9 @@ impl Store {
         let Some(session) = self.sessions[slot as usize].as_deref() else { return false };
         let Some(on_timeout) = session.waits.as_ref().map(|wait| wait.on_timeout) else { return false };
         let command = session.last_command.map(|(container, sub)| sub.unwrap_or(container));
-        let on_timeout = match on_timeout {
-            OnTimeout::Replicas { offset, .. } => OnTimeout::Integer(self.replicas_with(offset)),
-            other => other,
-        };
         self.run_as(slot, Origin::Retry, |context| match error {
             Some(error) => context.reply.error(&error.0),
-            None => on_timeout.write(&mut context.reply),
+            None => on_timeout.write(context),
         });
         if let Some(command) = command {
             self.count_unblocked(command, error);

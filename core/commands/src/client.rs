@@ -550,7 +550,7 @@ impl Store {
         if self.waits_for_device(slot, request) || (self.scripting.is_busy() && self.is_master_link(slot)) {
             return true;
         }
-        let Some(pause) = self.pause.filter(|pause| pause.until_ns > self.now.monotonic_ns) else { return false };
+        let Some(pause) = self.pause_in_force() else { return false };
         // What is wrong is told at once.
         let Some(command) = self.command_of(request).filter(|command| command.accepts(request.len())) else {
             return false;

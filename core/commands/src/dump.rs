@@ -106,7 +106,7 @@ pub fn write_file<E: From<Error>>(
                     result = write_entry(store, index, found, &mut file, dialect).map_err(E::from);
                 }
                 if result.is_ok() && file.waiting() >= PIECE_BYTES {
-                    result = drain(&mut file, &mut take);
+                    result = file.drain(|bytes| take(bytes).map_err(Stop::Other)).map_err(Stop::into);
                 }
             });
             result?;
@@ -115,7 +115,6 @@ pub fn write_file<E: From<Error>>(
             }
         }
     }
-    drain(&mut file, &mut take)?;
     file.finish(|bytes| take(bytes).map_err(Stop::Other)).map_err(Stop::into)
 }
 
@@ -127,7 +126,6 @@ pub fn write_functions<E: From<Error>>(
 ) -> Result<(), E> {
     let mut file = FileWriter::new(dialect, Compression::Off, Checksum::On);
     store.scripting.library_texts().for_each(|text| file.function(text));
-    drain(&mut file, &mut take)?;
     file.finish(|bytes| take(bytes).map_err(Stop::Other)).map_err(Stop::into)
 }
 
@@ -151,10 +149,6 @@ impl<E: From<Error>> Stop<E> {
             Stop::Other(error) => error,
         }
     }
-}
-
-fn drain<E: From<Error>>(file: &mut FileWriter, take: &mut impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-    file.drain(|bytes| take(bytes).map_err(Stop::Other)).map_err(Stop::into)
 }
 
 /// What a file says about itself, as Redis' do.

@@ -15,7 +15,6 @@ mod unit;
 mod waits;
 
 pub use commands::COMMANDS;
-pub(crate) use commands::waitaof;
 pub(crate) use compaction::Compaction;
 pub use replay::{LogError, Replayed};
 pub(crate) use waits::Until;
@@ -40,6 +39,9 @@ pub struct Durable {
     last_ms: u64,
     /// The last record with effects, which a reply may have to wait for.
     last_effects: Sequence,
+    /// How many bytes of effects are on stable storage, and how many there were before a record that is not yet.
+    covered: u64,
+    covered_next: (Sequence, u64),
     /// Whether the log from its beginning on is all data. Otherwise only a compaction can make it so.
     is_whole: bool,
     /// Whether something is missing, so that nothing that follows is of use before a compaction begins.
@@ -92,6 +94,8 @@ impl Default for Durable {
             reload_failed: false,
             last_ms: 0,
             last_effects: 0,
+            covered: 0,
+            covered_next: (0, 0),
             is_whole: false,
             is_broken: false,
             refuses: false,

@@ -100,7 +100,7 @@ impl Figures {
             replicas: store.each_replica_session().map(Session::memory_bytes).sum::<usize>() as u64,
             overhead,
             dataset: used.saturating_sub(overhead),
-            keys: store.dbs.iter().map(|db| db.len() as u64).sum(),
+            keys: store.all_keys() as u64,
         }
     }
 

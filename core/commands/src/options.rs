@@ -241,8 +241,15 @@ pub struct Options {
     pub renamed_commands: Vec<(String, String)>,
     /// The default user's password; empty for none.
     pub requirepass: Vec<u8>,
-    /// Replicas without which writes are refused; 0 for none.
+    /// Replicas without which writes are refused, and seconds since one was heard after which it does not count; 0 for
+    /// none.
     pub min_replicas_to_write: u32,
+    pub min_replicas_max_lag: u32,
+    /// Whether clients of a replica may not write, may see data that may be old, and whether its master alone says which
+    /// keys make way.
+    pub replica_read_only: bool,
+    pub replica_serve_stale_data: bool,
+    pub replica_ignore_maxmemory: bool,
     /// Longest argument in bytes.
     pub proto_max_bulk_len: u64,
     /// Most bytes of one client's unparsed requests.
@@ -392,6 +399,10 @@ impl Default for Options {
             renamed_commands: Vec::new(),
             requirepass: Vec::new(),
             min_replicas_to_write: 0,
+            min_replicas_max_lag: 10,
+            replica_read_only: true,
+            replica_serve_stale_data: true,
+            replica_ignore_maxmemory: true,
             proto_max_bulk_len: 512 << 20,
             client_query_buffer_limit: 1 << 30,
             client_output_buffer_limit: [

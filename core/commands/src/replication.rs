@@ -18,6 +18,7 @@
 mod apply;
 mod backlog;
 mod copy;
+mod failover;
 mod link;
 mod master;
 mod status;
@@ -31,11 +32,13 @@ use alloc::{boxed::Box, collections::BTreeSet, string::String, vec::Vec};
 pub use apply::ShowsExpired;
 use backlog::Backlog;
 use copy::Copy;
+use failover::Failover;
 pub use link::Dial;
 use link::Link;
 pub use master::{Announced, Replica};
 pub(crate) use status::{role, write_info};
-pub(crate) use wait::wait;
+pub use wait::Wanted;
+pub(crate) use wait::{wait, waitaof};
 
 const SYNC: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING).union(Flags::NO_MULTI);
 const REPLICAOF: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::STALE).union(Flags::NO_ASYNC_LOADING);
@@ -49,6 +52,15 @@ const REPLICAOF_ROW: Command = Command {
 };
 
 pub static COMMANDS: &[Command] = &[
+    Command {
+        name: "failover",
+        arity: -1,
+        flags: Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::STALE),
+        since: "6.2.0",
+        summary: "Has a replica take the place of the store, which becomes its replica.",
+        handler: Some(failover::failover),
+        ..ROW
+    },
     Command {
         name: "psync",
         arity: -3,
@@ -96,6 +108,8 @@ pub struct Replication {
     next_tick_ns: u64,
     /// The dump that is being written.
     copy: Option<Box<Copy>>,
+    /// A change of places with a replica.
+    failover: Option<Box<Failover>>,
     /// Who this is a replica of.
     link: Option<Box<Link>>,
     /// Whether effects of the master run now.
@@ -127,6 +141,7 @@ impl Replication {
             pinged_ns: 0,
             next_tick_ns: 0,
             copy: None,
+            failover: None,
             link: None,
             shows_expired: false,
             own: BTreeSet::new(),
@@ -176,14 +191,12 @@ impl Store {
         core::mem::take(&mut self.releases_held)
     }
 
-    fn option_is_on(&self, name: &str) -> bool {
-        self.option(name) == "yes"
-    }
-
     /// Does what time brings, once a turn.
     #[inline(never)]
     pub fn tick_replication(&mut self) {
+        self.ask_for_acks();
         self.end_ack_waits();
+        self.tick_failover();
         self.tick_migration();
         let now_ns = self.now.monotonic_ns;
         if now_ns < self.replication.next_tick_ns {
@@ -207,6 +220,6 @@ impl Store {
         }
         let has_others = replication.link.is_some() || replication.backlog.is_some();
         let tick = has_others.then_some(replication.next_tick_ns);
-        [tick, self.migration_ends_ns()].into_iter().flatten().min()
+        [tick, self.migration_ends_ns(), self.failover_ends_ns()].into_iter().flatten().min()
     }
 }

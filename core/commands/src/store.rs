@@ -483,6 +483,11 @@ impl Store {
         self.dbs.iter().map(|db| db.free_bytes() as u64).sum()
     }
 
+    /// How many keys there are in all databases.
+    pub(crate) fn all_keys(&self) -> usize {
+        self.dbs.iter().map(Db::len).sum()
+    }
+
     /// Bytes in use.
     pub fn used_bytes(&self) -> u64 {
         self.environment.heap.used_bytes().saturating_sub(self.free_bytes())

@@ -2,8 +2,8 @@
 
 use super::Until;
 use crate::{
-    Context, Error, Outcome, Store, args,
-    blocking::{OnTimeout, Patience, timeout_ms},
+    Context, Error, Outcome, Store,
+    blocking::{OnTimeout, Patience},
     options::Options,
     table::{Command, Flags},
 };
@@ -84,36 +84,6 @@ impl Context<'_> {
     }
 }
 
-pub(crate) fn waitaof(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let local = args::integer(&request[1])?;
-    if !(0..=1).contains(&local) {
-        return Err(Error::text("ERR value is out of range, must be between 0 and 1"));
-    }
-    let replicas = args::integer(&request[2])?;
-    if replicas < 0 {
-        return Err(Error::text("ERR value is out of range, must be positive"));
-    }
-    let timeout_ns = timeout_ms(&request[3])?;
-    let is_logging = context.store.is_logging();
-    if local > 0 && !is_logging {
-        return Err(Error::text("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."));
-    }
-    // What the running transaction has done is no record yet.
-    let is_stable =
-        is_logging && context.store.stable() >= context.store.appended() && !context.store.durable.has_unit();
-    let on_timeout = OnTimeout::Integers([is_stable.into(), 0]);
-    if (local == 0 || is_stable) && replicas == 0 {
-        on_timeout.write(&mut context.reply);
-        return Ok(());
-    }
-    let sequence = context.store.appended();
-    let patience = Patience { kind: None, timeout_ns, on_timeout };
-    match replicas {
-        0 => context.wait_for_log(request, patience, Until::Stable(sequence)),
-        _ => context.block(request.from(0), core::iter::empty(), patience),
-    }
-}
-
 impl Store {
     /// Begins to write all data down, if that is not being done.
     pub(crate) fn save_to_log_soon(&mut self) {
@@ -144,6 +114,7 @@ impl Store {
             // What was changed meanwhile is not in the log: it has to begin anew.
             (false, true) if self.has_log() => self.durable.request_compaction(),
             (true, false) => {
+                self.recheck_copies();
                 self.abandon_compaction("appendonly is switched off");
                 self.stop_logging();
             }

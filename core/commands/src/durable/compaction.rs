@@ -117,7 +117,7 @@ impl Store {
             self.compaction_failed(now_ns);
             return;
         }
-        let keys_total = self.dbs.iter().map(|db| db.len() as u64).sum();
+        let keys_total = self.all_keys() as u64;
         self.durable.walk =
             Some(Compaction { started_ns: now_ns, keys_total, keys_written: 0, changes: 0, is_spoiled: false });
         self.effects.are_logged = true;
@@ -149,6 +149,11 @@ impl Store {
         }
         let epoch = self.durable.next_epoch();
         self.dbs.iter_mut().for_each(|db| db.begin_walk(epoch));
+    }
+
+    /// Where the walk is: a database and a place in it. It is over if there is none.
+    pub(crate) fn walk_place(&self) -> Option<(usize, u64)> {
+        self.dbs.iter().enumerate().find_map(|(at, db)| Some((at, db.walk_cursor()?)))
     }
 
     /// Notes that the walk for a copy has come to its end.
@@ -217,8 +222,7 @@ impl Store {
             if self.durable.log.as_ref().is_none_or(|log| log.is_congested()) {
                 return Ok(());
             }
-            let Some((db, cursor)) = self.dbs.iter().enumerate().find_map(|(at, db)| Some((at, db.walk_cursor()?)))
-            else {
+            let Some((db, cursor)) = self.walk_place() else {
                 self.end_walk();
                 return Ok(());
             };

@@ -102,6 +102,7 @@ impl Store {
         }
         if log.durable() > stable {
             self.note_flush(policy);
+            self.recheck_copies();
         }
         if self.durable.finishing.is_some() {
             self.note_compacted();
@@ -112,7 +113,29 @@ impl Store {
             self.durable.reload_failed = reloaded.is_err();
             reloaded.unwrap_or_else(|error| log::error!("{error}"));
         }
+        self.note_covered();
+        self.end_ack_waits();
         self.end_log_waits();
+    }
+
+    /// How many bytes of effects are on stable storage, if any ever are.
+    pub(crate) fn covered(&self) -> Option<u64> {
+        (self.is_logging() && self.durable.is_whole).then_some(self.durable.covered)
+    }
+
+    /// Notes how many bytes of effects are on stable storage by now. Of one record after the other that is not, it is known
+    /// how many there were before it.
+    fn note_covered(&mut self) {
+        let (stable, offset) = (self.stable(), self.effects.offset());
+        let durable = &mut self.durable;
+        let next = (durable.last_effects, offset);
+        if !durable.is_whole {
+            (durable.covered, durable.covered_next) = (0, next);
+        } else if stable >= durable.covered_next.0 {
+            durable.covered = if stable >= next.0 { next.1 } else { durable.covered_next.1 };
+            durable.covered_next = next;
+        }
+        self.tell_covered();
     }
 
     /// Tells `LATENCY` how long what has become stable took for that, and how long changes have waited for the device, by

@@ -285,7 +285,7 @@ impl Store {
         if failures > 0 {
             log::warn!("{failures} effects in the log have failed");
         }
-        let keys: usize = self.dbs.iter().map(kayvee_keyspace::Db::len).sum();
+        let keys = self.all_keys();
         let took_ms = (clock.monotonic_ns() - began_ns) / 1_000_000;
         log::info!("DB loaded from the log: {keys} keys, {records} records, {took_ms} ms");
         self.durable.opened(log, is_whole);

@@ -1,7 +1,6 @@
-//! Clients that wait for the log: `SAVE` and `WAITAOF`.
+//! Clients that wait for the log, to be saved or loaded.
 
 use crate::{ClientRef, Context, Error, Origin, Outcome, Store, blocking::Patience};
-use kayvee_log::Sequence;
 use kayvee_resp::Request;
 
 /// What a client waits for.
@@ -11,8 +10,6 @@ pub(crate) enum Until {
     Saved(u64),
     /// That all data has been taken back from the log.
     Reloaded,
-    /// That this record is on stable storage.
-    Stable(Sequence),
 }
 
 /// A client that waits.
@@ -44,7 +41,6 @@ impl Store {
         if self.durable.waiters.is_empty() {
             return;
         }
-        let stable = self.stable();
         let mut waiters = core::mem::take(&mut self.durable.waiters);
         waiters.retain(|waiter| {
             let still_waits = self.client(waiter.client).is_some_and(|session| session.waits.is_some());
@@ -53,12 +49,6 @@ impl Store {
             }
             let ended = self.durable.status.ended;
             let reply: Option<fn(&mut Context<'_>)> = match waiter.until {
-                Until::Stable(sequence) if sequence > stable => None,
-                Until::Stable(_) => Some(|context| {
-                    context.reply.array(2);
-                    context.reply.integer(1);
-                    context.reply.integer(0);
-                }),
                 Until::Reloaded if self.durable.reload_is_wanted => None,
                 Until::Reloaded if self.durable.reload_failed => {
                     Some(|context| context.reply.error(b"ERR Error trying to load the log, check server logs."))

@@ -11,9 +11,12 @@ const OWN_LIMIT: usize = 100_000;
 impl Store {
     pub(super) fn ack(&self) -> Vec<u8> {
         let mut ack = Vec::new();
-        let offset = format!("{}", self.effects.offset());
+        let [offset, covered] =
+            [Some(self.effects.offset()), self.covered()].map(|offset| format!("{}", offset.unwrap_or(0)));
+        let words: [&[u8]; 5] = [b"REPLCONF", b"ACK", offset.as_bytes(), b"FACK", covered.as_bytes()];
+        let words = &words[..if self.covered().is_some() { 5 } else { 3 }];
         // What finds no memory is said again in a second.
-        let _ = encode([&b"REPLCONF"[..], b"ACK", offset.as_bytes()].into_iter(), &mut ack);
+        let _ = encode(words.iter().copied(), &mut ack);
         ack
     }
 
@@ -21,6 +24,17 @@ impl Store {
         if let Some(slot) = self.replication.link.as_ref().and_then(|link| link.slot) {
             let ack = self.ack();
             self.send(slot, |writer| writer.raw(&ack));
+        }
+    }
+
+    /// Tells the master that what it has asked for is on stable storage now.
+    pub(crate) fn tell_covered(&mut self) {
+        let covered = self.covered();
+        if let Some(link) = &mut self.replication.link
+            && link.asked_for.is_some_and(|offset| covered >= Some(offset))
+        {
+            link.asked_for = None;
+            self.send_ack();
         }
     }
 
@@ -117,7 +131,7 @@ impl Store {
     /// Why a client's command may not run on a replica, if so.
     pub(crate) fn refusal_of_write(&self) -> Option<Error> {
         const READONLY: Error = Error::text("READONLY You can't write against a read only replica.");
-        (self.replication.link.is_some() && self.option_is_on("replica-read-only")).then_some(READONLY)
+        (self.replication.link.is_some() && self.options.replica_read_only).then_some(READONLY)
     }
 
     /// Why a client may not see data that may be old, if so.
@@ -125,12 +139,12 @@ impl Store {
         const DOWN: Error =
             Error::text("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.");
         let is_down = self.replication.link.as_ref().is_some_and(|link| !link.is_up());
-        (is_down && !self.option_is_on("replica-serve-stale-data")).then_some(DOWN)
+        (is_down && !self.options.replica_serve_stale_data).then_some(DOWN)
     }
 
     /// Whether keys are left for the master to remove that there is no room for.
     pub(crate) fn leaves_eviction(&self) -> bool {
-        self.replication.link.is_some() && self.option_is_on("replica-ignore-maxmemory")
+        self.replication.link.is_some() && self.options.replica_ignore_maxmemory
     }
 
     /// Lets keys whose time has come stay, hidden, while nothing may change or a master says when they go.
@@ -141,7 +155,7 @@ impl Store {
 
     /// Whether keys whose time has come stay, hidden.
     pub fn keeps_expired(&self) -> bool {
-        self.pause.is_some() || self.replication.link.is_some()
+        self.pause.is_some() || self.fails_over() || self.replication.link.is_some()
     }
 }
 

@@ -6,7 +6,7 @@
 use super::master::{DIALECT, State};
 use crate::{Store, dump};
 use alloc::{boxed::Box, format, string::String, vec::Vec};
-use kayvee_keyspace::{Db, Found};
+use kayvee_keyspace::Found;
 use kayvee_rdb::{Checksum, Compression, file::FileWriter};
 
 /// How long a turn may write, in nanoseconds.
@@ -80,8 +80,7 @@ impl Store {
             if self.copy_is_congested() {
                 return;
             }
-            let place = self.dbs.iter().enumerate().find_map(|(at, db)| Some((at, db.walk_cursor()?)));
-            let Some((db, cursor)) = place else { return self.end_copy() };
+            let Some((db, cursor)) = self.walk_place() else { return self.end_copy() };
             if !self.copy_place(db, cursor) {
                 return self.abandon_copy("there is no memory for it");
             }
@@ -121,10 +120,6 @@ impl Store {
             keys_written: 0,
             is_spoiled: false,
         }));
-    }
-
-    fn all_keys(&self) -> usize {
-        self.dbs.iter().map(Db::len).sum()
     }
 
     /// Writes the keys at a place of the walk. Returns whether there was memory for it.
@@ -168,19 +163,11 @@ impl Store {
     fn end_copy(&mut self) {
         let Some(copy) = self.replication.copy.take() else { return };
         let slots = self.slots_in(State::Copies);
-        let Copy { mut file, mark, keys_written, .. } = *copy;
-        let take = |store: &mut Store, bytes: &[u8]| slots.iter().for_each(|&slot| store.send_dump(slot, bytes));
-        let ended: Result<(), kayvee_rdb::Error> = file
-            .drain(|bytes| {
-                take(self, bytes);
-                Ok(())
-            })
-            .and_then(|()| {
-                file.finish(|bytes| {
-                    take(self, bytes);
-                    Ok(())
-                })
-            });
+        let Copy { file, mark, keys_written, .. } = *copy;
+        let ended: Result<(), kayvee_rdb::Error> = file.finish(|bytes| {
+            slots.iter().for_each(|&slot| self.send_dump(slot, bytes));
+            Ok(())
+        });
         if ended.is_err() {
             return slots.into_iter().for_each(|slot| self.disconnect(slot));
         }

@@ -74,8 +74,8 @@ enum State {
     Asks(Question),
     /// It is going to send a dump; what follows it has this offset.
     Expects { offset: u64, id: String },
-    /// It sends it.
-    Loads(Box<Transfer>),
+    /// It sends it, and what has come is being loaded, if there is none.
+    Loads(Option<Box<Transfer>>),
     /// It sends effects.
     Up,
 }
@@ -124,6 +124,8 @@ pub struct Link {
     pub(super) db: usize,
     /// The beginning of a transaction whose end has not come.
     pub(super) unit: Vec<u8>,
+    /// How many bytes of effects were here when the master asked what is on stable storage, if these were not.
+    pub(super) asked_for: Option<u64>,
 }
 
 impl Link {
@@ -155,6 +157,9 @@ impl Link {
 }
 
 pub(super) fn replicaof(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    if context.store.fails_over() {
+        return Err(Error::text("ERR REPLICAOF not allowed while failing over."));
+    }
     let (host, port) = (&request[1], &request[2]);
     if is(host, "no") && is(port, "one") {
         if context.store.replication.link.is_some() {
@@ -195,7 +200,7 @@ impl Store {
     }
 
     /// Becomes a replica of another store.
-    fn follow(&mut self, host: String, port: u16) {
+    pub(super) fn follow(&mut self, host: String, port: u16) {
         const NO_WAITING: Error =
             Error::text("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)");
         let was_master = self.replication.link.is_none();
@@ -220,6 +225,7 @@ impl Store {
             down_since_ns: now_ns,
             db,
             unit: Vec::new(),
+            asked_for: None,
         }));
         self.replication.next_tick_ns = now_ns;
         self.effects.set_passes_on(true);
@@ -227,7 +233,7 @@ impl Store {
     }
 
     /// Is a replica no more: the history goes on under another name.
-    fn stand_alone(&mut self) {
+    pub(super) fn stand_alone(&mut self) {
         self.hang_up();
         self.replication.link = None;
         self.replication.own.clear();
@@ -364,6 +370,7 @@ impl Store {
             Question::Address if address.is_empty() => return self.ask(Question::Abilities),
             Question::Address => &["REPLCONF", "ip-address", &address],
             Question::Abilities => &["REPLCONF", "capa", "eof", "capa", "psync2"],
+            Question::History if self.asks_to_take_over() => &["PSYNC", &id, &next, "FAILOVER"],
             Question::History => &["PSYNC", &id, &next],
         };
         if question == Question::History && id != "?" {
@@ -451,7 +458,16 @@ impl Store {
                 note_refusal("REPLCONF capa", &line);
                 self.ask(Question::History);
             }
-            State::Asks(Question::History) => self.hear_history(slot, &line)?,
+            State::Asks(Question::History) => match self.hear_history(slot, &line) {
+                Err(_) if self.asks_to_take_over() => {
+                    log::warn!("The failover target answers {line}");
+                    self.abort_failover("Failover target rejected psync request");
+                }
+                heard => {
+                    self.end_failover();
+                    heard?;
+                }
+            },
             State::Expects { .. } => self.begin_loading(&line)?,
             State::Waits { .. } | State::Connects | State::Loads(_) | State::Up => {}
         }
@@ -503,7 +519,7 @@ impl Store {
             loaded: Loaded::default(),
             is_read: false,
         };
-        link.state = State::Loads(Box::new(transfer));
+        link.state = State::Loads(Some(Box::new(transfer)));
         log::info!("MASTER <-> REPLICA sync: Flushing old data");
         // They have what is no more.
         self.drop_replicas();
@@ -524,7 +540,7 @@ impl Store {
     fn load_on(&mut self) -> Result<bool, String> {
         let Some(link) = &mut self.replication.link else { return Ok(false) };
         let State::Loads(transfer) = &mut link.state else { return Ok(true) };
-        let mut transfer = core::mem::replace(transfer, Box::new(Transfer::nothing()));
+        let Some(mut transfer) = transfer.take() else { return Ok(false) };
         let mut buffer = core::mem::take(&mut link.buffer);
         let result = transfer.take(self, &mut buffer);
         let Some(link) = &mut self.replication.link else { return Ok(false) };
@@ -532,7 +548,7 @@ impl Store {
         let is_done = result?;
         let slot = link.slot;
         if !is_done {
-            link.state = State::Loads(transfer);
+            link.state = State::Loads(Some(transfer));
             return Ok(false);
         }
         let Transfer { offset, id, stream_db, loaded, .. } = *transfer;
@@ -600,30 +616,15 @@ fn note_refusal(what: &str, line: &str) {
 }
 
 impl Transfer {
-    /// In place of one that is in use.
-    fn nothing() -> Transfer {
-        Transfer {
-            offset: 0,
-            id: String::new(),
-            end: End::After(0),
-            reader: FileReader::new(Checksum::On),
-            needs: 0,
-            db: 0,
-            stream_db: 0,
-            loaded: Loaded::default(),
-            is_read: false,
-        }
-    }
-
     /// Takes what has come, and leaves what is not whole. Returns whether the dump has ended.
     fn take(&mut self, store: &mut Store, buffer: &mut Vec<u8>) -> Result<bool, String> {
-        let (ours, is_whole) = match &self.end {
+        let (ours, is_whole, mark_len) = match &self.end {
             End::After(left) => {
                 let ours = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
-                (ours, ours as u64 == *left)
+                (ours, ours as u64 == *left, 0)
             }
             // Nothing follows before the dump is acknowledged.
-            End::Mark(mark) => (buffer.len(), buffer.ends_with(mark)),
+            End::Mark(mark) => (buffer.len(), buffer.ends_with(mark), MARK_BYTES),
         };
         if !is_whole && (ours as u64) < self.needs {
             return Ok(false);
@@ -634,10 +635,6 @@ impl Transfer {
             *left -= used as u64;
         }
         result?;
-        let mark_len = match self.end {
-            End::After(_) => 0,
-            End::Mark(_) => MARK_BYTES,
-        };
         let is_done = self.is_read && is_whole && ours - used == mark_len;
         let is_too_long = self.is_read && ours - used > mark_len;
         if (is_whole && !is_done) || is_too_long {
@@ -688,6 +685,11 @@ impl Context<'_> {
     pub(super) fn acknowledge(&mut self) {
         if self.origin == Origin::Client && self.session().is_master {
             self.is_message = true;
+            let offset = self.store.effects.offset();
+            let is_behind = self.store.covered().is_some_and(|covered| covered < offset);
+            if let Some(link) = &mut self.store.replication.link {
+                link.asked_for = is_behind.then_some(offset);
+            }
             let ack = self.store.ack();
             self.reply.raw(&ack);
         }

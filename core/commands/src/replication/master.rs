@@ -51,13 +51,31 @@ pub struct Replica {
     knows_histories: bool,
     /// Effects since the dump began.
     pub(super) held: Vec<u8>,
-    /// How much of the effects it says that it has.
+    /// How much of the effects it says that it has, and has on stable storage.
     pub(super) acknowledged: u64,
+    pub(super) covered: u64,
     /// When it last made progress, in monotonic nanoseconds.
     pub(super) progress_ns: u64,
 }
 
 impl Replica {
+    fn new(state: State, knows: Knows, acknowledged: u64, now_ns: u64) -> Replica {
+        Replica {
+            dump_bytes: 0,
+            state,
+            knows_histories: knows == Knows::Histories,
+            held: Vec::new(),
+            acknowledged,
+            covered: 0,
+            progress_ns: now_ns,
+        }
+    }
+
+    /// Whether it gets every effect.
+    pub(super) fn is_online(&self) -> bool {
+        self.state == State::Online
+    }
+
     /// Notes that bytes were sent to it.
     pub fn sent(&mut self, len: usize, now_ns: u64) {
         // One that wants to know the dump's length gets every effect at once, though its dump is still on the way.
@@ -82,6 +100,9 @@ pub(super) fn psync(context: &mut Context<'_>, request: Request<'_>) -> Outcome 
     let (id, offset) = (&request[1], args::integer(&request[2])?);
     if context.session().replica.is_some() {
         return Ok(());
+    }
+    if request.get(3).is_some_and(|word| is(word, "failover")) {
+        context.take_over(id)?;
     }
     context.may_have_replicas()?;
     if context.continue_from(id, offset) {
@@ -117,14 +138,7 @@ fn begin(context: &mut Context<'_>, knows: Knows) -> Outcome {
     context.store.keep_backlog();
     context.store.stats.sync_full += 1;
     let now_ns = context.store.now.monotonic_ns;
-    let mut replica = Replica {
-        dump_bytes: 0,
-        state: State::Waits,
-        knows_histories: knows == Knows::Histories,
-        held: Vec::new(),
-        acknowledged: 0,
-        progress_ns: now_ns,
-    };
+    let mut replica = Replica::new(State::Waits, knows, 0, now_ns);
     if !announced.takes_open_end || announced.wants_functions_only {
         let len = context.whole_dump(&announced, knows)?;
         replica.dump_bytes = context.session().output.unsent() + len;
@@ -141,11 +155,26 @@ fn begin(context: &mut Context<'_>, knows: Knows) -> Outcome {
 }
 
 impl Context<'_> {
+    /// Becomes the master, as the one asks for that this store is a replica of.
+    fn take_over(&mut self, id: &[u8]) -> Outcome {
+        log::info!("Failover request received for replid {}.", String::from_utf8_lossy(id));
+        if !self.store.replication.has_master() {
+            return Err(Error::text("ERR PSYNC FAILOVER can't be sent to a master."));
+        }
+        if !id.eq_ignore_ascii_case(self.store.replication.id.as_bytes()) {
+            return Err(Error::text("ERR PSYNC FAILOVER replid must match my replid."));
+        }
+        self.store.stand_alone();
+        log::info!("MASTER MODE enabled (failover request from client {})", self.session().id);
+        Ok(())
+    }
+
     fn may_have_replicas(&mut self) -> Outcome {
         if self.origin != Origin::Client {
             return Err(Error::text("ERR This Redis command is not allowed from script"));
         }
         match &self.store.replication.link {
+            _ if self.store.fails_over() => Err(Error::text("NOMASTERLINK Can't SYNC while failing over")),
             Some(link) if !link.is_up() => {
                 Err(Error::text("NOMASTERLINK Can't SYNC while not connected with my master"))
             }
@@ -211,14 +240,7 @@ impl Context<'_> {
         self.store.stats.sync_partial_ok += 1;
         let progress_ns = self.store.now.monotonic_ns;
         let slot = self.slot;
-        self.session().replica = Some(Replica {
-            dump_bytes: 0,
-            state: State::Online,
-            knows_histories: true,
-            held: Vec::new(),
-            acknowledged: has,
-            progress_ns,
-        });
+        self.session().replica = Some(Replica::new(State::Online, Knows::Histories, has, progress_ns));
         self.store.replicas.push(slot);
         true
     }
@@ -277,13 +299,12 @@ impl Context<'_> {
     fn take_ack(&mut self, request: Request<'_>) -> Outcome {
         let number = |at: usize| args::integer(&request[at]).map(i64::unsigned_abs);
         let acknowledged = number(2)?;
-        if request.len() > 4 && is(&request[3], "fack") {
-            // How much of it is on stable storage, which nobody asks for here.
-            number(4)?;
-        }
+        let says_covered = request.len() > 4 && is(&request[3], "fack");
+        let covered = if says_covered { number(4)? } else { 0 };
         let (slot, now_ns) = (self.slot, self.store.now.monotonic_ns);
         let Some(replica) = &mut self.session().replica else { return Ok(()) };
         replica.acknowledged = replica.acknowledged.max(acknowledged);
+        replica.covered = replica.covered.max(covered);
         replica.progress_ns = now_ns;
         let was_loading = replica.state == State::Loads;
         if was_loading {
@@ -342,8 +363,7 @@ impl Store {
         }
         for at in 0..self.replicas.len() {
             let slot = self.replicas[at];
-            let Some(session) = self.sessions[slot as usize].as_deref_mut() else { continue };
-            let Some(replica) = &mut session.replica else { continue };
+            let Some(replica) = self.replica_mut(slot) else { continue };
             match replica.state {
                 State::Online => self.send(slot, |writer| writer.raw(&effects)),
                 State::Waits => {}
@@ -406,14 +426,15 @@ impl Store {
         self.replicas.iter().filter_map(replica)
     }
 
+    fn replica_mut(&mut self, slot: u32) -> Option<&mut Replica> {
+        self.sessions[slot as usize].as_deref_mut()?.replica.as_mut()
+    }
+
     /// Begins the dump of a replica: tells it from which effect on it will get all.
     pub(super) fn greet(&mut self, slot: u32, head: &str) {
         let line = self.full_resync_line();
         let acknowledged = self.effects.offset();
-        let Some(replica) = self.sessions[slot as usize].as_deref_mut().and_then(|session| session.replica.as_mut())
-        else {
-            return;
-        };
+        let Some(replica) = self.replica_mut(slot) else { return };
         replica.state = State::Copies;
         replica.acknowledged = acknowledged;
         let line = if replica.knows_histories { line } else { String::new() };
@@ -423,8 +444,7 @@ impl Store {
     /// Sends a part of the dump to a replica.
     pub(super) fn send_dump(&mut self, slot: u32, bytes: &[u8]) {
         self.send(slot, |writer| writer.raw(bytes));
-        if let Some(replica) = self.sessions[slot as usize].as_deref_mut().and_then(|session| session.replica.as_mut())
-        {
+        if let Some(replica) = self.replica_mut(slot) {
             replica.dump_bytes += bytes.len();
         }
     }
@@ -465,7 +485,10 @@ impl Store {
             return;
         }
         let period_ns = self.option_number("repl-ping-replica-period").saturating_mul(SECOND_NS);
-        if is_master && now_ns.saturating_sub(self.replication.pinged_ns) >= period_ns && self.pause.is_none() {
+        if is_master
+            && now_ns.saturating_sub(self.replication.pinged_ns) >= period_ns
+            && self.pause_in_force().is_none()
+        {
             self.replication.pinged_ns = now_ns;
             self.tell_replicas(&[b"PING"]);
         }
@@ -491,7 +514,7 @@ impl Store {
         if least == 0 || self.replication.link.is_some() {
             return false;
         }
-        let lag_s = self.option_number("min-replicas-max-lag");
+        let lag_s = self.options.min_replicas_max_lag.into();
         lag_s > 0 && self.good_replicas(lag_s) < least
     }
 
@@ -499,6 +522,6 @@ impl Store {
     pub(super) fn good_replicas(&self, lag_s: u64) -> usize {
         let now_ns = self.now.monotonic_ns;
         let lag = |replica: &Replica| now_ns.saturating_sub(replica.progress_ns) / SECOND_NS;
-        self.each_replica().filter(|(_, replica)| replica.state == State::Online && lag(replica) <= lag_s).count()
+        self.each_replica().filter(|(_, replica)| replica.is_online() && lag(replica) <= lag_s).count()
     }
 }

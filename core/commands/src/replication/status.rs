@@ -6,7 +6,7 @@ use alloc::{format, string::String, vec::Vec};
 use kayvee_resp::Request;
 
 /// Where a replica says that it is.
-fn address_of(session: &Session) -> (&str, u16) {
+pub(super) fn address_of(session: &Session) -> (&str, u16) {
     let announced = session.announced.as_deref();
     let told = announced.map(|announced| &announced.address[..]).filter(|address| !address.is_empty());
     let remote = session.remote.rsplit_once(':').map_or("", |(ip, _)| ip);
@@ -28,7 +28,7 @@ pub fn role(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     let store = &*context.store;
     let replicas: Vec<(String, u16, u64)> = store
         .each_replica()
-        .filter(|(_, replica)| replica.state == State::Online)
+        .filter(|(_, replica)| replica.is_online())
         .filter_map(|(slot, replica)| {
             let (ip, port) = address_of(store.sessions[slot as usize].as_deref()?);
             Some((ip.into(), port, replica.acknowledged))
@@ -68,11 +68,11 @@ pub fn write_info(store: &Store, out: &mut Text) {
             line(out, "master_link_down_since_seconds", seconds_since(link.down_since_ns));
         }
         line(out, "slave_priority", store.option("replica-priority"));
-        line(out, "slave_read_only", u8::from(store.option_is_on("replica-read-only")));
-        line(out, "replica_announced", u8::from(store.option_is_on("replica-announced")));
+        line(out, "slave_read_only", u8::from(store.options.replica_read_only));
+        line(out, "replica_announced", u8::from(store.option("replica-announced") == "yes"));
     }
     line(out, "connected_slaves", store.replicas.len());
-    let lag_s = store.option_number("min-replicas-max-lag");
+    let lag_s = store.options.min_replicas_max_lag.into();
     if store.options.min_replicas_to_write > 0 && lag_s > 0 {
         line(out, "min_slaves_good_slaves", store.good_replicas(lag_s));
     }
@@ -89,7 +89,13 @@ pub fn write_info(store: &Store, out: &mut Text) {
         let value = format!("ip={ip},port={port},state={state},offset={},lag={lag_s}", replica.acknowledged);
         line(out, &format!("slave{number}"), value);
     }
-    line(out, "master_failover_state", "no-failover");
+    let failover = replication.failover.as_ref().map(|failover| failover.is_in_progress);
+    let state = match failover {
+        None => "no-failover",
+        Some(false) => "waiting-for-sync",
+        Some(true) => "failover-in-progress",
+    };
+    line(out, "master_failover_state", state);
     line(out, "master_replid", &replication.id);
     let former = Some(&replication.former_id).filter(|_| replication.former_until.is_some());
     line(out, "master_replid2", former.map_or_else(|| "0".repeat(40), String::clone));

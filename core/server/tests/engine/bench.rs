@@ -84,6 +84,7 @@ impl Bench {
     pub fn advance_ms(&mut self, ms: u64) {
         self.now.monotonic_ns += ms * 1_000_000;
         self.now.unix_us += ms * 1000;
+        self.clock.monotonic_ns.fetch_add(ms * 1_000_000, Ordering::Relaxed);
         self.engine.begin_turn(self.now);
     }
 

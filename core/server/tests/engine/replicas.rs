@@ -1,16 +1,17 @@
 //! Copies of the data in other engines, over connections whose bytes come in pieces and that are cut.
 
-use crate::bench::Bench;
+use crate::{bench::Bench, disk::Disk};
 use kayvee_server::{ClientId, Fate, Peer};
 use std::sync::atomic::Ordering;
 
 const OPTIONS: &[&str] = &["--enable-debug-command", "yes", "--repl-backlog-size", "20000"];
 
-/// Both ends of a connection: at the replica, and at its master.
+/// Both ends of a connection: at the replica, and at its master, which is this one.
 #[derive(Clone, Copy)]
 struct Pipe {
     up: ClientId,
     down: ClientId,
+    master: usize,
 }
 
 /// Some stores, each of which but the first copies the one before it.
@@ -18,6 +19,9 @@ struct Chain {
     nodes: Vec<Bench>,
     users: Vec<ClientId>,
     pipes: Vec<Option<Pipe>>,
+    disks: Vec<Option<Disk>>,
+    /// What the first one's user is told beside its own requests.
+    told: String,
     rng: fastrand::Rng,
     seed: u64,
 }
@@ -28,11 +32,30 @@ fn peer(at: usize) -> Peer {
 
 impl Chain {
     fn new(seed: u64, count: usize) -> Chain {
-        let mut nodes: Vec<Bench> = (0..count).map(|at| Bench::seeded(OPTIONS, at as u8 + 1)).collect();
+        Chain::of(seed, (0..count).map(|at| (Bench::seeded(OPTIONS, at as u8 + 1), None)).collect())
+    }
+
+    /// Stores that have disks, which none uses before it is told to.
+    fn with_disks(seed: u64, count: usize) -> Chain {
+        let node = |at| {
+            let (mut bench, mut disk) = (Bench::seeded(OPTIONS, at as u8 + 1), Disk::new(8 << 20));
+            bench.engine.open_log(&mut disk).expect("the disk is blank");
+            (bench, Some(disk))
+        };
+        Chain::of(seed, (0..count).map(node).collect())
+    }
+
+    fn of(seed: u64, nodes: Vec<(Bench, Option<Disk>)>) -> Chain {
+        let (mut nodes, disks): (Vec<Bench>, Vec<Option<Disk>>) = nodes.into_iter().unzip();
         let users = nodes.iter_mut().map(Bench::connect).collect();
         // A slice of a dump ends as soon as it looks at the clock.
         nodes.iter_mut().for_each(Bench::let_time_pass);
-        Chain { nodes, users, pipes: vec![None; count], rng: fastrand::Rng::with_seed(seed), seed }
+        let pipes = vec![None; nodes.len()];
+        Chain { nodes, users, pipes, disks, told: String::new(), rng: fastrand::Rng::with_seed(seed), seed }
+    }
+
+    fn start_log(&mut self, at: usize) {
+        assert_eq!(self.ask(at, "CONFIG SET appendonly yes appendfsync everysec"), "+OK");
     }
 
     fn follow(&mut self) {
@@ -52,21 +75,26 @@ impl Chain {
         for at in 0..self.nodes.len() {
             self.nodes[at].advance_ms(ms);
             let user = self.users[at];
-            self.nodes[at].take(user);
+            let told = self.nodes[at].take_text(user);
+            self.told += if at == 0 { &told } else { "" };
+            if let Some(disk) = &mut self.disks[at] {
+                self.nodes[at].engine.drive_log(disk);
+            }
             if let Some(dial) = self.nodes[at].engine.next_dial() {
-                assert_eq!(dial.host, format!("10.0.0.{}", at - 1));
+                let master = dial.host.strip_prefix("10.0.0.").and_then(|at| at.parse::<usize>().ok());
+                let master = master.expect("it is one of these");
                 self.cut(at);
                 let up = self.nodes[at].engine.dialed(&dial, peer(at)).expect("it was asked for");
-                let down = self.nodes[at - 1].engine.connect(peer(at)).expect("there is room");
-                self.pipes[at] = Some(Pipe { up, down });
+                let down = self.nodes[master].engine.connect(peer(at)).expect("there is room");
+                self.pipes[at] = Some(Pipe { up, down, master });
             }
             self.carry(at);
         }
     }
 
     fn carry(&mut self, at: usize) {
-        let Some(Pipe { up, down }) = self.pipes[at] else { return };
-        let [master, replica] = &mut self.nodes[at - 1..=at] else { unreachable!("two of them") };
+        let Some(Pipe { up, down, master }) = self.pipes[at] else { return };
+        let [master, replica] = self.nodes.get_disjoint_mut([master, at]).expect("two of them");
         let some = |rng: &mut fastrand::Rng, bytes: &[u8]| {
             let limit = [bytes.len(), bytes.len().min(100), bytes.len().min(20_000)][rng.usize(..3)];
             bytes[..rng.usize(..=limit)].to_vec()
@@ -84,9 +112,9 @@ impl Chain {
     }
 
     fn cut(&mut self, at: usize) {
-        if let Some(Pipe { up, down }) = self.pipes[at].take() {
+        if let Some(Pipe { up, down, master }) = self.pipes[at].take() {
             self.nodes[at].engine.disconnect(up);
-            self.nodes[at - 1].engine.disconnect(down);
+            self.nodes[master].engine.disconnect(down);
         }
     }
 
@@ -122,6 +150,13 @@ impl Chain {
             _ => format!("GETEX e{a} PX {number}"),
         };
         self.ask(0, &request);
+    }
+
+    /// What the first one's user is told within this time.
+    fn told_within_ms(&mut self, ms: u64) -> String {
+        self.told.clear();
+        (0..ms / 10).for_each(|_| self.turn(10));
+        core::mem::take(&mut self.told)
     }
 
     /// Waits until all have the same.
@@ -304,4 +339,112 @@ fn what_waits_for_replicas_drives_out_no_keys() {
     bench.engine.disconnect(replica);
     bench.engine.end_turn();
     assert!(bench.ask(client, "SET c 1\r\n").starts_with("-OOM"), "nothing is spared without a replica");
+}
+
+/// WAITAOF counts replicas by what they have on their disks, which they tell when it is there.
+#[test]
+fn waiting_for_disks_of_replicas() {
+    let mut chain = Chain::with_disks(3, 2);
+    chain.start_log(0);
+    chain.follow();
+    chain.settle();
+    assert_eq!(chain.ask(0, "SET a 1"), "+OK");
+    assert_eq!(chain.ask(0, "WAITAOF 0 1 2000"), "");
+    assert_eq!(chain.told_within_ms(2010), "*2\r\n:1\r\n:0\r\n", "the replica has no disk");
+    chain.start_log(1);
+    (0..300).for_each(|_| chain.turn(20));
+    assert_eq!(chain.ask(0, "WAITAOF 1 1 0"), "*2\r\n:1\r\n:1", "all is on both disks by now");
+    assert_eq!(chain.ask(0, "SET a 2"), "+OK");
+    assert_eq!(chain.ask(0, "WAITAOF 1 1 0"), "");
+    assert_eq!(chain.told_within_ms(2500), "*2\r\n:1\r\n:1\r\n");
+    // A disk that does nothing has nothing.
+    chain.disks[1].as_mut().expect("it has one").budget = 0;
+    assert_eq!(chain.ask(0, "SET a 3"), "+OK");
+    assert_eq!(chain.ask(0, "WAITAOF 1 1 3000"), "");
+    assert_eq!(chain.told_within_ms(2990), "");
+    assert_eq!(chain.told_within_ms(20), "*2\r\n:1\r\n:0\r\n");
+    assert_eq!(chain.ask(0, "WAITAOF 0 1 0"), "");
+    assert_eq!(chain.told_within_ms(1000), "");
+    chain.disks[1].as_mut().expect("it has one").budget = usize::MAX;
+    assert_eq!(chain.told_within_ms(100), "*2\r\n:1\r\n:1\r\n", "it is told as soon as it is there");
+    // Whoever waits for a log that is no more is told.
+    chain.disks[0].as_mut().expect("it has one").budget = 0;
+    assert_eq!(chain.ask(0, "SET a 4"), "+OK");
+    assert_eq!(chain.ask(0, "WAITAOF 1 0 0"), "");
+    let other = chain.nodes[0].connect();
+    assert_eq!(chain.nodes[0].ask(other, "CONFIG SET appendonly no\r\n"), "+OK\r\n");
+    let why = "-ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.\r\n";
+    assert_eq!(chain.told_within_ms(10), why);
+    assert!(chain.ask(1, "WAITAOF 0 0 0").starts_with("-ERR WAITAOF cannot be used with replica instances."));
+}
+
+/// A replica and its master change places, and nobody needs a dump for it.
+#[test]
+fn a_failover() {
+    let mut chain = Chain::new(4, 3);
+    (0..300).for_each(|_| chain.change());
+    chain.follow();
+    chain.settle();
+    (0..3).for_each(|at| assert_eq!(chain.ask(at, "SELECT 0"), "+OK"));
+    let state = |chain: &mut Chain| {
+        let info = chain.ask(0, "INFO replication");
+        let line = info.lines().find_map(|line| line.strip_prefix("master_failover_state:")).expect("there is one");
+        line.to_string()
+    };
+    assert_eq!(chain.ask(0, "FAILOVER TO 10.0.0.9 6379"), "-ERR FAILOVER target HOST and PORT is not a replica.");
+    assert_eq!(
+        chain.ask(0, "FAILOVER TO 10.0.0.1 6379 FORCE"),
+        "-ERR FAILOVER with force option requires both a timeout and target HOST and IP."
+    );
+    assert_eq!(chain.ask(1, "FAILOVER"), "-ERR FAILOVER is not valid when server is a replica.");
+    // One that is given up: writers wait until then.
+    let writer = chain.nodes[0].connect();
+    assert_eq!(chain.ask(0, "INCR before"), ":1");
+    assert_eq!(chain.ask(0, "FAILOVER TIMEOUT 100"), "+OK");
+    assert_eq!(state(&mut chain), "waiting-for-sync");
+    assert_eq!(chain.ask(0, "FAILOVER"), "-ERR FAILOVER already in progress.");
+    assert_eq!(chain.ask(0, "REPLICAOF NO ONE"), "-ERR REPLICAOF not allowed while failing over.");
+    assert_eq!(chain.nodes[0].ask(writer, "INCR n\r\n"), "");
+    assert_eq!(chain.ask(0, "GET before"), "$1\r\n1");
+    chain.nodes[0].advance_ms(101);
+    assert_eq!(chain.nodes[0].take_text(writer), ":1\r\n");
+    assert_eq!(state(&mut chain), "no-failover");
+    assert_eq!(chain.ask(0, "FAILOVER"), "+OK");
+    assert_eq!(chain.ask(0, "FAILOVER ABORT"), "+OK");
+    assert_eq!(chain.ask(0, "FAILOVER ABORT"), "-ERR No failover in progress.");
+    // One that succeeds. Who wrote meanwhile learns that this is a replica now.
+    assert_eq!(chain.ask(0, "FAILOVER TO 10.0.0.1 6379 TIMEOUT 60000"), "+OK");
+    assert_eq!(chain.nodes[0].ask(writer, "INCR n\r\n"), "");
+    (0..300).for_each(|_| chain.turn(20));
+    assert_eq!(state(&mut chain), "no-failover");
+    assert_eq!(chain.nodes[0].take_text(writer), "-READONLY You can't write against a read only replica.\r\n");
+    assert_eq!(chain.ask(1, "INCR n"), ":2");
+    (0..300).for_each(|_| chain.turn(20));
+    for at in [0, 2] {
+        assert_eq!(chain.ask(at, "GET n"), "$1\r\n2");
+        assert!(chain.ask(at, "INFO replication").contains("master_host:10.0.0.1\r\n"));
+    }
+    let stats = chain.ask(1, "INFO stats");
+    assert!(stats.contains("sync_full:1\r\n"), "its own replica's first dump only: {stats}");
+    // And back, though the replica that is to be the master has not got everything.
+    assert_eq!(chain.ask(1, "FAILOVER TO 10.0.0.0 6379 FORCE TIMEOUT 1"), "+OK");
+    (0..300).for_each(|_| chain.turn(20));
+    assert!(chain.ask(1, "INFO replication").contains("master_host:10.0.0.0\r\n"));
+    assert_eq!(chain.ask(0, "INCR n"), ":3");
+    (0..300).for_each(|_| chain.turn(20));
+    assert_eq!(chain.ask(2, "GET n"), "$1\r\n3");
+}
+
+/// One that is no replica of this data refuses to be the master: the old one stays it.
+#[test]
+fn a_failover_that_is_refused() {
+    let mut chain = Chain::new(5, 2);
+    chain.follow();
+    chain.settle();
+    assert_eq!(chain.ask(0, "FAILOVER TO 10.0.0.1 6379 FORCE TIMEOUT 1"), "+OK");
+    // It is the master of its own before it is asked.
+    assert_eq!(chain.ask(1, "REPLICAOF NO ONE"), "+OK");
+    (0..300).for_each(|_| chain.turn(20));
+    assert!(chain.ask(0, "INFO replication").contains("master_failover_state:no-failover"));
+    assert_eq!(chain.ask(0, "INCR n"), ":1");
 }

@@ -1,0 +1,164 @@
+//! Copies on other stores, stores that change places with them, and keys that move, between this project's stores and
+//! redis-server.
+//!
+//! These tests start redis-server and the release build, so `./kayvee test replication` runs them:
+//! `cargo build --release && cargo test --release -p kayvee-cli --test replication -- --ignored`.
+
+mod servers;
+
+use kayvee_testing::client::Reply;
+use servers::{Folder, PATIENCE, POLL_INTERVAL, Server, expect_same, fill};
+use std::{thread, time::Instant};
+
+/// What starts a server.
+type Start = fn(&Folder, &[&str]) -> Server;
+
+const REDIS: (&str, Start) = ("redis-server", Server::redis);
+const KAYVEE: (&str, Start) = ("Kayvee", Server::kayvee);
+/// At least one of the two is ours.
+const PAIRS: [[(&str, Start); 2]; 3] = [[KAYVEE, KAYVEE], [KAYVEE, REDIS], [REDIS, KAYVEE]];
+
+/// Waits until this is so.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: it takes too long");
+        thread::sleep(POLL_INTERVAL);
+    }
+}
+
+fn info_has(server: &mut Server, line: &str) -> bool {
+    let info = server.call(&["INFO", "replication"]);
+    let info = String::from_utf8_lossy(info.text().unwrap()).into_owned();
+    info.lines().any(|found| found == line)
+}
+
+/// Waits until a replica has what its master has, and compares every key.
+fn expect_copy(replica: &mut Server, master: &mut Server, what: &str) {
+    wait_until(what, || info_has(replica, "master_link_status:up"));
+    wait_until(what, || replica.call(&["DEBUG", "DIGEST"]) == master.call(&["DEBUG", "DIGEST"]));
+    expect_same(&replica.state(), &master.state(), what);
+}
+
+#[test]
+#[ignore = "starts redis-server and the release build"]
+fn replicas_of_either_kind() {
+    for (seed, [(of, master), (by, replica)]) in (0..).zip(PAIRS) {
+        let what = format!("{by} copies {of}");
+        let folders = [Folder::new("master"), Folder::new("replica")];
+        let (mut master, mut replica) = (master(&folders[0], &[]), replica(&folders[1], &[]));
+        fill(&mut master, seed);
+        replica.expect(&["REPLICAOF", "127.0.0.1", &master.port], "+OK");
+        fill(&mut master, seed + 100);
+        expect_copy(&mut replica, &mut master, &what);
+        fill(&mut master, seed + 200);
+        expect_copy(&mut replica, &mut master, &what);
+    }
+}
+
+#[test]
+#[ignore = "starts redis-server and the release build"]
+fn masters_and_replicas_change_places() {
+    for (seed, [(of, first), (by, second)]) in (0..).zip(PAIRS) {
+        let what = format!("{of} fails over to {by}");
+        let folders = [Folder::new("first"), Folder::new("second")];
+        let (mut first, mut second) = (first(&folders[0], &[]), second(&folders[1], &[]));
+        fill(&mut first, seed);
+        second.expect(&["REPLICAOF", "127.0.0.1", &first.port], "+OK");
+        expect_copy(&mut second, &mut first, &what);
+        first.expect(&["FAILOVER", "TO", "127.0.0.1", &second.port, "TIMEOUT", "60000"], "+OK");
+        wait_until(&what, || info_has(&mut second, "role:master") && info_has(&mut first, "role:slave"));
+        wait_until(&what, || info_has(&mut first, "master_failover_state:no-failover"));
+        fill(&mut second, seed + 100);
+        expect_copy(&mut first, &mut second, &what);
+        // And back, to whoever has everything.
+        wait_until(&what, || info_has(&mut second, "connected_slaves:1"));
+        second.expect(&["FAILOVER"], "+OK");
+        wait_until(&what, || info_has(&mut first, "role:master") && info_has(&mut second, "role:slave"));
+        fill(&mut first, seed + 200);
+        expect_copy(&mut second, &mut first, &what);
+    }
+}
+
+#[test]
+#[ignore = "starts the release build"]
+fn waitaof_counts_disks() {
+    let folders = [Folder::new("master"), Folder::new("replica")];
+    let log = ["--appendonly", "yes", "--appendfsync", "everysec"];
+    let (mut master, mut replica) = (Server::kayvee(&folders[0], &log), Server::kayvee(&folders[1], &log));
+    replica.expect(&["REPLICAOF", "127.0.0.1", &master.port], "+OK");
+    wait_until("the replica is online", || info_has(&mut replica, "master_link_status:up"));
+    master.expect(&["SET", "k", "v"], "+OK");
+    master.expect(&["WAITAOF", "1", "1", "0"], "[:1 :1]");
+    replica.expect(&["CONFIG", "SET", "appendonly", "no"], "+OK");
+    master.expect(&["SET", "k", "w"], "+OK");
+    master.expect(&["WAITAOF", "1", "1", "2500"], "[:1 :0]");
+}
+
+/// Moves keys from one store to another at this address.
+fn move_keys(from: &mut Server, to: &mut Server, [host, port]: [&str; 2], what: &str) {
+    from.expect(&["FLUSHALL"], "+OK");
+    to.expect(&["FLUSHALL"], "+OK");
+    from.expect(&["MIGRATE", host, port, "missing", "0", "5000"], "+NOKEY");
+    from.expect(&["SET", "k", "v", "PX", "100000"], "+OK");
+    from.expect(&["MIGRATE", host, port, "k", "0", "5000", "COPY"], "+OK");
+    from.expect(&["GET", "k"], "\"v\"");
+    to.expect(&["GET", "k"], "\"v\"");
+    let ttl_ms = to.call(&["PTTL", "k"]).integer().unwrap();
+    assert!((1..=100_000).contains(&ttl_ms), "{what}: {ttl_ms}");
+    from.expect(&["SET", "k", "w"], "+OK");
+    let busy = "-ERR Target instance replied with error: BUSYKEY Target key name already exists.";
+    from.expect(&["MIGRATE", host, port, "k", "0", "5000"], busy);
+    from.expect(&["EXISTS", "k"], ":1");
+    from.expect(&["MIGRATE", host, port, "k", "0", "5000", "REPLACE"], "+OK");
+    from.expect(&["EXISTS", "k"], ":0");
+    to.expect(&["GET", "k"], "\"w\"");
+    to.expect(&["PTTL", "k"], ":-1");
+    // Many at once, among them a large one, into another database.
+    fill(from, 7);
+    from.expect(&["SELECT", "0"], "+OK");
+    from.expect(&["SETRANGE", "large", "3000000", "x"], ":3000001");
+    let mut words = ["MIGRATE", host, port, "", "3", "20000", "KEYS", "missing"].map(String::from).to_vec();
+    let keys = from.call(&["KEYS", "*"]);
+    let text = |reply: &Reply| String::from_utf8(reply.text().unwrap().to_vec()).unwrap();
+    words.extend(keys.items().unwrap().iter().map(text));
+    let digest = |server: &mut Server| {
+        let values = words[8..].iter().map(|key| server.call(&["DEBUG", "DIGEST-VALUE", key]).to_string());
+        values.collect::<Vec<_>>()
+    };
+    let before = digest(from);
+    from.expect(&words.iter().map(String::as_str).collect::<Vec<_>>(), "+OK");
+    from.expect(&["DBSIZE"], ":0");
+    to.expect(&["SELECT", "3"], "+OK");
+    assert_eq!(digest(to), before, "{what}");
+    to.expect(&["SELECT", "0"], "+OK");
+}
+
+#[test]
+#[ignore = "starts redis-server and the release build"]
+fn keys_move_between_stores() {
+    for [(of, from), (by, to)] in PAIRS {
+        let what = format!("from {of} to {by}");
+        let folders = [Folder::new("from"), Folder::new("to"), Folder::new("locked")];
+        let (mut from, mut open) = (from(&folders[0], &[]), to(&folders[1], &[]));
+        let port = open.port.clone();
+        move_keys(&mut from, &mut open, ["127.0.0.1", &port], &what);
+        // One that asks who it is.
+        let mut locked = to(&folders[2], &["--requirepass", "secret"]);
+        locked.expect(&["AUTH", "secret"], "+OK");
+        locked.expect(&["ACL", "SETUSER", "mover", "on", ">word", "~*", "+@all"], "+OK");
+        let mut migrate = |key: &str, login: &[&str]| {
+            from.expect(&["SET", key, "v"], "+OK");
+            let words = [&["MIGRATE", "127.0.0.1", &locked.port, key, "0", "5000"][..], login].concat();
+            from.call(&words).to_string()
+        };
+        let refused = "-ERR Target instance replied with error: ";
+        assert_eq!(migrate("a", &[]), format!("{refused}NOAUTH Authentication required."), "{what}");
+        let wrong = migrate("a", &["AUTH", "wrong"]);
+        assert!(wrong.starts_with(&format!("{refused}WRONGPASS")), "{what}: {wrong}");
+        assert_eq!(migrate("a", &["AUTH", "secret"]), "+OK", "{what}");
+        assert_eq!(migrate("b", &["REPLACE", "AUTH2", "mover", "word"]), "+OK", "{what}");
+        locked.expect(&["MGET", "a", "b"], "[\"v\" \"v\"]");
+        from.expect(&["DBSIZE"], ":0");
+    }
+}
