@@ -287,19 +287,22 @@ pub(crate) fn parse_segment<'a>(
     checksums: Checksums,
 ) -> Result<(Segment, &'a [u8]), Unusable> {
     let bytes = packet.payload;
-    if !frame.is_checked {
-        let pseudo = checksum::pseudo_header(packet.source.octets(), own.octets(), PROTOCOL_TCP, bytes.len() as u16);
-        // What a card adds the data to is the sum itself, where a checksum is its complement.
-        let undone = checksum::finish(pseudo).map(|byte| !byte);
-        let is_undone = checksums == Checksums::Partial && bytes.get(16..18) == Some(&undone);
-        // Whoever merges segments has looked at their checksums, and says so.
-        let is_merged = packet.rest_bytes > 0;
-        if is_merged || !is_undone && checksum::finish(pseudo + checksum::sum(bytes)) != [0, 0] {
-            return Err(Unusable::Damaged);
-        }
+    let pseudo = checksum::pseudo_header(packet.source.octets(), own.octets(), PROTOCOL_TCP, bytes.len() as u16);
+    // Whoever merges segments has looked at their checksums, and says so.
+    if !frame.is_checked && (packet.rest_bytes > 0 || !is_intact(bytes, CHECKSUM_AT, pseudo, checksums)) {
+        return Err(Unusable::Damaged);
     }
     let (segment, header_bytes) = Segment::parse(bytes).ok_or(Unusable::Malformed)?;
     Ok((segment, &bytes[header_bytes..]))
+}
+
+/// Whether the checksum at `at` is that of these bytes, with the sum of their pseudo-header.
+#[inline]
+fn is_intact(bytes: &[u8], at: usize, pseudo: u64, checksums: Checksums) -> bool {
+    // What a card adds the data to is the sum itself, where a checksum is its complement.
+    let undone = checksum::finish(pseudo).map(|byte| !byte);
+    let is_undone = checksums == Checksums::Partial && bytes.get(at..at + 2) == Some(&undone);
+    is_undone || checksum::finish(pseudo + checksum::sum(bytes)) == [0, 0]
 }
 
 /// Who sends a segment to whom.
@@ -339,15 +342,7 @@ pub(crate) fn send_segment(
     let header_bytes = segment.header_bytes();
     let tcp_bytes = header_bytes + payload_bytes;
     let pseudo = checksum::pseudo_header(route.own.octets(), route.remote.octets(), PROTOCOL_TCP, tcp_bytes as u16);
-    let put_headers = |bytes: &mut [u8]| {
-        let (ethernet, packet) = bytes.split_at_mut(ETHERNET_BYTES);
-        ethernet[..6].copy_from_slice(&route.hardware.0);
-        ethernet[6..12].copy_from_slice(&route.mac.0);
-        ethernet[12..].copy_from_slice(&ETHERTYPE_IPV4);
-        let (ip, tcp) = packet.split_at_mut(IPV4_BYTES);
-        emit_ipv4(ip, route, PROTOCOL_TCP, tcp_bytes);
-        segment.emit(tcp);
-    };
+    let put_headers = |bytes: &mut [u8]| segment.emit(emit_headers(bytes, route, PROTOCOL_TCP, tcp_bytes));
     if !tx.offloads().checksum {
         let sent = tx.transmit(HEADER_BYTES + tcp_bytes, |frame| {
             put_headers(frame);
@@ -400,14 +395,10 @@ pub(crate) fn parse_datagram<'a>(
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     let len = usize::from(word(4));
     let bytes = packet.payload.get(..len).filter(|_| len >= UDP_HEADER_BYTES).ok_or(Unusable::Malformed)?;
+    let pseudo = checksum::pseudo_header(packet.source.octets(), own.octets(), PROTOCOL_UDP, len as u16);
     // Zero says that there is none.
-    if !frame.is_checked && word(6) != 0 {
-        let pseudo = checksum::pseudo_header(packet.source.octets(), own.octets(), PROTOCOL_UDP, len as u16);
-        let undone = checksum::finish(pseudo).map(|byte| !byte);
-        let is_undone = checksums == Checksums::Partial && header[6..8] == undone;
-        if !is_undone && checksum::finish(pseudo + checksum::sum(bytes)) != [0, 0] {
-            return Err(Unusable::Damaged);
-        }
+    if !frame.is_checked && word(6) != 0 && !is_intact(bytes, 6, pseudo, checksums) {
+        return Err(Unusable::Damaged);
     }
     Ok(Datagram { source_port: word(0), destination_port: word(2), data: &bytes[UDP_HEADER_BYTES..] })
 }
@@ -416,12 +407,7 @@ pub(crate) fn parse_datagram<'a>(
 pub(crate) fn send_datagram(tx: &mut impl FrameTx, route: &Route, datagram: &Datagram<'_>) -> bool {
     let len = UDP_HEADER_BYTES + datagram.data.len();
     let sent = tx.transmit(HEADER_BYTES + len, |frame| {
-        let (ethernet, packet) = frame.split_at_mut(ETHERNET_BYTES);
-        ethernet[..6].copy_from_slice(&route.hardware.0);
-        ethernet[6..12].copy_from_slice(&route.mac.0);
-        ethernet[12..].copy_from_slice(&ETHERTYPE_IPV4);
-        let (ip, udp) = packet.split_at_mut(IPV4_BYTES);
-        emit_ipv4(ip, route, PROTOCOL_UDP, len);
+        let udp = emit_headers(frame, route, PROTOCOL_UDP, len);
         udp[..2].copy_from_slice(&datagram.source_port.to_be_bytes());
         udp[2..4].copy_from_slice(&datagram.destination_port.to_be_bytes());
         udp[4..6].copy_from_slice(&(len as u16).to_be_bytes());
@@ -433,6 +419,18 @@ pub(crate) fn send_datagram(tx: &mut impl FrameTx, route: &Route, datagram: &Dat
         udp[6..8].copy_from_slice(if sum == [0, 0] { &[0xff, 0xff] } else { &sum });
     });
     sent.is_some()
+}
+
+/// Writes the headers of a packet, and returns what is behind them.
+#[inline]
+fn emit_headers<'a>(frame: &'a mut [u8], route: &Route, protocol: u8, payload_bytes: usize) -> &'a mut [u8] {
+    let (ethernet, packet) = frame.split_at_mut(ETHERNET_BYTES);
+    ethernet[..6].copy_from_slice(&route.hardware.0);
+    ethernet[6..12].copy_from_slice(&route.mac.0);
+    ethernet[12..].copy_from_slice(&ETHERTYPE_IPV4);
+    let (ip, payload) = packet.split_at_mut(IPV4_BYTES);
+    emit_ipv4(ip, route, protocol, payload_bytes);
+    payload
 }
 
 /// RFC 791 §3.1. With "don't fragment" (RFC 1191 §3), and so without identification (RFC 6864 §4.1).

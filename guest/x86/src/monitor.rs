@@ -4,12 +4,10 @@
 //! over. (CPUID would be the place to say what a monitor is, but paravirtual nested KVM lets ring 3 ask the processor
 //! itself.)
 
-use crate::port;
+use crate::port::{self, PORTS_END};
 
 /// The word of the boot line.
 const WORD: &[u8] = b"sleep_port=0x";
-/// Ring 3 has no ports from here on.
-const PORTS_END: u16 = 0x1000;
 /// As long as it takes.
 const NO_TIMEOUT: u32 = u32::MAX;
 

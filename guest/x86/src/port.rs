@@ -1,6 +1,9 @@
-//! Port input and output. Ring 3 reaches every port below 0x1000, by the task state's permission bitmap.
+//! Port input and output. Ring 3 reaches every port below `PORTS_END`, by the task state's permission bitmap.
 
 use core::arch::asm;
+
+/// Ring 3 has no ports from here on.
+pub(crate) const PORTS_END: u16 = 0x1000;
 
 macro_rules! port_access {
     ($read:ident, $write:ident, $type:ty, $register:tt, $bits:literal) => {

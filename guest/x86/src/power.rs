@@ -1,6 +1,11 @@
 //! The end of the machine, and what status its monitor ends with.
 
-use crate::{acpi::PowerOff, layout::Layout, port, ring0};
+use crate::{
+    acpi::PowerOff,
+    layout::Layout,
+    port::{self, PORTS_END},
+    ring0,
+};
 
 /// How the program has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +40,6 @@ impl Status {
 
 /// Switches off through ACPI. Returns where that does nothing.
 pub(crate) fn switch_off(by: PowerOff) {
-    /// Ring 3 has no other ports.
-    const PORTS_END: u16 = 0x1000;
     // SAFETY: the firmware's tables name these registers for this purpose, and the program ends here.
     unsafe {
         match by {

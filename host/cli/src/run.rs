@@ -212,7 +212,7 @@ impl Session {
         let listeners = listen::listen(&addresses, store.options().tcp_backlog)?;
         let address = store::reachable(listeners[0].local_addr()?);
         drop(listeners);
-        let web = self.listen_for_web(store)?.first().map(TcpListener::local_addr).transpose()?;
+        let web = first_address(&self.listen_for_web(store)?)?;
         let mut command = Command::new(image::built("kayvee-linux")?);
         // As on a guest, what is to be kept has a disk of its own; redis-server's dump file is for `kayvee server`.
         command.args(["--save", ""]).args(store.words());
@@ -256,7 +256,7 @@ impl Session {
         store: &Store,
         signals: Signals,
     ) -> Result<()> {
-        let web = self.listen_for_web(store)?.first().map(TcpListener::local_addr).transpose()?;
+        let web = first_address(&self.listen_for_web(store)?)?;
         let link = match attachment {
             Attachment::Own => {
                 let addresses = store.listen_addresses(store.options().port)?;
@@ -342,7 +342,7 @@ impl Session {
             listen::listen(&store.listen_addresses(store.options().port)?, store.options().tcp_backlog)?;
         let front = store::reachable(listeners[0].local_addr()?);
         let web_listeners = self.listen_for_web(store)?;
-        let web = web_listeners.first().map(TcpListener::local_addr).transpose()?;
+        let web = first_address(&web_listeners)?;
         let first_listener = listeners.len();
         listeners.extend(web_listeners);
         let network = self.open_network(args, by)?;
@@ -513,6 +513,11 @@ fn listen_for_debuggers(port: u16) -> Result<TcpListener> {
 
 fn create_record(path: &Path) -> Result<File> {
     File::create(path).with_context(|| format!("recording frames in {}", path.display()))
+}
+
+/// Where the first of them listens, if there is one.
+fn first_address(listeners: &[TcpListener]) -> io::Result<Option<SocketAddr>> {
+    listeners.first().map(TcpListener::local_addr).transpose()
 }
 
 /// How the port is carried to a store.

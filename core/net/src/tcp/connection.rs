@@ -139,7 +139,6 @@ pub(crate) struct Connection {
     pub(super) probe_due: bool,
     pub(super) keepalive_due: bool,
 
-    pub(super) irs: Seq,
     pub(super) rcv_nxt: Seq,
     /// The right edge of the window that was advertised.
     pub(super) rcv_right: Seq,
@@ -229,7 +228,6 @@ impl Connection {
             reset_due: false,
             probe_due: false,
             keepalive_due: false,
-            irs: Seq(0),
             rcv_nxt: Seq(0),
             rcv_right: Seq(0),
             rcv_scale: 0,
@@ -275,7 +273,6 @@ impl Connection {
 
     /// Takes over what a peer's SYN says (RFC 9293 §3.10.7.2 and §3.7.1, RFC 7323 §2.2 and §3.2, RFC 2018 §2).
     pub(super) fn take_syn(&mut self, syn: &Segment, now_ns: u64) {
-        self.irs = syn.seq;
         self.rcv_nxt = syn.seq + 1;
         self.rcv_right = self.rcv_nxt;
         self.acknowledged = self.rcv_nxt;

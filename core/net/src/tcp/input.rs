@@ -81,7 +81,7 @@ impl Connection {
             _ => {}
         }
         let mut segment = *segment;
-        if self.state == State::SynReceived && segment.flags.has(Flags::SYN) && segment.seq == self.irs {
+        if self.state == State::SynReceived && segment.flags.has(Flags::SYN) && segment.seq + 1 == self.rcv_nxt {
             if !segment.flags.has(Flags::ACK) {
                 // The SYN-ACK was lost, or the SYN came twice.
                 self.handshake_due = true;

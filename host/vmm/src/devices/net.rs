@@ -354,8 +354,8 @@ impl Card {
     }
 
     fn receive_one(&mut self, queue: &mut Queue, memory: &Memory) -> Result<Option<()>, Broken> {
+        let merges = self.merges();
         let mut pieces = self.pieces.begin();
-        let merges = self.features & F_MRG_RXBUF != 0;
         for piece in &self.posted {
             slices(memory, piece.address, piece.len, |slice| push(&mut pieces, &slice))?;
             if piece.is_last && !merges {

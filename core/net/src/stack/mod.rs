@@ -1,0 +1,406 @@
+//! The stack: what arrives is given to whom it concerns, and what they have to say is sent.
+
+mod egress;
+mod ingress;
+mod interface;
+mod table;
+
+pub use interface::{Config, ConfigError, ConnectionId, Event, Lease, Take};
+
+use self::table::{Expendable, Slot};
+use crate::{
+    control::Control,
+    cookies::Cookies,
+    flows::Flows,
+    frame::{FlowKey, announce, is_host},
+    neighbors::Neighbors,
+    pool::Pool,
+    rate::RateLimit,
+    secrets::Secrets,
+    slab::Slab,
+    tcp::{Change, Origin, Owner, Resources, State},
+    wheel::Wheel,
+};
+use alloc::{
+    collections::{BTreeSet, VecDeque},
+    vec::Vec,
+};
+use core::net::{Ipv4Addr, SocketAddrV4};
+use kayvee_platform::{Addressing, Checksums, FrameDevice, FrameRx, FrameTx, NetworkFigures};
+use smoltcp::wire::EthernetAddress;
+
+/// Frames taken from the device in one [`Stack::poll`], so that the application gets its turn under any load.
+const MAX_FRAMES_PER_POLL: usize = 256;
+
+/// The ports that connections are opened from (RFC 6335 §6).
+const DYNAMIC_PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
+
+/// How long a connection that the application has closed may take to end.
+const LINGER_NS: u64 = 60 * 1_000_000_000;
+
+/// Resets to those who have no connection, a second.
+const RESETS_PER_S: u64 = 1000;
+/// ICMP messages that are looked at, a second (RFC 1812 §4.3.2.8 has limits like this for what is sent).
+const ICMP_PER_S: u64 = 1000;
+/// Handshakes that may be open before SYNs are answered without keeping anything (RFC 4987 §3.6): this many, or this share
+/// of all connections where there are few.
+const MAX_HALF_OPEN: usize = 512;
+const HALF_OPEN_DIVISOR: usize = 4;
+
+/// Leaves everything to the receive buffers.
+struct NobodyTakes;
+
+impl Take for NobodyTakes {
+    fn take(&mut self, _: ConnectionId, _: &[u8]) -> usize {
+        0
+    }
+}
+
+/// A TCP/IP stack; see the crate's documentation for how to drive it.
+pub struct Stack {
+    mac: EthernetAddress,
+    checksums: Checksums,
+    keepalive_ns: u64,
+    lease: Option<Lease>,
+    /// The link has yet to be told of the address.
+    unannounced: bool,
+    address_events: VecDeque<Event>,
+    ports: Vec<u16>,
+    datagram_ports: Vec<u16>,
+    control: Control,
+    neighbors: Neighbors,
+    secrets: Secrets,
+    resources: Resources,
+    slots: Slab<Slot>,
+    flows: Flows,
+    timers: Wheel,
+    /// Connections that can be given up for new ones, the least dear first.
+    expendable: BTreeSet<Expendable>,
+    /// How many of these are half-open, and may be.
+    half_open: usize,
+    half_open_limit: usize,
+    cookies: Cookies,
+    /// Connections that the application may have to hear of.
+    events: VecDeque<u32>,
+    /// Connections that may have segments to send or timers to set.
+    egress: VecDeque<u32>,
+    /// Connections whose neighbors' addresses are not known.
+    unresolved: Vec<u32>,
+    /// Connections that could not send for want of memory.
+    starved: VecDeque<u32>,
+    resets: RateLimit,
+    icmp: RateLimit,
+}
+
+impl Stack {
+    /// Makes a stack for the station behind `device`, which is the one to give to it from then on.
+    pub fn new<D: FrameDevice>(config: Config, device: &mut D, now_ns: u64) -> Result<Stack, ConfigError> {
+        let mac = EthernetAddress(device.mac());
+        if !mac.is_unicast() {
+            return Err(ConfigError::HardwareAddress(device.mac()));
+        }
+        if let Addressing::Static { address, gateway, .. } = config.addressing
+            && let Some(bad) = [Some(address), gateway].into_iter().flatten().find(|address| !is_host(*address))
+        {
+            return Err(ConfigError::Address(bad));
+        }
+        let secrets = Secrets::new(config.seed);
+        let connections = config.limits.connections;
+        let mut stack = Stack {
+            mac,
+            checksums: device.checksums(),
+            keepalive_ns: 0,
+            lease: None,
+            unannounced: false,
+            address_events: VecDeque::new(),
+            ports: Vec::new(),
+            datagram_ports: Vec::new(),
+            control: Control::new(config.addressing, mac, config.seed, &mut device.split().1, now_ns),
+            neighbors: Neighbors::default(),
+            flows: Flows::new(secrets.flows()),
+            secrets,
+            resources: Resources { pool: Pool::new(config.limits.buffer_bytes), counters: NetworkFigures::default() },
+            slots: Slab::new(connections),
+            timers: Wheel::new(now_ns),
+            expendable: BTreeSet::new(),
+            half_open: 0,
+            half_open_limit: (connections / HALF_OPEN_DIVISOR).clamp(1, MAX_HALF_OPEN),
+            cookies: Cookies::default(),
+            // Where memory is short these cannot grow, so they have their size from the start.
+            events: VecDeque::with_capacity(connections),
+            egress: VecDeque::with_capacity(connections),
+            unresolved: Vec::with_capacity(connections),
+            starved: VecDeque::with_capacity(connections),
+            resets: RateLimit::new(RESETS_PER_S),
+            icmp: RateLimit::new(ICMP_PER_S),
+        };
+        stack.set_keepalive(config.keepalive_s);
+        if let Addressing::Static { address, prefix_bits, gateway } = config.addressing {
+            stack.set_lease(Some(Lease { address, prefix_bits, gateway }));
+        }
+        Ok(stack)
+    }
+
+    /// Accepts connections to `port`. Connections to ports that are not listened on are reset.
+    pub fn listen(&mut self, port: u16) {
+        assert!(port != 0, "port 0 cannot be connected to (RFC 9293 §3.1)");
+        if !self.ports.contains(&port) {
+            self.ports.push(port);
+        }
+    }
+
+    /// Gives UDP datagrams for `port` to [`Take::datagram`].
+    pub fn serve_datagrams(&mut self, port: u16) {
+        self.datagram_ports.push(port);
+    }
+
+    /// Serves no datagrams any more.
+    pub fn refuse_datagrams(&mut self) {
+        self.datagram_ports.clear();
+    }
+
+    /// Opens a connection to `remote`, or returns `None` where there is no room for one, no address of its own to open
+    /// it from, or no port.
+    ///
+    /// [`send`](Self::send) takes bytes once it is established, which [`Event::Writable`] then says as usual;
+    /// [`Event::Closed`] says that it was refused or not answered.
+    pub fn connect(&mut self, remote: SocketAddrV4, now_ns: u64) -> Option<ConnectionId> {
+        let own = self.lease?.address;
+        if !is_host(*remote.ip()) || *remote.ip() == own || remote.port() == 0 {
+            return None;
+        }
+        let ports = DYNAMIC_PORTS.len() as u16;
+        let first = self.secrets.next_port_offset(remote);
+        let flow = (0..ports).find_map(|skipped| {
+            let port = DYNAMIC_PORTS.start() + (first.wrapping_add(skipped)) % ports;
+            let flow = FlowKey::new(*remote.ip(), remote.port(), port);
+            self.is_free(flow).then_some(flow)
+        })?;
+        if let Some(ended) = self.flows.get(flow) {
+            self.release(ended);
+        }
+        let slot = self.insert(flow, Origin::Active, now_ns)?;
+        self.resources.counters.opened += 1;
+        self.touch_egress(slot);
+        Some(ConnectionId(slot))
+    }
+
+    /// Whether a connection can be opened for a flow: there is none, or one whose peer has ended it and knows of our end.
+    fn is_free(&self, flow: FlowKey) -> bool {
+        let connection = self.flows.get(flow).and_then(|slot| self.slots.get(slot)).map(|slot| &slot.connection);
+        connection.is_none_or(|connection| connection.owner == Owner::Nobody && connection.state == State::TimeWait)
+    }
+
+    /// Changes [`Config::keepalive_s`] for the connections to come.
+    pub fn set_keepalive(&mut self, keepalive_s: u32) {
+        self.keepalive_ns = u64::from(keepalive_s) * 1_000_000_000;
+    }
+
+    /// The station's address, once it has one.
+    pub fn lease(&self) -> Option<Lease> {
+        self.lease
+    }
+
+    /// Connections in whatever state, among them those that the application has closed and that have yet to end.
+    pub fn connections(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Bytes that all connections' buffers take together.
+    pub fn buffer_bytes(&self) -> usize {
+        self.resources.pool.used_bytes()
+    }
+
+    /// Frames taken from the device so far.
+    pub fn frames_received(&self) -> u64 {
+        self.resources.counters.frames_received
+    }
+
+    /// What has happened so far, and what there is now.
+    pub fn figures(&self) -> NetworkFigures {
+        NetworkFigures {
+            connections: self.slots.len() as u64,
+            half_open: self.half_open as u64,
+            buffer_bytes: self.resources.pool.used_bytes() as u64,
+            buffer_limit_bytes: self.resources.pool.limit_bytes() as u64,
+            ..self.resources.counters
+        }
+    }
+
+    /// Takes frames from `device`, answers what needs no application, and collects events for
+    /// [`next_event`](Self::next_event).
+    ///
+    /// Frames are left in the device when it cannot send, so that no answer is lost, and when there are very many, so
+    /// that the application gets its turn.
+    pub fn poll<D: FrameDevice>(&mut self, device: &mut D, now_ns: u64) {
+        self.poll_with(device, &mut NobodyTakes, now_ns);
+    }
+
+    /// Like [`poll`](Self::poll), but offers data to the application where the device has put it, so that what it takes is
+    /// never copied.
+    pub fn poll_with<D: FrameDevice>(&mut self, device: &mut D, take: &mut impl Take, now_ns: u64) {
+        let (mut rx, mut tx) = device.split();
+        for _ in 0..MAX_FRAMES_PER_POLL {
+            if !tx.ready() || rx.receive(|frame| self.receive_frame(&frame, &mut tx, take, now_ns)).is_none() {
+                break;
+            }
+        }
+        if let Some(lease) = self.control.run(&mut tx, now_ns) {
+            self.set_lease(lease);
+        }
+        if let Some(lease) = self.lease.filter(|_| self.unannounced) {
+            self.unannounced = !announce(&mut tx, self.mac, lease.address);
+        }
+        while let Some(slot) = self.timers.pop(now_ns) {
+            self.touch_egress(slot);
+        }
+        tx.flush();
+    }
+
+    /// The next thing that has happened. All are to be taken before [`flush`](Self::flush).
+    pub fn next_event(&mut self) -> Option<Event> {
+        if let Some(event) = self.address_events.pop_front() {
+            return Some(event);
+        }
+        while let Some(&number) = self.events.front() {
+            if let Some(slot) = self.slots.get_mut(number) {
+                if let Some(change) = slot.connection.next_change(&self.resources.pool) {
+                    return Some(self.event(number, change));
+                }
+                slot.in_events = false;
+            }
+            self.events.pop_front();
+        }
+        None
+    }
+
+    fn event(&mut self, number: u32, change: Change) -> Event {
+        let connection = ConnectionId(number);
+        match change {
+            Change::Readable => Event::Readable(connection),
+            Change::Writable => Event::Writable(connection),
+            Change::EndOfStream => Event::EndOfStream(connection),
+            Change::Closed => {
+                // Now that nobody owns it, it can be released.
+                self.touch_egress(number);
+                Event::Closed(connection)
+            }
+            Change::Accepted => {
+                let (opened_ns, flow) =
+                    self.slots.get(number).map_or((0, FlowKey::new(Ipv4Addr::UNSPECIFIED, 0, 0)), |slot| {
+                        (slot.connection.opened_ns, slot.connection.flow)
+                    });
+                self.forget_half_open(opened_ns, number);
+                let own = self.lease.map_or(Ipv4Addr::UNSPECIFIED, |lease| lease.address);
+                Event::Accepted {
+                    connection,
+                    remote: SocketAddrV4::new(flow.remote(), flow.remote_port()),
+                    local: SocketAddrV4::new(own, flow.local_port()),
+                }
+            }
+        }
+    }
+
+    /// The first run of received bytes that have not been consumed, empty if there are none.
+    #[inline]
+    pub fn readable(&mut self, connection: ConnectionId) -> &[u8] {
+        self.owned(connection).map_or(&[], |(connection, _)| connection.readable())
+    }
+
+    /// Gives up the first `len` bytes of what [`readable`](Self::readable) returns.
+    #[inline]
+    pub fn consume(&mut self, id: ConnectionId, len: usize) {
+        if let Some((connection, resources)) = self.owned(id) {
+            let len = len.min(connection.readable().len());
+            connection.consume(len, &mut resources.pool);
+            // The window may open, and the end of the stream may have been reached.
+            if connection.is_at_end() {
+                self.touch_events(id.0);
+            }
+            self.touch_egress(id.0);
+        }
+    }
+
+    /// Queues bytes to be sent and returns how many there was room for. If that were not all,
+    /// [`Event::Writable`] follows when there is room again.
+    #[inline]
+    pub fn send(&mut self, id: ConnectionId, bytes: &[u8]) -> usize {
+        let Some((connection, resources)) = self.owned(id) else { return 0 };
+        let sent = connection.send(bytes, &mut resources.pool);
+        if sent > 0 {
+            self.touch_egress(id.0);
+        }
+        if sent < bytes.len() {
+            self.starve(id.0);
+        }
+        sent
+    }
+
+    /// Ends the sending half of a connection once what was queued is sent. What the peer sends can still be read; after
+    /// [`Event::EndOfStream`] nothing happens any more, and the application closes the connection.
+    pub fn finish(&mut self, id: ConnectionId) {
+        if let Some((connection, _)) = self.owned(id) {
+            connection.finish();
+            self.touch_egress(id.0);
+        }
+    }
+
+    /// Ends a connection once what was queued is sent. The application is done with it: no event follows, and its id
+    /// may be given out again.
+    pub fn close(&mut self, id: ConnectionId, now_ns: u64) {
+        if let Some((connection, resources)) = self.owned(id) {
+            connection.close(now_ns.saturating_add(LINGER_NS), &mut resources.pool);
+            self.touch_egress(id.0);
+        }
+    }
+
+    /// Resets a connection and drops what was queued. The application is done with it, as after
+    /// [`close`](Self::close).
+    pub fn abort(&mut self, id: ConnectionId) {
+        if let Some((connection, resources)) = self.owned(id) {
+            connection.abort(&mut resources.pool);
+            self.touch_egress(id.0);
+        }
+    }
+
+    /// Sends what the application queued, acknowledges what it read, and retransmits what is overdue.
+    pub fn flush<D: FrameDevice>(&mut self, device: &mut D, now_ns: u64) {
+        let (_, mut tx) = device.split();
+        while let Some(&slot) = self.egress.front() {
+            if !tx.ready() || !self.send_segments(slot, &mut tx, now_ns) {
+                break;
+            }
+            self.egress.pop_front();
+        }
+        self.feed_starved();
+        tx.flush();
+    }
+
+    /// When the next turn is due even if nothing arrives, in the clock of `now_ns`.
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        if !(self.events.is_empty() && self.egress.is_empty() && self.address_events.is_empty()) {
+            return Some(0);
+        }
+        [self.timers.next_deadline_ns(), self.control.next_deadline_ns()].into_iter().flatten().min()
+    }
+
+    fn set_lease(&mut self, lease: Option<Lease>) {
+        let moves = self.lease.map(|lease| lease.address) != lease.map(|lease| lease.address);
+        self.lease = lease;
+        self.unannounced = lease.is_some();
+        self.control.set_address(lease);
+        self.neighbors.clear();
+        self.address_events.push_back(lease.map_or(Event::AddressLost, Event::AddressAcquired));
+        if !moves {
+            return;
+        }
+        // Connections are those of an address.
+        for number in 0..self.slots.end() {
+            if let Some(slot) = self.slots.get_mut(number) {
+                slot.connection.fail(&mut self.resources.pool);
+                self.touch_events(number);
+                self.touch_egress(number);
+            }
+        }
+    }
+}

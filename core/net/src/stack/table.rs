@@ -1,0 +1,155 @@
+//! The connections that there are, and the lists that they wait in.
+
+use super::{ConnectionId, Stack};
+use crate::{
+    frame::FlowKey,
+    tcp::{Connection, Origin, Owner, Resources, Setup, seq::Seq},
+};
+use smoltcp::wire::EthernetAddress;
+
+/// Connections without room to send that are looked at in a turn.
+const STARVED_PER_TURN: usize = 16;
+
+/// What the stack keeps of a connection beside its state.
+pub(super) struct Slot {
+    pub connection: Connection,
+    /// Where its frames go, and as of which generation of the neighbors that is known.
+    pub way: Option<(u32, EthernetAddress)>,
+    /// Whether it waits for the application to ask for its events.
+    pub in_events: bool,
+    /// Whether it waits for its segments to be sent.
+    pub in_egress: bool,
+    /// Whether it waits for its neighbor's address.
+    pub in_unresolved: bool,
+    /// Whether it waits for memory to send.
+    pub in_starved: bool,
+}
+
+/// Why and since when a connection can be given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Expendable {
+    TimeWait { slot: u32 },
+    HalfOpen { opened_ns: u64, slot: u32 },
+}
+
+impl Stack {
+    /// Makes a connection, if need be in the place of one that is expendable.
+    pub(super) fn insert(&mut self, flow: FlowKey, origin: Origin<'_>, now_ns: u64) -> Option<u32> {
+        let iss = self.secrets.initial_sequence(flow, now_ns);
+        self.insert_with(flow, origin, iss, now_ns)
+    }
+
+    pub(super) fn setup(&self, flow: FlowKey, iss: Seq) -> Setup {
+        Setup { flow, iss, timestamp_offset: self.secrets.timestamp_offset(flow), keepalive_ns: self.keepalive_ns }
+    }
+
+    pub(super) fn insert_with(&mut self, flow: FlowKey, origin: Origin<'_>, iss: Seq, now_ns: u64) -> Option<u32> {
+        while self.slots.is_full() {
+            // A flood of SYNs displaces itself, and never a connection that was established.
+            match self.expendable.first() {
+                Some(&Expendable::TimeWait { slot }) => self.release(slot),
+                Some(&Expendable::HalfOpen { slot, .. }) => {
+                    self.resources.counters.dropped_half_open += 1;
+                    self.release(slot);
+                }
+                None => {
+                    log::debug!("a connection was refused: {} are open", self.slots.len());
+                    return None;
+                }
+            }
+        }
+        let connection = Connection::new(self.setup(flow, iss), origin, now_ns);
+        let slot =
+            Slot { connection, way: None, in_events: false, in_egress: false, in_unresolved: false, in_starved: false };
+        let number = self.slots.insert(slot);
+        let is_in =
+            number.is_some_and(|number| self.timers.reserve(self.slots.end()) && self.flows.insert(flow, number));
+        if !is_in {
+            log::debug!("a connection was refused: no memory for it");
+            number.map(|number| self.slots.remove(number));
+            return None;
+        }
+        number
+    }
+
+    /// Forgets a connection without a word to its peer.
+    pub(super) fn release(&mut self, number: u32) {
+        let Some(mut slot) = self.slots.remove(number) else { return };
+        if slot.connection.owner == Owner::Handshake {
+            self.forget_half_open(slot.connection.opened_ns, number);
+        }
+        self.expendable.remove(&Expendable::TimeWait { slot: number });
+        self.timers.cancel(number);
+        self.flows.remove(slot.connection.flow);
+        slot.connection.release_buffers(&mut self.resources.pool);
+    }
+
+    pub(super) fn forget_half_open(&mut self, opened_ns: u64, slot: u32) {
+        self.half_open -= usize::from(self.expendable.remove(&Expendable::HalfOpen { opened_ns, slot }));
+    }
+
+    /// The application's connection of that id. After [`Event::Closed`] or [`close`](Self::close) there is none.
+    #[inline]
+    pub(super) fn owned(&mut self, id: ConnectionId) -> Option<(&mut Connection, &mut Resources)> {
+        let connection = &mut self.slots.get_mut(id.0)?.connection;
+        (connection.owner == Owner::Application).then_some((connection, &mut self.resources))
+    }
+
+    /// Has a connection looked at for events.
+    #[inline]
+    pub(super) fn touch_events(&mut self, number: u32) {
+        if let Some(slot) = self.slots.get_mut(number)
+            && !core::mem::replace(&mut slot.in_events, true)
+        {
+            self.events.push_back(number);
+        }
+    }
+
+    /// Has a connection looked at for segments to send.
+    #[inline]
+    pub(super) fn touch_egress(&mut self, number: u32) {
+        if let Some(slot) = self.slots.get_mut(number)
+            && !core::mem::replace(&mut slot.in_egress, true)
+        {
+            self.egress.push_back(number);
+        }
+    }
+
+    /// Has those looked at that wait for their neighbors.
+    pub(super) fn touch_unresolved(&mut self) {
+        while let Some(number) = self.unresolved.pop() {
+            if let Some(slot) = self.slots.get_mut(number) {
+                slot.in_unresolved = false;
+            }
+            self.touch_egress(number);
+        }
+    }
+
+    /// Remembers a connection that could not send for want of memory. Others give it back.
+    pub(super) fn starve(&mut self, number: u32) {
+        if let Some(slot) = self.slots.get_mut(number)
+            && !core::mem::replace(&mut slot.in_starved, true)
+        {
+            self.starved.push_back(number);
+        }
+    }
+
+    /// Has those looked at that could not send, if they can now.
+    pub(super) fn feed_starved(&mut self) {
+        for _ in 0..self.starved.len().min(STARVED_PER_TURN) {
+            if !self.resources.pool.has_free() {
+                return;
+            }
+            let Some(number) = self.starved.pop_front() else { return };
+            let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.in_starved) else { continue };
+            if !slot.connection.waits_for_room() {
+                slot.in_starved = false;
+            } else if slot.connection.has_room(&self.resources.pool) {
+                slot.in_starved = false;
+                self.touch_events(number);
+            } else {
+                self.starved.push_back(number);
+            }
+        }
+    }
+}
