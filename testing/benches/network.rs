@@ -3,7 +3,7 @@
 //! Requests and replies are as small as PING's. Each turn brings one request on each of 50 connections; the others are
 //! idle. Only the stack's turn is timed: frames are made before, and replies are thrown away afterwards.
 
-use kayvee_net::{Addressing, Config, Event, Limits, Stack};
+use kayvee_net::{Addressing, Addressing6, Config, Event, Limits, Stack};
 use kayvee_testing::network::{
     frames::{self, Segment},
     wire::{Faults, Wire},
@@ -72,7 +72,7 @@ fn main() {
         let mut wire = Wire::new(Faults::NONE, 1);
         let addressing = Addressing::Static { address: SERVER, prefix_bits: 24, gateway: None };
         let limits = Limits { connections, buffer_bytes: connections * (16 << 10) };
-        let config = Config { addressing, limits, keepalive_s: 300, seed: 1 };
+        let config = Config { addressing, addressing6: Addressing6::Off, limits, keepalive_s: 300, seed: 1 };
         let mut stack = Stack::new(config, &mut wire.server, 0).expect("the configuration is valid");
         stack.listen(PORT);
         wire.server.inject(frames::arp_request(SERVER));

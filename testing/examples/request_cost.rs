@@ -11,7 +11,7 @@ use kayvee_http::{
     AccessLog, Limits as WebLimits, NoPages, Server, Site,
     site::{Builder, File},
 };
-use kayvee_net::{Addressing, Config, Limits, Stack};
+use kayvee_net::{Addressing, Addressing6, Config, Limits, Stack};
 use kayvee_platform::{
     Completion, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, MAX_LARGE_FRAME_BYTES, Now, Offloads, Received,
 };
@@ -124,7 +124,7 @@ impl Machine {
         let mut card = Card { rx, tx: Tx { buffer: vec![0; MAX_LARGE_FRAME_BYTES], sent: 0 } };
         let addressing = Addressing::Static { address: SERVER, prefix_bits: 24, gateway: None };
         let limits = Limits { connections, buffer_bytes: connections * (16 << 10) };
-        let config = Config { addressing, limits, keepalive_s: 300, seed: 1 };
+        let config = Config { addressing, addressing6: Addressing6::Off, limits, keepalive_s: 300, seed: 1 };
         let mut stack = Stack::new(config, &mut card, 0).expect("the configuration is valid");
         stack.listen(PORT);
         let http_port = if site.is_some() { PORT } else { 0 };
@@ -140,7 +140,7 @@ impl Machine {
     #[inline(never)]
     fn turn(&mut self, now_ns: u64) {
         let now = Now { monotonic_ns: now_ns, unix_us: now_ns / 1000 };
-        black_box(self.station.receive(&mut self.card, now));
+        self.station.receive(&mut self.card, now);
         self.station.reply(&mut self.card, None::<&mut SimulatedDisk>, now);
         black_box(self.station.next_deadline_ns());
         self.station.rest(now_ns);

@@ -1,6 +1,6 @@
 //! Getting, keeping and losing an address, against a small DHCP server of this test.
 
-use kayvee_net::{Addressing, Config, Event, Lease, Limits, Stack};
+use kayvee_net::{Addressing, Addressing6, Config, Event, Lease, Limits, Stack};
 use kayvee_testing::network::{
     frames::{self, Segment},
     wire::{Faults, Wire},
@@ -108,7 +108,8 @@ impl World {
     fn new(faults: Faults, seed: u64) -> World {
         let mut wire = Wire::new(faults, seed);
         let limits = Limits::for_memory(1 << 20, 1);
-        let config = Config { addressing: Addressing::Dhcp, limits, keepalive_s: 0, seed };
+        let config =
+            Config { addressing: Addressing::Dhcp, addressing6: Addressing6::Off, limits, keepalive_s: 0, seed };
         let stack = Stack::new(config, &mut wire.server, 0).unwrap();
         let server = DhcpServer { gateway: SERVER, mood: Mood::Generous, requests: 0 };
         World { now_ns: 0, wire, stack, server, events: Vec::new(), others: Vec::new() }

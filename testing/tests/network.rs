@@ -5,7 +5,7 @@ use kayvee_testing::{
     network::{
         SeedReport, seeds,
         wire::{Faults, Offload},
-        world::{Client, SECOND_NS, Traffic, World},
+        world::{Client, Family, SECOND_NS, Traffic, World},
     },
     random::Random,
 };
@@ -16,7 +16,8 @@ fn exchange(faults: Faults, traffic: Traffic, clients: usize, max_bytes: usize, 
     let mut rng = Random::new(seed);
     // Twice as many as there are clients, because a SYN that was delayed or duplicated takes one for a while.
     let limits = Limits { connections: 2 * clients, buffer_bytes: 2 * clients * (8 << 10) };
-    let mut world = World::new(faults, traffic, limits, seed);
+    let family = if seed.is_multiple_of(2) { Family::V6 } else { Family::V4 };
+    let mut world = World::of(family, faults, traffic, limits, seed);
     // With and without a device that completes checksums and divides large frames.
     if rng.below(2) == 0 {
         world.wire.server.set_offload(Offload::Divide);

@@ -1,6 +1,6 @@
 //! Connections that the stack opens itself, against another instance of it that serves, in simulated time.
 
-use kayvee_net::{Addressing, Config, ConnectionId, Event, Limits, Stack, Take};
+use kayvee_net::{Addressing, Addressing6, Config, ConnectionId, Event, Limits, Stack, Take};
 use kayvee_testing::{
     network::{
         SeedReport, seeds,
@@ -10,7 +10,7 @@ use kayvee_testing::{
 };
 use std::{
     collections::HashMap,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{Ipv4Addr, SocketAddr},
 };
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -24,7 +24,7 @@ const HANDSHAKES_NS: u64 = 160_000;
 fn stack(address: Ipv4Addr, device: &mut End, connections: usize, seed: u64) -> Stack {
     let addressing = Addressing::Static { address, prefix_bits: 24, gateway: None };
     let limits = Limits { connections, buffer_bytes: connections * (8 << 10) };
-    Stack::new(Config { addressing, limits, keepalive_s: 0, seed }, device, 0).unwrap()
+    Stack::new(Config { addressing, addressing6: Addressing6::Off, limits, keepalive_s: 0, seed }, device, 0).unwrap()
 }
 
 /// What one connection is to send, and what it has received.
@@ -81,8 +81,8 @@ impl Host {
                     assert!(self.exchanges.remove(&connection).is_some());
                     self.closed += 1;
                 }
-                Event::Writable(_) | Event::AddressAcquired(_) => {}
-                Event::AddressLost => unreachable!("the address is fixed"),
+                Event::Writable(_) | Event::AddressAcquired(_) | Event::Address6Acquired { .. } => {}
+                Event::AddressLost | Event::Address6Lost(_) => unreachable!("addresses are fixed"),
             }
         }
         for (&connection, exchange) in &mut self.exchanges {
@@ -111,13 +111,13 @@ fn exchange(faults: Faults, clients: usize, max_bytes: usize, seed: u64) {
     server.stack.listen(PORT);
     let mut sent = HashMap::new();
     for _ in 0..clients {
-        let connection = client.stack.connect(SocketAddrV4::new(SERVER, PORT), 0).expect("there is room");
+        let connection = client.stack.connect(SocketAddr::new(SERVER.into(), PORT), 0).expect("there is room");
         let len = 1 + rng.below(max_bytes);
         let bytes = rng.bytes(len);
         client.exchanges.insert(connection, Exchange { outgoing: bytes.clone(), ..Exchange::default() });
         assert!(sent.insert(connection, bytes).is_none());
     }
-    assert_eq!(client.stack.connect(SocketAddrV4::new(SERVER, PORT), 0), None, "a connection beyond the limit");
+    assert_eq!(client.stack.connect(SocketAddr::new(SERVER.into(), PORT), 0), None, "a connection beyond the limit");
 
     let mut now_ns = 0;
     while !client.exchanges.values().all(|exchange| exchange.peer_ended) {
@@ -210,7 +210,7 @@ fn a_connection_that_is_refused_or_not_answered_is_closed() {
         let mut wire = Wire::new(Faults::NONE, 1);
         let mut server = Host::new(stack(SERVER, &mut wire.server, 4, 1));
         let mut client = Host::new(stack(CLIENT, &mut wire.client, 4, 2));
-        let connection = client.stack.connect(SocketAddrV4::new(SERVER, PORT), 0).unwrap();
+        let connection = client.stack.connect(SocketAddr::new(SERVER.into(), PORT), 0).unwrap();
         client.exchanges.insert(connection, Exchange { outgoing: b"x".to_vec(), ..Exchange::default() });
         // Nobody listens on the port.
         run(&mut wire, &mut client, server_is_there.then_some(&mut server), |client| client.closed == 1);
@@ -223,6 +223,6 @@ fn what_is_no_host_is_not_connected_to() {
     let mut wire = Wire::new(Faults::NONE, 1);
     let mut stack = stack(CLIENT, &mut wire.client, 4, 1);
     for (address, port) in [(Ipv4Addr::UNSPECIFIED, PORT), (Ipv4Addr::BROADCAST, PORT), (SERVER, 0)] {
-        assert_eq!(stack.connect(SocketAddrV4::new(address, port), 0), None);
+        assert_eq!(stack.connect(SocketAddr::new(address.into(), port), 0), None);
     }
 }

@@ -1,6 +1,6 @@
 //! The TCP/IP stack where things run out, fall silent or are hostile.
 
-use kayvee_net::{Addressing, Config, ConnectionId, Event, Limits, Stack, Take};
+use kayvee_net::{Addressing, Addressing6, Config, ConnectionId, Event, Limits, Stack, Take};
 use kayvee_testing::{
     network::{
         frames::{Segment, arp_request, datagram, echo_request},
@@ -15,7 +15,7 @@ use smoltcp::{
     socket::tcp::State,
     wire::{EthernetFrame, Icmpv4Packet, Icmpv4Repr, Ipv4Packet, TcpControl, TcpPacket, TcpSeqNumber, UdpPacket},
 };
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 fn world(connections: usize) -> World {
     let limits = Limits { connections, buffer_bytes: connections * (8 << 10) };
@@ -37,7 +37,7 @@ fn states(world: &mut World, clients: &[Client]) -> Vec<State> {
 #[test]
 fn a_port_without_a_listener_resets() {
     let mut world = world(4);
-    let handle = world.peer.connect(SERVER, PORT + 1, 4096);
+    let handle = world.peer.connect(SERVER.into(), PORT + 1, 4096);
     world.run_until(SECOND_NS);
     assert_eq!(world.peer.socket(handle).state(), State::Closed);
     assert_eq!(world.stack.connections(), 0);
@@ -268,7 +268,13 @@ fn addresses_that_no_host_has_are_refused() {
         (SERVER, Some(Ipv4Addr::new(239, 1, 2, 3))),
     ] {
         let addressing = Addressing::Static { address, prefix_bits: 24, gateway };
-        let config = Config { addressing, limits: Limits::for_memory(1 << 20, 1), keepalive_s: 0, seed: 1 };
+        let config = Config {
+            addressing,
+            addressing6: Addressing6::Off,
+            limits: Limits::for_memory(1 << 20, 1),
+            keepalive_s: 0,
+            seed: 1,
+        };
         assert!(Stack::new(config, &mut wire.server, 0).is_err(), "{address} {gateway:?}");
     }
 }
@@ -281,8 +287,8 @@ impl Take for EchoPort {
         0
     }
 
-    fn datagram(&mut self, port: u16, remote: SocketAddrV4, bytes: &[u8], reply: &mut [u8]) -> Option<usize> {
-        assert_eq!(*remote.ip(), CLIENT);
+    fn datagram(&mut self, port: u16, remote: SocketAddr, bytes: &[u8], reply: &mut [u8]) -> Option<usize> {
+        assert_eq!(remote.ip(), CLIENT);
         reply[..2].copy_from_slice(&port.to_be_bytes());
         reply.get_mut(2..2 + bytes.len())?.copy_from_slice(bytes);
         Some(2 + bytes.len())
@@ -294,7 +300,13 @@ impl Take for EchoPort {
 fn datagrams_for_a_service_are_answered_to_where_they_came_from() {
     let mut wire = Wire::new(Faults::NONE, 1);
     let addressing = Addressing::Static { address: SERVER, prefix_bits: 24, gateway: None };
-    let config = Config { addressing, limits: Limits::for_memory(1 << 20, 1), keepalive_s: 0, seed: 1 };
+    let config = Config {
+        addressing,
+        addressing6: Addressing6::Off,
+        limits: Limits::for_memory(1 << 20, 1),
+        keepalive_s: 0,
+        seed: 1,
+    };
     let mut stack = Stack::new(config, &mut wire.server, 0).unwrap();
     stack.serve_datagrams(7);
     let mut answers = |frame: Vec<u8>| {
@@ -334,7 +346,13 @@ fn datagrams_for_a_service_are_answered_to_where_they_came_from() {
 fn echo_requests_are_answered_and_nothing_else_is() {
     let mut wire = Wire::new(Faults::NONE, 1);
     let addressing = Addressing::Static { address: SERVER, prefix_bits: 24, gateway: None };
-    let config = Config { addressing, limits: Limits::for_memory(1 << 20, 1), keepalive_s: 0, seed: 1 };
+    let config = Config {
+        addressing,
+        addressing6: Addressing6::Off,
+        limits: Limits::for_memory(1 << 20, 1),
+        keepalive_s: 0,
+        seed: 1,
+    };
     let mut stack = Stack::new(config, &mut wire.server, 0).unwrap();
     let mut replies = |frame: Vec<u8>| {
         wire.server.inject(frame);

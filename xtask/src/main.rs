@@ -408,7 +408,12 @@ fn lossy(effort: Effort) -> io::Result<Tally> {
     };
     let mut tally = Tally::default();
     for (loss, bytes) in runs {
-        tally += run(testing("linux_peer").args(["--loss", loss, "--bytes", bytes, "--seed", "1"]))?;
+        for family in ["4", "6"] {
+            tally += run(testing("linux_peer").args(["--loss", loss, "--bytes", bytes, "--family", family]))?;
+        }
+    }
+    for family in ["4", "6"] {
+        tally += run(testing("linux_peer").args(["--loss", "5", "--requests", "300", "--family", family]))?;
     }
     Ok(tally)
 }

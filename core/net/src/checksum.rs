@@ -25,13 +25,6 @@ pub(crate) fn finish(total: u64) -> [u8; 2] {
     (!(folded as u16)).to_ne_bytes()
 }
 
-/// The sum of TCP's pseudo-header (RFC 9293 §3.1).
-#[inline]
-pub(crate) fn pseudo_header(source: [u8; 4], destination: [u8; 4], protocol: u8, len: u16) -> u64 {
-    let len = len.to_be_bytes();
-    sum(&source) + sum(&destination) + sum(&[0, protocol, len[0], len[1]])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

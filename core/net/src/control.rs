@@ -1,9 +1,6 @@
 //! What `smoltcp` does: answer ARP and ICMP echo, and be a DHCP client.
 
-use crate::{
-    frame::{FrameIo, is_host},
-    stack::Lease,
-};
+use crate::{ends::is_host, phy::FrameIo, stack::Lease};
 use alloc::vec::Vec;
 use kayvee_platform::{Addressing, FrameTx, MAX_FRAME_BYTES};
 use smoltcp::{

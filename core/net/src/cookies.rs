@@ -10,7 +10,7 @@
 //! ```
 
 use crate::{
-    frame::FlowKey,
+    ends::FlowKey,
     secrets::Secrets,
     tcp::{
         segment::{Flags, Segment},
@@ -95,8 +95,13 @@ fn cookie(secrets: &Secrets, flow: FlowKey, theirs: Seq, head: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tcp::segment::Timestamps;
+    use crate::{ends::Ends, tcp::segment::Timestamps};
     use core::net::Ipv4Addr;
+
+    fn flow_of(remote_port: u16) -> FlowKey {
+        let (own, remote) = (Ipv4Addr::new(192, 0, 2, 2), Ipv4Addr::new(192, 0, 2, 1));
+        FlowKey { ends: Ends::V4 { own, remote }, remote_port, local_port: 6379 }
+    }
 
     fn syn() -> Segment {
         Segment {
@@ -118,7 +123,7 @@ mod tests {
     #[test]
     fn what_a_peer_said_comes_back_with_its_answer() {
         let (secrets, mut cookies) = (Secrets::new(1), Cookies::default());
-        let flow = FlowKey::new(Ipv4Addr::new(192, 0, 2, 1), 1000, 6379);
+        let flow = flow_of(1000);
         for start_ns in [0, STEP_NS - 1, 7 * STEP_NS + 5, 1000 * STEP_NS] {
             let own = cookies.give(&secrets, flow, &syn(), start_ns);
             for clock in [0, 31, 32, 0x1234_5678, u32::MAX] {
@@ -135,12 +140,12 @@ mod tests {
     #[test]
     fn nothing_else_is_believed() {
         let (secrets, mut cookies) = (Secrets::new(1), Cookies::default());
-        let flow = FlowKey::new(Ipv4Addr::new(192, 0, 2, 1), 1000, 6379);
+        let flow = flow_of(1000);
         let own = cookies.give(&secrets, flow, &syn(), 0);
         assert!(cookies.take(&secrets, flow, &answer(own, 0), 0).is_some());
         assert!(Cookies::default().take(&secrets, flow, &answer(own, 0), 0).is_none(), "nothing was given");
         assert!(cookies.take(&Secrets::new(2), flow, &answer(own, 0), 0).is_none());
-        let other = FlowKey::new(Ipv4Addr::new(192, 0, 2, 1), 1001, 6379);
+        let other = flow_of(1001);
         assert!(cookies.take(&secrets, other, &answer(own, 0), 0).is_none());
         let guessed =
             (0..100_000u32).filter(|n| cookies.take(&secrets, flow, &answer(Seq(n * 40_507), 0), 0).is_some());

@@ -1,6 +1,6 @@
 //! Connections by their addresses.
 
-use crate::frame::FlowKey;
+use crate::ends::FlowKey;
 use core::hash::Hasher;
 use hashbrown::{HashTable, hash_table::Entry};
 use siphasher::sip::SipHasher13;
@@ -44,6 +44,6 @@ impl Flows {
 #[inline]
 fn hash(key: (u64, u64), flow: FlowKey) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
-    hasher.write_u64(flow.bits());
+    flow.hash(&mut hasher);
     hasher.finish()
 }

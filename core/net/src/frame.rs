@@ -1,78 +1,14 @@
-//! Frames: one at a time between a [`FrameDevice`](kayvee_platform::FrameDevice) and `smoltcp`, to whom they belong, and
-//! those that carry TCP.
+//! Frames: to whom those that arrive belong, and those that leave.
 
 use crate::{
     checksum,
-    tcp::segment::{HEADER_BYTES as TCP_HEADER_BYTES, Segment},
+    ends::{Ends, FlowKey, is_host},
+    ipv6::{Addresses, classify_ipv6},
+    tcp::{segment::Segment, seq::Seq},
 };
-use core::net::Ipv4Addr;
-use kayvee_platform::{Checksums, Completion, FrameTx, MAX_FRAME_BYTES, Received};
-use smoltcp::{
-    phy::{self, Device, DeviceCapabilities, Medium},
-    time::Instant,
-    wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr},
-};
-
-/// `smoltcp`'s device for the handling of one received frame, or of none, with replies going straight to the device.
-pub(crate) struct FrameIo<'a, T> {
-    pub received: Option<&'a [u8]>,
-    pub tx: &'a mut T,
-}
-
-impl<T: FrameTx> Device for FrameIo<'_, T> {
-    type RxToken<'b>
-        = RxToken<'b>
-    where
-        Self: 'b;
-    type TxToken<'b>
-        = TxToken<'b, T>
-    where
-        Self: 'b;
-
-    fn receive(&mut self, _: Instant) -> Option<(RxToken<'_>, TxToken<'_, T>)> {
-        let frame = self.received.take()?;
-        Some((RxToken(frame), TxToken(self.tx)))
-    }
-
-    fn transmit(&mut self, _: Instant) -> Option<TxToken<'_, T>> {
-        self.tx.ready().then_some(TxToken(self.tx))
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        capabilities()
-    }
-}
-
-/// What `smoltcp` has to know of every device here.
-pub(crate) fn capabilities() -> DeviceCapabilities {
-    let mut capabilities = DeviceCapabilities::default();
-    capabilities.medium = Medium::Ethernet;
-    capabilities.max_transmission_unit = MAX_FRAME_BYTES;
-    capabilities
-}
-
-pub(crate) struct RxToken<'a>(&'a [u8]);
-
-impl phy::RxToken for RxToken<'_> {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(self.0)
-    }
-}
-
-pub(crate) struct TxToken<'a, T>(&'a mut T);
-
-impl<T: FrameTx> phy::TxToken for TxToken<'_, T> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let mut fill = Some(f);
-        let sent = self.0.transmit(len, |buffer| fill.take().map(|f| f(buffer)));
-        match (sent.flatten(), fill) {
-            (Some(result), _) => result,
-            // The device was ready and yet took nothing. A network may lose frames, so this one is lost.
-            (None, Some(f)) => f(&mut [0; MAX_FRAME_BYTES][..len]),
-            (None, None) => unreachable!("the device called `fill` and returned nothing"),
-        }
-    }
-}
+use core::net::{Ipv4Addr, Ipv6Addr};
+use kayvee_platform::{Checksums, Completion, FrameTx, Internet, MAX_FRAME_BYTES, Received};
+use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr};
 
 /// Tells the link that `address` is at `mac` now, for those that remember another station at it (RFC 5227 §2.3).
 /// Returns whether the device had room for that.
@@ -99,54 +35,16 @@ pub(crate) fn ask(tx: &mut impl FrameTx, mac: EthernetAddress, own: Ipv4Addr, wa
     sent.is_some()
 }
 
-/// Whether an address can be that of a single host.
-pub(crate) fn is_host(address: Ipv4Addr) -> bool {
-    !(address.is_unspecified() || address.is_broadcast() || address.is_multicast())
-}
-
-/// The addresses that tell one connection from another: remote address and port, local port. The local address is
-/// always the station's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FlowKey(u64);
-
-impl FlowKey {
-    #[inline]
-    pub fn new(remote: Ipv4Addr, remote_port: u16, local_port: u16) -> FlowKey {
-        FlowKey(u64::from(u32::from(remote)) << 32 | u64::from(remote_port) << 16 | u64::from(local_port))
-    }
-
-    /// The peer's address.
-    #[inline]
-    pub fn remote(self) -> Ipv4Addr {
-        Ipv4Addr::from_bits((self.0 >> 32) as u32)
-    }
-
-    /// The peer's port.
-    #[inline]
-    pub fn remote_port(self) -> u16 {
-        (self.0 >> 16) as u16
-    }
-
-    /// The port of this station.
-    #[inline]
-    pub fn local_port(self) -> u16 {
-        self.0 as u16
-    }
-
-    /// All of it.
-    #[inline]
-    pub fn bits(self) -> u64 {
-        self.0
-    }
-}
-
-const ETHERNET_BYTES: usize = 14;
+pub(crate) const ETHERNET_BYTES: usize = 14;
 const IPV4_BYTES: usize = 20;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 const PROTOCOL_ICMP: u8 = 1;
-const PROTOCOL_TCP: u8 = 6;
-const PROTOCOL_UDP: u8 = 17;
+pub(crate) const PROTOCOL_TCP: u8 = 6;
+pub(crate) const PROTOCOL_UDP: u8 = 17;
+/// How far what is sent may go, but for what must not leave the link.
+pub(crate) const HOP_LIMIT: u8 = 64;
 
 /// Whom a received frame concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +54,9 @@ pub(crate) enum Class<'a> {
     /// ARP.
     Arp(&'a [u8]),
     /// An ICMP message to the station's own address.
-    Icmp(&'a [u8]),
+    Icmp(Ipv4Addr, &'a [u8]),
+    /// An ICMPv6 message to an address of the station, or to a group that it is in.
+    Icmpv6(Icmpv6<'a>),
     /// A UDP datagram to the station's own address.
     Udp(Packet<'a>),
     /// Anything else that `smoltcp` should see: DHCP.
@@ -169,26 +69,51 @@ pub(crate) enum Class<'a> {
     Damaged,
 }
 
-/// What an IPv4 packet carries, and from whom.
+/// An ICMPv6 message, whose checksum is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Icmpv6<'a> {
+    /// The station on the link that it came from.
+    pub hardware: EthernetAddress,
+    pub source: Ipv6Addr,
+    pub destination: Ipv6Addr,
+    pub hop_limit: u8,
+    pub message: &'a [u8],
+}
+
+impl Icmpv6<'_> {
+    /// Whether it was sent by a neighbor (RFC 4861 §11.2), and no echo.
+    pub fn is_of_the_link(&self) -> bool {
+        const NEIGHBOR_DISCOVERY: core::ops::RangeInclusive<u8> = 133..=137;
+        self.hop_limit == 255 && self.message.first().is_some_and(|kind| NEIGHBOR_DISCOVERY.contains(kind))
+    }
+}
+
+/// What a packet carries, and from whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packet<'a> {
     /// The station on the link that it came from.
     pub hardware: EthernetAddress,
-    pub source: Ipv4Addr,
+    pub ends: Ends,
     pub payload: &'a [u8],
     /// Bytes of the packet behind these, in the pieces that follow.
     pub rest_bytes: usize,
 }
 
-/// Sorts a frame by its headers. The checksum of IPv4 is looked at, that of what it carries is not.
+/// Sorts a frame by its headers. The checksum of IPv4 is looked at, that of what it carries is not, but for ICMPv6.
 #[inline]
-pub(crate) fn classify<'a>(frame: &Received<'a>, mac: EthernetAddress, own_address: Option<Ipv4Addr>) -> Class<'a> {
+pub(crate) fn classify<'a>(
+    frame: &Received<'a>,
+    mac: EthernetAddress,
+    own_address: Option<Ipv4Addr>,
+    own_addresses: &Addresses,
+) -> Class<'a> {
     let Some((header, payload)) = frame.head.split_first_chunk::<ETHERNET_BYTES>() else { return Class::Malformed };
     match [header[12], header[13]] {
         ETHERTYPE_IPV4 => {
             let rest_bytes = frame.rest.iter().map(|piece| piece.len()).sum();
             classify_ipv4(header, payload, rest_bytes, mac, own_address)
         }
+        ETHERTYPE_IPV6 => classify_ipv6(frame, header, payload, mac, own_addresses),
         ETHERTYPE_ARP => Class::Arp(payload),
         _ => Class::Ignored,
     }
@@ -228,28 +153,51 @@ fn classify_ipv4<'a>(
     if !is_host(source) {
         return Class::Malformed;
     }
-    let is_own = Some(Ipv4Addr::new(ip[16], ip[17], ip[18], ip[19])) == own_address && ethernet[..6] == mac.0;
+    let own = Ipv4Addr::new(ip[16], ip[17], ip[18], ip[19]);
+    let is_own = Some(own) == own_address && ethernet[..6] == mac.0;
     let payload = &packet[header_bytes..total_bytes.min(packet.len())];
     let rest_bytes = total_bytes.saturating_sub(packet.len());
-    let packet_of = || {
-        let [_, _, _, _, _, _, a, b, c, d, e, f, _, _] = *ethernet;
-        Packet { hardware: EthernetAddress([a, b, c, d, e, f]), source, payload, rest_bytes }
-    };
+    let ends = Ends::V4 { own, remote: source };
+    let packet_of = || Packet { hardware: source_of(ethernet), ends, payload, rest_bytes };
     match ip[9] {
-        PROTOCOL_TCP if is_own && Some(source) != own_address => Class::Tcp(packet_of()),
+        PROTOCOL_TCP if is_own && source != own => Class::Tcp(packet_of()),
         PROTOCOL_TCP => Class::Ignored,
         // Nothing else is merged.
         _ if rest_bytes > 0 => Class::Malformed,
-        PROTOCOL_UDP if is_own && Some(source) != own_address => Class::Udp(packet_of()),
-        PROTOCOL_ICMP if is_own => Class::Icmp(payload),
+        PROTOCOL_UDP if is_own && source != own => Class::Udp(packet_of()),
+        PROTOCOL_ICMP if is_own => Class::Icmp(own, payload),
         PROTOCOL_ICMP => Class::Ignored,
         _ => Class::Other,
     }
 }
 
-/// A route changed for a packet that was too large (RFC 1191 §4): the flow that it belongs to, the number of its first
-/// byte, and the size that would do.
-pub(crate) fn parse_too_large(icmp: &[u8], own_address: Ipv4Addr) -> Option<(FlowKey, u32, u16)> {
+/// The station on the link that sent a frame.
+#[inline]
+pub(crate) fn source_of(ethernet: &[u8; ETHERNET_BYTES]) -> EthernetAddress {
+    let [_, _, _, _, _, _, a, b, c, d, e, f, _, _] = *ethernet;
+    EthernetAddress([a, b, c, d, e, f])
+}
+
+/// A route changed for a packet that was too large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooLarge {
+    pub flow: FlowKey,
+    /// The number of the first byte of what was too large.
+    pub seq: Seq,
+    /// The size that would do.
+    pub packet_bytes: u16,
+}
+
+/// Reads the beginning of a segment of ours that comes back.
+pub(crate) fn quoted_flow(ends: Ends, tcp: &[u8]) -> Option<(FlowKey, Seq)> {
+    let tcp = tcp.first_chunk::<8>()?;
+    let port = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
+    let seq = Seq(u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]));
+    Some((FlowKey { ends, remote_port: port(2), local_port: port(0) }, seq))
+}
+
+/// Whether an ICMP message says that a packet was too large (RFC 1191 §4), and for what.
+pub(crate) fn parse_too_large(icmp: &[u8], own_address: Ipv4Addr) -> Option<TooLarge> {
     const UNREACHABLE: u8 = 3;
     const FRAGMENTATION_NEEDED: u8 = 4;
     let (header, quoted) = icmp.split_first_chunk::<8>()?;
@@ -260,15 +208,12 @@ pub(crate) fn parse_too_large(icmp: &[u8], own_address: Ipv4Addr) -> Option<(Flo
         return None;
     }
     let ip = quoted.first_chunk::<IPV4_BYTES>()?;
-    let tcp = quoted.get(usize::from(ip[0] & 0xf) * 4..)?.first_chunk::<8>()?;
-    let (source, remote) =
-        (Ipv4Addr::new(ip[12], ip[13], ip[14], ip[15]), Ipv4Addr::new(ip[16], ip[17], ip[18], ip[19]));
-    if ip[9] != PROTOCOL_TCP || source != own_address {
+    let (own, remote) = (Ipv4Addr::new(ip[12], ip[13], ip[14], ip[15]), Ipv4Addr::new(ip[16], ip[17], ip[18], ip[19]));
+    if ip[9] != PROTOCOL_TCP || own != own_address {
         return None;
     }
-    let port = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
-    let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
-    Some((FlowKey::new(remote, port(2), port(0)), seq, u16::from_be_bytes([header[6], header[7]])))
+    let (flow, seq) = quoted_flow(Ends::V4 { own, remote }, quoted.get(usize::from(ip[0] & 0xf) * 4..)?)?;
+    Some(TooLarge { flow, seq, packet_bytes: u16::from_be_bytes([header[6], header[7]]) })
 }
 
 /// Why a segment was not taken from a packet.
@@ -278,16 +223,15 @@ pub(crate) enum Unusable {
     Malformed,
 }
 
-/// Reads the segment of a packet for `own`, and returns it with its data in the first piece.
+/// Reads the segment of a packet, and returns it with its data in the first piece.
 #[inline]
 pub(crate) fn parse_segment<'a>(
     packet: &Packet<'a>,
-    own: Ipv4Addr,
     frame: &Received<'_>,
     checksums: Checksums,
 ) -> Result<(Segment, &'a [u8]), Unusable> {
     let bytes = packet.payload;
-    let pseudo = checksum::pseudo_header(packet.source.octets(), own.octets(), PROTOCOL_TCP, bytes.len() as u16);
+    let pseudo = packet.ends.pseudo_header(PROTOCOL_TCP, bytes.len());
     // Whoever merges segments has looked at their checksums, and says so.
     if !frame.is_checked && (packet.rest_bytes > 0 || !is_intact(bytes, CHECKSUM_AT, pseudo, checksums)) {
         return Err(Unusable::Damaged);
@@ -305,27 +249,25 @@ fn is_intact(bytes: &[u8], at: usize, pseudo: u64, checksums: Checksums) -> bool
     is_undone || checksum::finish(pseudo + checksum::sum(bytes)) == [0, 0]
 }
 
-/// Who sends a segment to whom.
+/// Who sends something to whom.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
     pub mac: EthernetAddress,
-    pub own: Ipv4Addr,
     pub hardware: EthernetAddress,
-    pub remote: Ipv4Addr,
+    pub ends: Ends,
 }
 
-/// Headers of a segment in its frame, but for TCP's.
-const HEADER_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES;
 /// Where TCP's checksum is.
 const CHECKSUM_AT: usize = 16;
 
 /// Bytes of data that the device takes in one frame now, for segments like `segment` that carry `segment_bytes` of it at
 /// most: as much as one has, or more where the device divides what is longer.
 #[inline]
-pub(crate) fn room_for_data(tx: &mut impl FrameTx, segment_bytes: u32) -> u32 {
+pub(crate) fn room_for_data(tx: &mut impl FrameTx, ends: &Ends, segment_bytes: u32) -> u32 {
     /// Options take what they like (RFC 9293 §3.1).
-    const MAX_HEADER_BYTES: usize = HEADER_BYTES + 60;
-    let segments = (tx.room_bytes().saturating_sub(MAX_HEADER_BYTES) as u32) / segment_bytes.max(1);
+    const MAX_TCP_BYTES: usize = 60;
+    let max_header_bytes = ETHERNET_BYTES + ends.header_bytes() + MAX_TCP_BYTES;
+    let segments = (tx.room_bytes().saturating_sub(max_header_bytes) as u32) / segment_bytes.max(1);
     if tx.offloads().large_frame_bytes == 0 { segment_bytes } else { segments.max(1) * segment_bytes }
 }
 
@@ -341,40 +283,51 @@ pub(crate) fn send_segment(
 ) -> bool {
     let header_bytes = segment.header_bytes();
     let tcp_bytes = header_bytes + payload_bytes;
-    let pseudo = checksum::pseudo_header(route.own.octets(), route.remote.octets(), PROTOCOL_TCP, tcp_bytes as u16);
-    let put_headers = |bytes: &mut [u8]| segment.emit(emit_headers(bytes, route, PROTOCOL_TCP, tcp_bytes));
+    let pseudo = route.ends.pseudo_header(PROTOCOL_TCP, tcp_bytes);
+    let tcp_at = ETHERNET_BYTES + route.ends.header_bytes();
+    let put_headers = |bytes: &mut [u8]| segment.emit(emit_headers(bytes, route, PROTOCOL_TCP, HOP_LIMIT, tcp_bytes));
     if !tx.offloads().checksum {
-        let sent = tx.transmit(HEADER_BYTES + tcp_bytes, |frame| {
+        let sent = tx.transmit(tcp_at + tcp_bytes, |frame| {
             put_headers(frame);
-            let tcp = &mut frame[HEADER_BYTES..];
+            let tcp = &mut frame[tcp_at..];
             fill(0, &mut tcp[header_bytes..]);
             let sum = checksum::finish(pseudo + checksum::sum(tcp));
             tcp[CHECKSUM_AT..][..2].copy_from_slice(&sum);
         });
         return sent.is_some();
     }
-    let headers = HEADER_BYTES + header_bytes;
+    let headers = tcp_at + header_bytes;
+    let internet = match route.ends {
+        Ends::V4 { .. } => Internet::V4,
+        Ends::V6 { .. } => Internet::V6,
+    };
     let task = Completion {
-        checksum_start: HEADER_BYTES as u16,
+        internet,
+        checksum_start: tcp_at as u16,
         checksum_offset: CHECKSUM_AT as u16,
         header_bytes: headers as u16,
         segment_bytes: if payload_bytes > segment_bytes as usize { segment_bytes as u16 } else { 0 },
     };
-    tx.transmit_offloaded(HEADER_BYTES + tcp_bytes, task, |at, piece| {
+    tx.transmit_offloaded(tcp_at + tcp_bytes, task, |at, piece| {
         if at > 0 {
             return fill(at - headers, piece);
         }
         put_headers(piece);
         let [a, b] = checksum::finish(pseudo);
-        piece[HEADER_BYTES + CHECKSUM_AT..][..2].copy_from_slice(&[!a, !b]);
+        piece[tcp_at + CHECKSUM_AT..][..2].copy_from_slice(&[!a, !b]);
         fill(0, &mut piece[headers..]);
     })
 }
 
 /// Bytes of the header of a datagram (RFC 768): ports, length, checksum.
 const UDP_HEADER_BYTES: usize = 8;
-/// Most data in a datagram that is sent: what needs no fragments.
-pub(crate) const MAX_DATAGRAM_BYTES: usize = MAX_FRAME_BYTES - HEADER_BYTES - UDP_HEADER_BYTES;
+/// Most data in a datagram that is sent, by IPv4: what needs no fragments.
+pub(crate) const MAX_DATAGRAM_BYTES: usize = MAX_FRAME_BYTES - ETHERNET_BYTES - IPV4_BYTES - UDP_HEADER_BYTES;
+
+/// Bytes of data that a datagram between these two may have.
+pub(crate) fn room_for_datagram(ends: &Ends) -> usize {
+    MAX_FRAME_BYTES - ETHERNET_BYTES - ends.header_bytes() - UDP_HEADER_BYTES
+}
 
 /// A datagram's ports and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -384,10 +337,9 @@ pub(crate) struct Datagram<'a> {
     pub data: &'a [u8],
 }
 
-/// Reads a datagram for `own` (RFC 768).
+/// Reads a datagram (RFC 768).
 pub(crate) fn parse_datagram<'a>(
     packet: &Packet<'a>,
-    own: Ipv4Addr,
     frame: &Received<'_>,
     checksums: Checksums,
 ) -> Result<Datagram<'a>, Unusable> {
@@ -395,26 +347,26 @@ pub(crate) fn parse_datagram<'a>(
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     let len = usize::from(word(4));
     let bytes = packet.payload.get(..len).filter(|_| len >= UDP_HEADER_BYTES).ok_or(Unusable::Malformed)?;
-    let pseudo = checksum::pseudo_header(packet.source.octets(), own.octets(), PROTOCOL_UDP, len as u16);
-    // Zero says that there is none.
-    if !frame.is_checked && word(6) != 0 && !is_intact(bytes, 6, pseudo, checksums) {
+    let pseudo = packet.ends.pseudo_header(PROTOCOL_UDP, len);
+    // Zero says that there is none, which IPv6 does not allow (RFC 8200 §8.1).
+    let is_without = word(6) == 0 && matches!(packet.ends, Ends::V4 { .. });
+    if !frame.is_checked && !is_without && !is_intact(bytes, 6, pseudo, checksums) {
         return Err(Unusable::Damaged);
     }
     Ok(Datagram { source_port: word(0), destination_port: word(2), data: &bytes[UDP_HEADER_BYTES..] })
 }
 
-/// Sends a datagram of at most [`MAX_DATAGRAM_BYTES`]. Returns whether the device had room for it.
+/// Sends a datagram that fits a frame. Returns whether the device had room for it.
 pub(crate) fn send_datagram(tx: &mut impl FrameTx, route: &Route, datagram: &Datagram<'_>) -> bool {
     let len = UDP_HEADER_BYTES + datagram.data.len();
-    let sent = tx.transmit(HEADER_BYTES + len, |frame| {
-        let udp = emit_headers(frame, route, PROTOCOL_UDP, len);
+    let sent = tx.transmit(ETHERNET_BYTES + route.ends.header_bytes() + len, |frame| {
+        let udp = emit_headers(frame, route, PROTOCOL_UDP, HOP_LIMIT, len);
         udp[..2].copy_from_slice(&datagram.source_port.to_be_bytes());
         udp[2..4].copy_from_slice(&datagram.destination_port.to_be_bytes());
         udp[4..6].copy_from_slice(&(len as u16).to_be_bytes());
         udp[6..8].fill(0);
         udp[UDP_HEADER_BYTES..].copy_from_slice(datagram.data);
-        let pseudo = checksum::pseudo_header(route.own.octets(), route.remote.octets(), PROTOCOL_UDP, len as u16);
-        let sum = checksum::finish(pseudo + checksum::sum(udp));
+        let sum = checksum::finish(route.ends.pseudo_header(PROTOCOL_UDP, len) + checksum::sum(udp));
         // Zero would say that there is none; all ones is the same number.
         udp[6..8].copy_from_slice(if sum == [0, 0] { &[0xff, 0xff] } else { &sum });
     });
@@ -423,27 +375,36 @@ pub(crate) fn send_datagram(tx: &mut impl FrameTx, route: &Route, datagram: &Dat
 
 /// Writes the headers of a packet, and returns what is behind them.
 #[inline]
-fn emit_headers<'a>(frame: &'a mut [u8], route: &Route, protocol: u8, payload_bytes: usize) -> &'a mut [u8] {
+pub(crate) fn emit_headers<'a>(
+    frame: &'a mut [u8],
+    route: &Route,
+    protocol: u8,
+    hop_limit: u8,
+    payload_bytes: usize,
+) -> &'a mut [u8] {
     let (ethernet, packet) = frame.split_at_mut(ETHERNET_BYTES);
     ethernet[..6].copy_from_slice(&route.hardware.0);
     ethernet[6..12].copy_from_slice(&route.mac.0);
-    ethernet[12..].copy_from_slice(&ETHERTYPE_IPV4);
-    let (ip, payload) = packet.split_at_mut(IPV4_BYTES);
-    emit_ipv4(ip, route, protocol, payload_bytes);
+    let (ip, payload) = packet.split_at_mut(route.ends.header_bytes());
+    match route.ends {
+        // RFC 791 §3.1. With "don't fragment" (RFC 1191 §3), and so without identification (RFC 6864 §4.1).
+        Ends::V4 { own, remote } => {
+            ethernet[12..].copy_from_slice(&ETHERTYPE_IPV4);
+            let [a, b] = ((IPV4_BYTES + payload_bytes) as u16).to_be_bytes();
+            ip[..12].copy_from_slice(&[0x45, 0, a, b, 0, 0, 0x40, 0, hop_limit, protocol, 0, 0]);
+            ip[12..16].copy_from_slice(&own.octets());
+            ip[16..20].copy_from_slice(&remote.octets());
+            let sum = checksum::finish(checksum::sum(ip));
+            ip[10..12].copy_from_slice(&sum);
+        }
+        // RFC 8200 §3, without a flow label (RFC 6437 §2).
+        Ends::V6 { own, remote } => {
+            ethernet[12..].copy_from_slice(&ETHERTYPE_IPV6);
+            let [a, b] = (payload_bytes as u16).to_be_bytes();
+            ip[..8].copy_from_slice(&[0x60, 0, 0, 0, a, b, protocol, hop_limit]);
+            ip[8..24].copy_from_slice(&own.octets());
+            ip[24..40].copy_from_slice(&remote.octets());
+        }
+    }
     payload
 }
-
-/// RFC 791 §3.1. With "don't fragment" (RFC 1191 §3), and so without identification (RFC 6864 §4.1).
-#[inline]
-fn emit_ipv4(ip: &mut [u8], route: &Route, protocol: u8, payload_bytes: usize) {
-    const TIME_TO_LIVE: u8 = 64;
-    let [a, b] = ((IPV4_BYTES + payload_bytes) as u16).to_be_bytes();
-    ip[..12].copy_from_slice(&[0x45, 0, a, b, 0, 0, 0x40, 0, TIME_TO_LIVE, protocol, 0, 0]);
-    ip[12..16].copy_from_slice(&route.own.octets());
-    ip[16..20].copy_from_slice(&route.remote.octets());
-    let sum = checksum::finish(checksum::sum(ip));
-    ip[10..12].copy_from_slice(&sum);
-}
-
-// The smallest frames that are sent.
-const _: () = assert!(ETHERNET_BYTES + IPV4_BYTES + TCP_HEADER_BYTES < MAX_FRAME_BYTES);

@@ -1,13 +1,15 @@
 //! TCP/IP over any [`FrameDevice`](kayvee_platform::FrameDevice).
 //!
-//! A [`Stack`] answers ARP and ICMP echo, gets its address by DHCP or from its operator, serves TCP connections to the
-//! ports that it listens on, and opens others. It never blocks, reads a clock or allocates without bound: time is an
-//! argument, and [`Limits`] say how many connections there may be and what their buffers may take.
+//! A [`Stack`] answers ARP, neighbor discovery and ICMP echo, gets its addresses by DHCP, from routers' announcements or
+//! from its operator, serves TCP connections to the ports that it listens on, and opens others, over IPv4 and IPv6. It
+//! never blocks, reads a clock or allocates without bound: time is an argument, and [`Limits`] say how many connections
+//! there may be and what their buffers may take.
 //!
 //! TCP is an engine of its own (`tcp`): one connection is a state machine that does no I/O, found by its addresses in a
 //! keyed hash table, with its deadline on a timing wheel and its buffers in blocks of a bounded pool. The work of a turn
 //! grows with the frames that arrived, not with the connections that are open, and a connection without bytes in its
-//! buffers costs a few hundred. `smoltcp` does ARP, ICMP and DHCP. Nothing of it shows in the interface.
+//! buffers costs a few hundred. `smoltcp` does ARP, ICMP and DHCP; IPv6 (`ipv6`) is our own. Nothing of `smoltcp` shows in
+//! the interface.
 //!
 //! # Driving it
 //!
@@ -22,6 +24,8 @@
 //!     while let Some(event) = stack.next_event() {
 //!         match event {
 //!             Event::AddressAcquired(lease) => log::info!("address {}/{}", lease.address, lease.prefix_bits),
+//!             Event::Address6Acquired { address, prefix_bits } => log::info!("address {address}/{prefix_bits}"),
+//!             Event::Address6Lost(address) => log::warn!("{address} is lost"),
 //!             Event::AddressLost => log::warn!("the address is lost"),
 //!             // Here a store asks its engine: `connect` gives a client, or a refusal to `send` before `close`.
 //!             Event::Accepted { connection, remote, .. } => log::debug!("{connection:?} from {remote}"),
@@ -57,10 +61,13 @@ extern crate alloc;
 mod checksum;
 mod control;
 mod cookies;
+mod ends;
 mod flows;
 mod frame;
+mod ipv6;
 mod limits;
 mod neighbors;
+mod phy;
 mod pool;
 mod rate;
 mod secrets;
@@ -69,6 +76,6 @@ mod stack;
 mod tcp;
 mod wheel;
 
-pub use kayvee_platform::{Addressing, NetworkFigures};
+pub use kayvee_platform::{Addressing, Addressing6, NetworkFigures};
 pub use limits::Limits;
 pub use stack::{Config, ConfigError, ConnectionId, Event, Lease, Stack, Take};

@@ -1,11 +1,11 @@
-//! Ethernet addresses of stations on the link (RFC 826), for the segments that the stack sends itself.
+//! Ethernet addresses of stations on the link (RFC 826, RFC 4861), for the segments that the stack sends itself.
 //!
 //! An entry has no lifetime. It is replaced when its station says otherwise, and asked for again when a connection to it
 //! makes no progress (RFC 1122 §2.3.2.1, method 4).
 
-use crate::frame::is_host;
+use crate::ends::is_host;
 use alloc::collections::BTreeMap;
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress};
 
 /// Stations that are known at a time.
@@ -21,10 +21,18 @@ struct Neighbor {
     asked_ns: Option<u64>,
 }
 
+/// What becomes of a station that was not asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unknown {
+    /// It speaks to us, so we shall speak to it.
+    Added,
+    Ignored,
+}
+
 /// The stations on the link.
 #[derive(Debug, Default)]
 pub(crate) struct Neighbors {
-    stations: BTreeMap<Ipv4Addr, Neighbor>,
+    stations: BTreeMap<IpAddr, Neighbor>,
     /// Changes whenever an address that was given out may have become wrong.
     generation: u32,
 }
@@ -36,12 +44,12 @@ impl Neighbors {
     }
 
     /// Where a station is, if that is known.
-    pub fn get(&self, station: Ipv4Addr) -> Option<EthernetAddress> {
+    pub fn get(&self, station: IpAddr) -> Option<EthernetAddress> {
         self.stations.get(&station)?.hardware
     }
 
     /// Whether to ask for a station now. To be followed by the question.
-    pub fn ask(&mut self, station: Ipv4Addr, now_ns: u64) -> bool {
+    pub fn ask(&mut self, station: IpAddr, now_ns: u64) -> bool {
         if !self.stations.contains_key(&station) {
             self.make_room();
         }
@@ -72,8 +80,14 @@ impl Neighbors {
         }
         // RFC 826: what is known already is updated by any packet; a new station is of use only if it speaks to us.
         let is_for_us = operation == ArpOperation::Request && Some(target) == own;
+        let unknown = if is_for_us { Unknown::Added } else { Unknown::Ignored };
+        self.learn(station.into(), hardware, unknown, now_ns)
+    }
+
+    /// Takes in where a station is, and tells whether that was not known.
+    pub fn learn(&mut self, station: IpAddr, hardware: EthernetAddress, unknown: Unknown, now_ns: u64) -> bool {
         if !self.stations.contains_key(&station) {
-            if !is_for_us {
+            if unknown == Unknown::Ignored {
                 return false;
             }
             self.make_room();
@@ -89,9 +103,9 @@ impl Neighbors {
         }
     }
 
-    /// Forgets everything: the link or the own address is another one.
-    pub fn clear(&mut self) {
-        self.stations.clear();
+    /// Forgets all stations of IPv4: the link or the own address is another one.
+    pub fn clear_ipv4(&mut self) {
+        self.stations.retain(|station, _| station.is_ipv6());
         self.generation = self.generation.wrapping_add(1);
     }
 
@@ -100,7 +114,7 @@ impl Neighbors {
         if self.stations.len() < MAX_NEIGHBORS {
             return;
         }
-        let age = |(_, neighbor): &(&Ipv4Addr, &Neighbor)| (neighbor.hardware.is_some(), neighbor.since_ns);
+        let age = |(_, neighbor): &(&IpAddr, &Neighbor)| (neighbor.hardware.is_some(), neighbor.since_ns);
         if let Some(oldest) = self.stations.iter().min_by_key(age).map(|(station, _)| *station) {
             self.stations.remove(&oldest);
             self.generation = self.generation.wrapping_add(1);

@@ -71,9 +71,20 @@ pub struct Offloads {
     pub large_frame_bytes: usize,
 }
 
+/// The internet protocol of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Internet {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
 /// What a device is to do with a frame before it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
+    /// What the frame carries.
+    pub internet: Internet,
     /// Where the bytes begin that the checksum covers.
     pub checksum_start: u16,
     /// Where it goes, counted from there. The sum of the pseudo-header stands there already.

@@ -20,7 +20,7 @@ mod monitor;
 mod network;
 mod time;
 
-pub use address::Addressing;
+pub use address::{Addressing, Addressing6};
 pub use block::{
     BlockBuffer, BlockDevice, BlockError, Finished, Geometry, Operation, Transfer, transfer_alone, wait_for_transfer,
 };
@@ -29,7 +29,8 @@ pub use decimal::{DECIMAL_BYTES, Decimal, put_decimal};
 pub use figures::FigureKind;
 pub use file::{ReadFile, WriteFile};
 pub use frame::{
-    Checksums, Completion, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, MAX_LARGE_FRAME_BYTES, Offloads, Received,
+    Checksums, Completion, FrameDevice, FrameRx, FrameTx, Internet, MAX_FRAME_BYTES, MAX_LARGE_FRAME_BYTES, Offloads,
+    Received,
 };
 pub use heap::Heap;
 pub use monitor::{MONITOR_PAGE_MAGIC, MonitorFigures};

@@ -1,7 +1,7 @@
 //! The boot command line of an image: what the machine needs to know, then the store's options.
 //!
 //! ```text
-//! ip=192.0.2.2/24 gateway=192.0.2.1 log=info -- --port 6379 --maxmemory 100mb --requirepass "a b"
+//! ip=192.0.2.2/24 gateway=192.0.2.1 ip6=2001:db8::2/64 gateway6=2001:db8::1 -- --port 6379 --maxmemory 100mb --requirepass "a b"
 //! ```
 //!
 //! Words before `--` configure the machine; those behind it are redis.conf's names as process arguments. Words that a
@@ -9,7 +9,7 @@
 
 use alloc::{string::String, vec::Vec};
 use kayvee_commands::options::{OptionError, Options};
-pub use kayvee_platform::Addressing;
+pub use kayvee_platform::{Addressing, Addressing6};
 use kayvee_resp::split_words;
 
 /// A way for the image to fail on purpose, so that tests see that it fails as it should.
@@ -52,6 +52,8 @@ impl SelfTest {
 pub struct BootArgs {
     /// How the guest gets its address; DHCP unless `ip=` says otherwise.
     pub addressing: Addressing,
+    /// How it gets its IPv6 addresses: from routers, unless `ip6=` says `off` or otherwise.
+    pub addressing6: Addressing6,
     /// `virtio_mmio.device=SIZE@ADDRESS:IRQ` words, as the hypervisor wrote them.
     pub virtio_mmio: Vec<String>,
     /// `xdp=`: the address at which the monitor describes the rings of the network, where no device has them.
@@ -107,6 +109,7 @@ impl BootArgs {
         };
         let mut static_address = None;
         let mut gateway = None;
+        let (mut addressing6, mut gateway6) = (Addressing6::Auto, None);
         let mut virtio_mmio = Vec::new();
         let mut has_strangers = false;
         let (mut host_time_us, mut self_test, mut xdp, mut monitor) = (None, None, None, None);
@@ -123,6 +126,8 @@ impl BootArgs {
                     static_address = Some((address.parse().map_err(|_| bad())?, bits));
                 }
                 ("gateway", value) => gateway = Some(value.parse().map_err(|_| bad())?),
+                ("ip6", value) => addressing6 = Addressing6::parse(value).ok_or_else(bad)?,
+                ("gateway6", value) => gateway6 = Some(value.parse().map_err(|_| bad())?),
                 ("time", value) => host_time_us = Some(value.parse().map_err(|_| bad())?),
                 ("selftest", value) => {
                     let named = SelfTest::ALL.iter().find(|(name, _)| *name == value);
@@ -153,7 +158,20 @@ impl BootArgs {
             Some((address, prefix_bits)) => Addressing::Static { address, prefix_bits, gateway },
             None => Addressing::Dhcp,
         };
-        Ok(BootArgs { addressing, virtio_mmio, xdp, has_strangers, monitor, host_time_us, self_test, options })
+        if let (Addressing6::Static { gateway, .. }, Some(_)) = (&mut addressing6, gateway6) {
+            *gateway = gateway6;
+        }
+        Ok(BootArgs {
+            addressing,
+            addressing6,
+            virtio_mmio,
+            xdp,
+            has_strangers,
+            monitor,
+            host_time_us,
+            self_test,
+            options,
+        })
     }
 }
 
@@ -198,6 +216,11 @@ mod tests {
         assert_eq!(args.options.port, 7000);
         assert_eq!(args.virtio_mmio, ["4K@0xd0000000:5"]);
         assert_eq!(BootArgs::parse(b"").unwrap().addressing, Addressing::Dhcp);
+        let static6 = BootArgs::parse(b"gateway6=fe80::1 ip6=2001:db8::2/64").unwrap().addressing6;
+        let (address, gateway) = ("2001:db8::2".parse().unwrap(), Some("fe80::1".parse().unwrap()));
+        assert_eq!(static6, Addressing6::Static { address, prefix_bits: 64, gateway });
+        assert_eq!(BootArgs::parse(b"").unwrap().addressing6, Addressing6::Auto);
+        assert_eq!(BootArgs::parse(b"ip6=off").unwrap().addressing6, Addressing6::Off);
         let args = BootArgs::parse(b"time=1700000000000000 selftest=exec-heap").unwrap();
         assert_eq!((args.host_time_us, args.self_test), (Some(1_700_000_000_000_000), Some(SelfTest::ExecuteHeap)));
     }
@@ -209,6 +232,10 @@ mod tests {
             "ip=10.0.0.2/33",
             "ip=x/24",
             "gateway=",
+            "ip6=",
+            "ip6=::1",
+            "ip6=2001:db8::2/129",
+            "gateway6=192.0.2.1",
             "bogus",
             "time=1.5",
             "selftest=x",

@@ -16,9 +16,12 @@ mod web;
 pub use crowd::Crowd;
 pub use web::Web;
 
-use alloc::{string::ToString, vec::Vec};
-use core::{net::SocketAddrV4, time::Duration};
-use kayvee_net::{ConnectionId, Event, Lease, Stack, Take};
+use alloc::{collections::VecDeque, string::ToString, vec::Vec};
+use core::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+use kayvee_net::{ConnectionId, Event, Stack, Take};
 use kayvee_platform::{BlockDevice, FrameDevice, FrameRx, NetworkFigures, Now};
 use kayvee_server::{ClientId, Dial, Engine, Fate, Peer};
 
@@ -126,7 +129,7 @@ impl Take for InPlace<'_> {
         bytes.len()
     }
 
-    fn datagram(&mut self, port: u16, remote: SocketAddrV4, bytes: &[u8], reply: &mut [u8]) -> Option<usize> {
+    fn datagram(&mut self, port: u16, remote: SocketAddr, bytes: &[u8], reply: &mut [u8]) -> Option<usize> {
         // Two services that answer each other would never end, and one forged packet begins it: what comes from a system
         // port (RFC 6335 §6), or from one where a store like this answers, gets no answer.
         let &mut Datagrams { echo_port, memcached_port, .. } = self.datagrams;
@@ -159,6 +162,8 @@ pub struct Station {
     datagrams: Datagrams,
     crowd: Crowd,
     busy: Busy,
+    /// Addresses that the station has got, for its operator to be told.
+    addresses: VecDeque<(IpAddr, u8)>,
 }
 
 impl Station {
@@ -173,7 +178,8 @@ impl Station {
         [echo_port, memcached_port].into_iter().filter(|port| *port != 0).for_each(|port| stack.serve_datagrams(port));
         let datagrams = Datagrams { echo_port, memcached_port, peers, client: None };
         let (crowd, busy) = (Crowd::default(), Busy::default());
-        Station { stack, engine, web, clients, ids, writable, unread, datagrams, crowd, busy }
+        let addresses = VecDeque::new();
+        Station { stack, engine, web, clients, ids, writable, unread, datagrams, crowd, busy, addresses }
     }
 
     /// The store.
@@ -203,8 +209,13 @@ impl Station {
         [self.stack.next_deadline_ns(), self.engine.next_deadline_ns(), web_ns].into_iter().flatten().min()
     }
 
-    /// The first half of a turn: all that has arrived. Returns an address that the station has had since.
-    pub fn receive(&mut self, card: &mut impl FrameDevice, now: Now) -> Option<Lease> {
+    /// The next address that the station has got, but for those of its link, and the length of its prefix.
+    pub fn next_address(&mut self) -> Option<(IpAddr, u8)> {
+        self.addresses.pop_front()
+    }
+
+    /// The first half of a turn: all that has arrived.
+    pub fn receive(&mut self, card: &mut impl FrameDevice, now: Now) {
         self.engine.begin_turn(now);
         self.crowd.begin_turn(now);
         self.web.iter_mut().for_each(|web| web.begin_turn(now));
@@ -215,22 +226,15 @@ impl Station {
             self.read(self.unread[index]);
         }
         self.unread.clear();
-        let mut lease = None;
         while let Some(event) = self.stack.next_event() {
-            match event {
-                Event::AddressAcquired(acquired) => lease = Some(acquired),
-                event => {
-                    let is_web = |web: &mut Web| web.take_event(&event, &mut self.stack, now.monotonic_ns);
-                    if !self.web.as_mut().is_some_and(is_web) {
-                        self.take_event(event, now.monotonic_ns);
-                    }
-                }
+            let is_web = |web: &mut Web| web.take_event(&event, &mut self.stack, now.monotonic_ns);
+            if !self.web.as_mut().is_some_and(is_web) {
+                self.take_event(event, now.monotonic_ns);
             }
         }
         if let Some(web) = &mut self.web {
             web.turn(&mut self.stack, &mut self.engine, &mut self.crowd, now);
         }
-        lease
     }
 
     /// Has the web server's site read from its disk, if it has one: to be called between the halves of a turn.
@@ -296,8 +300,11 @@ impl Station {
 
     fn take_event(&mut self, event: Event, now_ns: u64) {
         match event {
-            Event::AddressAcquired(_) => {}
+            Event::AddressAcquired(lease) => self.addresses.push_back((lease.address.into(), lease.prefix_bits)),
+            Event::Address6Acquired { address, .. } if address.is_unicast_link_local() => {}
+            Event::Address6Acquired { address, prefix_bits } => self.addresses.push_back((address.into(), prefix_bits)),
             Event::AddressLost => log::warn!("net: the address is lost"),
+            Event::Address6Lost(address) => log::warn!("net: {address} is lost"),
             Event::Accepted { connection, remote, local } => {
                 let is_local = self.datagrams.peers == Peers::Trusted;
                 let peer = Peer { remote: remote.to_string(), local: local.to_string(), is_local };
@@ -342,13 +349,14 @@ impl Station {
     /// Connects to where the engine wants to. There is nobody here to ask for the address of a name.
     fn dial(&mut self, dial: &Dial, now_ns: u64) {
         let Ok(address) = dial.host.parse() else {
-            return self.engine.dial_failed(dial, "names are not looked up here: give an IPv4 address");
+            return self.engine.dial_failed(dial, "names are not looked up here: give an address");
         };
-        let remote = SocketAddrV4::new(address, dial.port);
-        let (Some(lease), Some(connection)) = (self.stack.lease(), self.stack.connect(remote, now_ns)) else {
+        let remote = SocketAddr::new(address, dial.port);
+        let own = self.stack.address_for(address, now_ns);
+        let (Some(own), Some(connection)) = (own, self.stack.connect(remote, now_ns)) else {
             return self.engine.dial_failed(dial, "there is no address to connect from, or no room for a connection");
         };
-        let peer = Peer { remote: remote.to_string(), local: lease.address.to_string(), is_local: true };
+        let peer = Peer { remote: remote.to_string(), local: own.to_string(), is_local: true };
         match self.engine.dialed(dial, peer) {
             Some(id) => self.admit(id, connection),
             None => self.stack.close(connection, now_ns),

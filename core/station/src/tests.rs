@@ -1,7 +1,7 @@
 extern crate std;
 
 use super::{Crowd, Datagrams, InPlace, Peers};
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{Ipv4Addr, SocketAddr};
 use kayvee_net::Take;
 use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
 use kayvee_server::{ClientId, Engine, Environment, NoHost, Options, Peer};
@@ -65,7 +65,7 @@ fn send(engine: &mut Engine, datagrams: &mut Datagrams, port: u16, remote_port: 
     let mut in_place = InPlace { engine, datagrams, clients: &mut [], ids: &[], crowd: &mut Crowd::default() };
     let datagram = format!("\0\0\0\0\0\x01\0\0{text}");
     let mut reply = [0; 1472];
-    let remote = SocketAddrV4::new(Ipv4Addr::LOCALHOST, remote_port);
+    let remote = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), remote_port);
     let len = in_place.datagram(port, remote, datagram.as_bytes(), &mut reply)?;
     Some(String::from_utf8(Vec::from(&reply[8..len])).unwrap())
 }

@@ -79,7 +79,7 @@ impl Web {
     pub(crate) fn take_event(&mut self, event: &Event, stack: &mut Stack, now_ns: u64) -> bool {
         match *event {
             Event::Accepted { connection, remote, local } if local.port() == self.port => {
-                self.admit(connection, SocketAddr::from(remote), stack, now_ns);
+                self.admit(connection, remote, stack, now_ns);
                 true
             }
             Event::Readable(connection) | Event::Writable(connection) => self.activate(connection),

@@ -15,8 +15,8 @@ use crate::{
 use alloc::alloc::{Layout, alloc_zeroed};
 use core::mem::MaybeUninit;
 use kayvee_platform::{
-    Completion, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, MAX_LARGE_FRAME_BYTES, NetworkFigures, Offloads,
-    Received,
+    Completion, FrameDevice, FrameRx, FrameTx, Internet, MAX_FRAME_BYTES, MAX_LARGE_FRAME_BYTES, NetworkFigures,
+    Offloads, Received,
 };
 
 /// Feature bits, §5.1.3. The device completes checksums of what is sent ...
@@ -25,10 +25,10 @@ const F_CSUM: u64 = 1 << 0;
 const F_GUEST_CSUM: u64 = 1 << 1;
 /// The device has an address of its own.
 const F_MAC: u64 = 1 << 5;
-/// It may give several segments of TCP over IPv4 merged into one frame.
-const F_GUEST_TSO4: u64 = 1 << 7;
-/// It divides large frames.
-const F_HOST_TSO4: u64 = 1 << 11;
+/// It may give several segments of TCP, over IPv4 or IPv6, merged into one frame.
+const F_GUEST_TSO: u64 = 1 << 7 | 1 << 8;
+/// It divides large frames of TCP over IPv4 and IPv6. A device that does one and not the other is not asked to.
+const F_HOST_TSO: u64 = 1 << 11 | 1 << 12;
 /// A frame may lie in several receive buffers.
 const F_MRG_RXBUF: u64 = 1 << 15;
 
@@ -51,8 +51,9 @@ const MAX_PIECES: usize = (HEADER_BYTES + MAX_LARGE_FRAME_BYTES).div_ceil(BUFFER
 /// The flags: the checksum is to be completed, or was found right.
 const NEEDS_CHECKSUM: u8 = 1;
 const CHECKSUM_IS_VALID: u8 = 2;
-/// TCP over IPv4 is to be divided.
+/// TCP over IPv4, or over IPv6, is to be divided.
 const DIVIDE_TCP4: u8 = 1;
+const DIVIDE_TCP6: u8 = 4;
 
 /// A frame to be sent may take this share of the queue, so that there are some on their way.
 const LARGE_FRAME_DIVISOR: u16 = 4;
@@ -349,7 +350,7 @@ impl FrameTx for NetTx {
     fn offloads(&self) -> Offloads {
         Offloads {
             checksum: self.features & F_CSUM != 0,
-            large_frame_bytes: if self.features & F_HOST_TSO4 != 0 { self.large_frame_bytes() } else { 0 },
+            large_frame_bytes: if self.features & F_HOST_TSO == F_HOST_TSO { self.large_frame_bytes() } else { 0 },
         }
     }
 
@@ -401,11 +402,14 @@ impl FrameTx for NetTx {
 
 /// What the device is told of a frame that it completes.
 fn header_of(task: Completion) -> [u8; HEADER_BYTES] {
-    let Completion { checksum_start, checksum_offset, header_bytes, segment_bytes } = task;
+    let Completion { internet, checksum_start, checksum_offset, header_bytes, segment_bytes } = task;
     let mut header = [0; HEADER_BYTES];
     header[0] = NEEDS_CHECKSUM;
     if segment_bytes > 0 {
-        header[1] = DIVIDE_TCP4;
+        header[1] = match internet {
+            Internet::V4 => DIVIDE_TCP4,
+            Internet::V6 => DIVIDE_TCP6,
+        };
         header[2..4].copy_from_slice(&header_bytes.to_le_bytes());
         header[4..6].copy_from_slice(&segment_bytes.to_le_bytes());
     }
@@ -426,10 +430,10 @@ pub struct NetDevice<T> {
 impl<T: Transport> NetDevice<T> {
     /// Starts the card, with at most `queue_size_max` buffers in each direction.
     pub fn new(mut transport: T, queue_size_max: u16) -> Result<NetDevice<T>, DeviceError> {
-        let mut wanted = F_CSUM | F_GUEST_CSUM | F_HOST_TSO4 | F_MRG_RXBUF | F_EVENT_IDX;
+        let mut wanted = F_CSUM | F_GUEST_CSUM | F_HOST_TSO | F_MRG_RXBUF | F_EVENT_IDX;
         // Merged segments have no room in one buffer.
         if transport.device_features() & F_MRG_RXBUF != 0 {
-            wanted |= F_GUEST_TSO4;
+            wanted |= F_GUEST_TSO;
         }
         let features = transport::negotiate(&mut transport, F_MAC, wanted)?;
         let mut mac = [0; 6];
@@ -501,7 +505,7 @@ impl<T: Transport> FrameDevice for NetDevice<T> {
         let offloads = self.tx.offloads();
         figures.offload_checksum = u64::from(offloads.checksum);
         figures.offload_segmentation = offloads.large_frame_bytes as u64;
-        figures.offload_merging = u64::from(self.rx.features & F_GUEST_TSO4 != 0);
+        figures.offload_merging = u64::from(self.rx.features & F_GUEST_TSO != 0);
     }
 }
 
@@ -624,7 +628,7 @@ mod tests {
         assert_eq!(rx.receive(|frame| frame.head.to_vec()), None);
     }
 
-    const ALL: u64 = F_CSUM | F_GUEST_CSUM | F_GUEST_TSO4 | F_HOST_TSO4 | F_MRG_RXBUF;
+    const ALL: u64 = F_CSUM | F_GUEST_CSUM | F_GUEST_TSO | F_HOST_TSO | F_MRG_RXBUF;
 
     fn offloading_card(more: u64) -> (NetDevice<FakeTransport>, FakeQueue, FakeQueue) {
         let transport = FakeTransport::new(F_VERSION_1 | F_MAC | ALL | more | 1 << 22, &[64, 32], &MAC);
@@ -681,13 +685,19 @@ mod tests {
     fn without_room_for_merged_frames_none_are_asked_for() {
         let transport = FakeTransport::new(F_VERSION_1 | F_MAC | (ALL & !F_MRG_RXBUF), &[8, 4], &MAC);
         let device = NetDevice::new(transport, 256).unwrap();
-        assert_eq!(device.transport.agreed, F_VERSION_1 | F_MAC | F_CSUM | F_GUEST_CSUM | F_HOST_TSO4);
+        assert_eq!(device.transport.agreed, F_VERSION_1 | F_MAC | F_CSUM | F_GUEST_CSUM | F_HOST_TSO);
     }
 
     #[test]
     fn large_frames_leave_in_a_chain_of_buffers() {
         let (mut device, _, mut tx_queue) = offloading_card(0);
-        let task = Completion { checksum_start: 34, checksum_offset: 16, header_bytes: 66, segment_bytes: 1448 };
+        let task = Completion {
+            internet: Internet::V4,
+            checksum_start: 34,
+            checksum_offset: 16,
+            header_bytes: 66,
+            segment_bytes: 1448,
+        };
         let most = device.split().1.offloads().large_frame_bytes;
         assert_eq!(most, 8 * BUFFER_BYTES - HEADER_BYTES);
         for len in [100, BUFFER_BYTES - HEADER_BYTES, BUFFER_BYTES - HEADER_BYTES + 1, 5000, most] {
@@ -710,7 +720,13 @@ mod tests {
 
     #[test]
     fn a_checksum_alone_is_asked_for_without_division() {
-        let task = Completion { checksum_start: 34, checksum_offset: 16, header_bytes: 54, segment_bytes: 0 };
+        let task = Completion {
+            internet: Internet::V4,
+            checksum_start: 34,
+            checksum_offset: 16,
+            header_bytes: 54,
+            segment_bytes: 0,
+        };
         assert_eq!(header_of(task), [1, 0, 0, 0, 0, 0, 34, 0, 16, 0, 0, 0]);
     }
 

@@ -8,7 +8,8 @@ use crate::{
     usernet::{self, Usernet},
 };
 use anyhow::{Context, Result, anyhow};
-use kayvee_link::VethPair;
+use kayvee_link::{Link, Link6, VethPair};
+use kayvee_platform::Addressing6;
 use kayvee_xdp_socket::Attachment;
 use std::{
     io,
@@ -37,6 +38,8 @@ pub struct Place {
     pub gateway: Ipv4Addr,
     /// Length of their common prefix.
     pub prefix_bits: u8,
+    /// The same of IPv6, if the guest has that.
+    pub ipv6: Option<Link6>,
 }
 
 /// What carries the port to the guest.
@@ -88,21 +91,19 @@ impl Network {
     /// Where the guest is in it.
     pub fn place(&self) -> Place {
         match self {
-            Network::Tap(tap) => {
-                Place { guest: tap.link.guest, gateway: tap.link.host, prefix_bits: kayvee_link::PREFIX_BITS }
+            Network::Tap(tap) => Place::on(tap.link),
+            Network::Direct(pair) => Place::on(pair.link),
+            Network::User => {
+                Place { guest: usernet::GUEST, gateway: usernet::HOST, prefix_bits: usernet::PREFIX_BITS, ipv6: None }
             }
-            Network::Direct(pair) => {
-                Place { guest: pair.link.guest, gateway: pair.link.host, prefix_bits: kayvee_link::PREFIX_BITS }
-            }
-            Network::User => Place { guest: usernet::GUEST, gateway: usernet::HOST, prefix_bits: usernet::PREFIX_BITS },
         }
     }
 
-    /// The guest's address on this host, if it has one.
-    pub fn address_on_host(&self) -> Option<Ipv4Addr> {
+    /// The link on which this host reaches the guest by its addresses, if there is one.
+    pub fn link(&self) -> Option<Link> {
         match self {
-            Network::Tap(tap) => Some(tap.link.guest),
-            Network::Direct(pair) => Some(pair.link.guest),
+            Network::Tap(tap) => Some(tap.link),
+            Network::Direct(pair) => Some(pair.link),
             Network::User => None,
         }
     }
@@ -125,10 +126,42 @@ impl Network {
     }
 }
 
+/// Where a store on a link answers, for the user.
+pub fn addresses(link: Link, port: u16) -> String {
+    let ipv4 = SocketAddr::new(link.guest.into(), port);
+    match link.ipv6 {
+        Some(ipv6) => format!("{ipv4} and {}", SocketAddr::new(ipv6.guest.into(), port)),
+        None => ipv4.to_string(),
+    }
+}
+
+/// The machine words of the boot line that are about IPv6.
+pub fn ipv6_words(addressing6: Addressing6) -> String {
+    match addressing6 {
+        Addressing6::Off => "ip6=off".into(),
+        Addressing6::Auto => "ip6=auto".into(),
+        Addressing6::Static { address, prefix_bits, gateway } => {
+            let gateway = gateway.map(|gateway| format!(" gateway6={gateway}")).unwrap_or_default();
+            format!("ip6={address}/{prefix_bits}{gateway}")
+        }
+    }
+}
+
 impl Place {
+    /// At the other end of a link.
+    fn on(link: Link) -> Place {
+        let Link { host: gateway, guest, ipv6 } = link;
+        Place { guest, gateway, prefix_bits: kayvee_link::PREFIX_BITS, ipv6 }
+    }
+
     /// The machine words of the boot line.
     pub fn boot_words(&self) -> String {
-        format!("ip={}/{} gateway={}", self.guest, self.prefix_bits, self.gateway)
+        let ipv6 = self.ipv6.map_or(Addressing6::Off, |Link6 { host, guest }| Addressing6::Static {
+            address: guest,
+            prefix_bits: Link6::PREFIX_BITS,
+            gateway: Some(host),
+        });
+        format!("ip={}/{} gateway={} {}", self.guest, self.prefix_bits, self.gateway, ipv6_words(ipv6))
     }
 
     /// Where the guest listens.

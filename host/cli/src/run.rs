@@ -293,7 +293,8 @@ impl Session {
         run.inherited = vec![pair.namespace.as_fd().as_raw_fd()];
         run.carry = Some(Box::new(|| proxy.run()));
         run.prove = Box::new(move || ready::ping(front));
-        let what = format!("a Linux process past the kernel's network, also at {guest}");
+        let places = network::addresses(pair.link, front.port());
+        let what = format!("a Linux process past the kernel's network, also at {places}");
         run.announce = self.announcement(store, "linux", front, web, &what);
         self.supervise_process(run, signals)
     }
@@ -324,14 +325,16 @@ impl Session {
     fn open_way(&self, args: &RunArgs, by: Monitor, store: &Store) -> Result<Way> {
         let name = by.accelerator().name();
         let target = name.to_ascii_lowercase();
-        if let (Net::Xdp(attachment @ Attachment::Interface { address, gateway, .. }), Monitor::Own) = (&args.net, by) {
+        if let (Net::Xdp(attachment @ Attachment::Interface { address, gateway, addressing6, .. }), Monitor::Own) =
+            (&args.net, by)
+        {
             let address = match address {
                 Some((address, bits)) => format!("ip={address}/{bits}"),
                 None => "ip=dhcp".into(),
             };
             let gateway = gateway.map_or(String::new(), |gateway| format!(" gateway={gateway}"));
             return Ok(Way {
-                boot_words: format!("{address}{gateway} peers=strangers"),
+                boot_words: format!("{address}{gateway} {} peers=strangers", network::ipv6_words(*addressing6)),
                 end: network::End::Interface(attachment.clone()),
                 carry: None,
                 prove: Box::new(|| Ok(())),
@@ -347,8 +350,8 @@ impl Session {
         listeners.extend(web_listeners);
         let network = self.open_network(args, by)?;
         let place = network.place();
-        let what = match network.address_on_host() {
-            Some(address) => format!("a {name} guest, also at {address}:{}", front.port()),
+        let what = match network.link() {
+            Some(link) => format!("a {name} guest, also at {}", network::addresses(link, front.port())),
             None => format!("a {name} guest"),
         };
         let settings = proxy::Settings {

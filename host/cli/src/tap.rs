@@ -3,7 +3,7 @@
 use crate::sys::{self, Frames};
 use anyhow::{Context, Result};
 use kayvee_link::Link;
-use std::{fs, fs::File, io};
+use std::{fs::File, io};
 
 /// `%d` becomes the first number that no other interface of this name has, so it also numbers the subnets without a lock.
 const NAME: &str = "kayvee%d";
@@ -42,15 +42,9 @@ impl Tap {
 
 fn configure(name: &str) -> Result<(Link, [u8; 6])> {
     let number: u32 = name.trim_start_matches(|c: char| !c.is_ascii_digit()).parse()?;
-    let link = kayvee_link::free_link(number)?;
     // QEMU's own prefix, locally administered.
     let [.., high, low] = number.to_be_bytes();
     let guest_mac = [0x52, 0x54, 0, 0x6b, high, low];
-    // The host would send router solicitations into the link, and wake an idle guest; where it has no IPv6 there is
-    // nothing to switch off.
-    let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
     kayvee_link::set_queue_len(name, QUEUE_PACKETS)?;
-    kayvee_link::bring_up(name, link.host, link.mask())?;
-    kayvee_link::add_neighbour(name, link.guest, guest_mac)?;
-    Ok((link, guest_mac))
+    Ok((kayvee_link::set_up(name, number, guest_mac)?, guest_mac))
 }

@@ -11,13 +11,13 @@ use crate::{
     wire::Wire,
 };
 use anyhow::{Context, Result, bail};
-use kayvee_net::{Addressing, Config, ConnectionId, Event, Limits, Stack};
+use kayvee_net::{Addressing, Addressing6, Config, ConnectionId, Event, Limits, Stack};
 use mio::{Events, Interest, Poll, Token, net::TcpStream};
 use std::{
     collections::hash_map::RandomState,
     hash::BuildHasher,
     io::{self, ErrorKind},
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{Ipv4Addr, TcpListener},
     os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
@@ -80,6 +80,7 @@ impl Usernet {
         poll.registry().register(wire.socket(), token, Interest::READABLE | Interest::WRITABLE)?;
         let config = Config {
             addressing: Addressing::Static { address: HOST, prefix_bits: PREFIX_BITS, gateway: None },
+            addressing6: Addressing6::Off,
             // As many again may be on their way out, when their clients have gone already.
             limits: Limits { connections: 2 * settings.max_connections, buffer_bytes: BUFFER_BYTES },
             // The host's end is alive as long as this process is.
@@ -187,7 +188,7 @@ impl Usernet {
     }
 
     fn connect(&mut self, mut client: TcpStream, listener: usize, now_ns: u64) {
-        let SocketAddr::V4(guest) = self.settings.guest_of(listener) else { return };
+        let guest = self.settings.guest_of(listener);
         let Some(connection) = self.stack.connect(guest, now_ns) else {
             // No room for it.
             return SocketSide::new(client).break_off();
@@ -268,6 +269,7 @@ mod tests {
         proxy::tests::{comes_back, pattern},
         wire::Wire,
     };
+    use std::net::SocketAddr;
     use std::{
         io::{Read, Write},
         net::{Shutdown, TcpStream as StdStream},
@@ -293,7 +295,12 @@ mod tests {
     fn echo(mut wire: Wire) {
         let addressing = Addressing::Static { address: GUEST, prefix_bits: PREFIX_BITS, gateway: Some(HOST) };
         let limits = Limits { connections: 2 * MANY_CLIENTS, buffer_bytes: 64 << 20 };
-        let mut stack = Stack::new(Config { addressing, limits, keepalive_s: 0, seed: 1 }, &mut wire, 0).unwrap();
+        let mut stack = Stack::new(
+            Config { addressing, addressing6: Addressing6::Off, limits, keepalive_s: 0, seed: 1 },
+            &mut wire,
+            0,
+        )
+        .unwrap();
         stack.listen(PORT);
         let mut poll = Poll::new().unwrap();
         poll.registry().register(wire.socket(), Token(0), Interest::READABLE | Interest::WRITABLE).unwrap();

@@ -47,10 +47,10 @@ impl Store {
         Store { cli, _stdout: stdout, ready }
     }
 
-    /// Its own address, of which `ready:` says `also at ADDRESS)`.
+    /// Its own IPv4 address, of which `ready:` says `also at ADDRESS and ADDRESS6)`, the latter where this host has IPv6.
     fn own_address(&self) -> SocketAddr {
         let (_, rest) = self.ready.split_once("also at ").expect("it has an address");
-        rest.trim_end().trim_end_matches(')').parse().unwrap()
+        rest.split([' ', ')']).next().unwrap().parse().unwrap()
     }
 
     /// Has the system take it away.
@@ -194,7 +194,8 @@ fn share_an_interface_with(start: fn(&str) -> Store) {
             kayvee_link::bring_up(VethPair::INNER_NAME, HOST, MASK)?;
             Ok(TcpListener::bind((HOST, ECHO_PORT))?)
         })?;
-        let net = format!("xdp:{},ip=198.18.0.7/24", VethPair::INNER_NAME);
+        let ipv6 = pair.link.ipv6.expect("this host has IPv6").guest;
+        let net = format!("xdp:{},ip=198.18.0.7/24,ip6={ipv6}/64", VethPair::INNER_NAME);
         let start = || pair.namespace.enter(|| Ok(start(&net)));
         let (done, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
         let mut host = connect((HOST, ECHO_PORT).into());
@@ -220,6 +221,8 @@ fn share_an_interface_with(start: fn(&str) -> Store) {
             for _ in 0..3 {
                 let mut store = start()?;
                 let mut stream = connect((Ipv4Addr::new(198, 18, 0, 7), PORT).into());
+                (0..LARGEST_BYTES).step_by(7).for_each(|len| echo(&mut stream, &pattern(len)));
+                let mut stream = connect((ipv6, PORT).into());
                 (0..LARGEST_BYTES).step_by(7).for_each(|len| echo(&mut stream, &pattern(len)));
                 goes_on();
                 store.kill();

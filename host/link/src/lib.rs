@@ -3,11 +3,13 @@
 #![deny(unsafe_code)]
 
 mod netlink;
+mod setup;
 mod subnet;
 #[allow(unsafe_code)]
 mod sys;
 mod veth;
 
-pub use subnet::{Link, PREFIX_BITS, free_link};
-pub use sys::{add_neighbour, bring_up, hardware_address, index, interface_request, set_queue_len, switch_on};
+pub use setup::set_up;
+pub use subnet::{Link, Link6, PREFIX_BITS};
+pub use sys::{bring_up, hardware_address, index, interface_request, set_queue_len, switch_on};
 pub use veth::{Namespace, VethPair};

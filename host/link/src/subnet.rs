@@ -1,7 +1,11 @@
 //! Subnets of two addresses that nothing on this host uses.
 
 use anyhow::{Context, Result, anyhow};
-use std::{fs, net::Ipv4Addr};
+use std::{
+    fs,
+    hash::{DefaultHasher, Hasher},
+    net::{Ipv4Addr, Ipv6Addr},
+};
 
 /// Private networks (RFC 1918) whose /30 subnets are handed out; a subnet that the host has a route to is left alone,
 /// and its counterpart in the next network taken.
@@ -20,6 +24,38 @@ pub struct Link {
     pub host: Ipv4Addr,
     /// The store's side.
     pub guest: Ipv4Addr,
+    /// The same of IPv6, where this host has that.
+    pub ipv6: Option<Link6>,
+}
+
+/// The two ends' IPv6 addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link6 {
+    /// This side.
+    pub host: Ipv6Addr,
+    /// The store's side.
+    pub guest: Ipv6Addr,
+}
+
+impl Link6 {
+    /// Length of a link's prefix.
+    pub const PREFIX_BITS: u8 = 64;
+
+    /// A unique local prefix (RFC 4193 §3.2): the same for a link of this number each time, and one that other hosts hardly
+    /// have.
+    pub fn new(number: u32) -> Link6 {
+        // It is secret, and no more than a hash of it may be seen (machine-id(5)).
+        Link6::of_machine(&fs::read("/etc/machine-id").unwrap_or_default(), number)
+    }
+
+    fn of_machine(machine: &[u8], number: u32) -> Link6 {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(b"kayvee");
+        hasher.write(machine);
+        let global_id = u128::from(hasher.finish() >> 24);
+        let prefix = 0xfd << 120 | global_id << 80 | u128::from(number & 0xffff) << 64;
+        Link6 { host: Ipv6Addr::from_bits(prefix | 1), guest: Ipv6Addr::from_bits(prefix | 2) }
+    }
 }
 
 impl Link {
@@ -60,7 +96,7 @@ fn choose(number: u32, routes: &[Route]) -> Option<Link> {
         // Two prefixes overlap where they agree in all the bits that both have.
         !routes.iter().any(|route| (subnet ^ route.network) & route.mask & mask(SUBNET_BITS) == 0)
     })?;
-    Some(Link { host: Ipv4Addr::from_bits(subnet + 1), guest: Ipv4Addr::from_bits(subnet + 2) })
+    Some(Link { host: Ipv4Addr::from_bits(subnet + 1), guest: Ipv4Addr::from_bits(subnet + 2), ipv6: None })
 }
 
 fn mask(bits: u32) -> u32 {
@@ -93,6 +129,17 @@ mod tests {
         let wide = [[172, 16, 0, 0], [10, 0, 0, 0]].map(|ip| Ipv4Addr::from(ip).to_bits());
         assert_eq!(choose(7, &[Route { network: wide[0], mask: mask(12) }]).unwrap().guest.octets()[..2], [10, 213]);
         assert_eq!(choose(7, &wide.map(|network| Route { network, mask: mask(8) })), None);
+    }
+
+    #[test]
+    fn prefixes_are_local_and_each_link_s_own() {
+        let [first, again, second, elsewhere] =
+            [(b"a", 0), (b"a", 0), (b"a", 1), (b"b", 0)].map(|(machine, number)| Link6::of_machine(machine, number));
+        assert_eq!(first, again);
+        let prefix = |link: Link6| (link.host.to_bits() >> 64, link.guest.to_bits() >> 64);
+        assert_eq!(prefix(first).0, prefix(first).1);
+        assert!(prefix(first) != prefix(second) && prefix(first) != prefix(elsewhere));
+        assert!(first.guest.is_unique_local() && first.guest.octets()[0] == 0xfd);
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! Requests about interfaces that no crate here wraps safely. All `unsafe` of this crate is in this file.
 
 use nix::{errno::Errno, libc};
-use std::{io, mem::zeroed, net::Ipv4Addr, os::fd::AsRawFd};
+use std::{
+    io,
+    mem::zeroed,
+    net::{Ipv4Addr, Ipv6Addr},
+    os::fd::AsRawFd,
+};
 
 /// Gives an interface its IPv4 address and mask and switches it on.
 pub fn bring_up(name: &str, address: Ipv4Addr, mask: Ipv4Addr) -> io::Result<()> {
@@ -13,6 +18,19 @@ pub fn bring_up(name: &str, address: Ipv4Addr, mask: Ipv4Addr) -> io::Result<()>
         Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), operation as _, &request) })?;
     }
     switch_on(name)
+}
+
+/// Gives an interface an IPv6 address.
+pub fn add_address6(name: &str, address: Ipv6Addr, prefix_bits: u8) -> io::Result<()> {
+    let request = libc::in6_ifreq {
+        ifr6_addr: libc::in6_addr { s6_addr: address.octets() },
+        ifr6_prefixlen: prefix_bits.into(),
+        ifr6_ifindex: index(name)? as i32,
+    };
+    let socket = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::DGRAM, None)?;
+    // SAFETY: for a socket of this family the operation reads one `in6_ifreq`, which `request` is.
+    Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR as _, &request) })?;
+    Ok(())
 }
 
 /// Switches an interface on.

@@ -5,7 +5,7 @@
 //! socket of it. So the pair lives as long as the processes that hold the namespace, in whatever way they end, and there is
 //! never anything to clean up.
 
-use crate::{netlink, subnet, sys};
+use crate::{netlink, setup, subnet, sys};
 use anyhow::{Context, Result, bail};
 use nix::sched::{CloneFlags, setns, unshare};
 use std::{
@@ -89,14 +89,7 @@ impl VethPair {
             sys::switch_on(INNER_NAME)?;
             Ok(sys::hardware_address(INNER_NAME)?)
         })?;
-        let configure = || -> Result<subnet::Link> {
-            let link = subnet::free_link(number)?;
-            without_ipv6(&host_name);
-            sys::bring_up(&host_name, link.host, link.mask())?;
-            sys::add_neighbour(&host_name, link.guest, mac)?;
-            Ok(link)
-        };
-        let link = configure().with_context(|| format!("setting up {host_name}"))?;
+        let link = setup::set_up(&host_name, number, mac).with_context(|| format!("setting up {host_name}"))?;
         Ok(VethPair { namespace, link, mac, host_name })
     }
 }

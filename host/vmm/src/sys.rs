@@ -334,12 +334,25 @@ fn count_or_error(result: isize) -> io::Result<usize> {
 pub fn set_tap_header(fd: RawFd, header_bytes: libc::c_int) -> io::Result<()> {
     // SAFETY: the operation reads one integer.
     Errno::result(unsafe { libc::ioctl(fd, libc::TUNSETVNETHDRSZ as _, &header_bytes) })?;
-    set_tap_offloads(fd, false, false)
+    set_tap_offloads(fd, TapOffloads::default())
 }
 
-/// Says whether a tap device may give frames whose checksum is not complete, and merged segments of TCP.
-pub fn set_tap_offloads(fd: RawFd, completes: bool, merges: bool) -> io::Result<()> {
-    let flags = if completes { libc::TUN_F_CSUM } else { 0 } | if merges { libc::TUN_F_TSO4 } else { 0 };
+/// What a tap device may give.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TapOffloads {
+    /// Frames whose checksum is not complete.
+    pub completes: bool,
+    /// Merged segments of TCP over IPv4.
+    pub merges4: bool,
+    /// The same over IPv6.
+    pub merges6: bool,
+}
+
+/// Says what a tap device may give.
+pub fn set_tap_offloads(fd: RawFd, offloads: TapOffloads) -> io::Result<()> {
+    let TapOffloads { completes, merges4, merges6 } = offloads;
+    let flag = |is_on: bool, flag| if is_on { flag } else { 0 };
+    let flags = flag(completes, libc::TUN_F_CSUM) | flag(merges4, libc::TUN_F_TSO4) | flag(merges6, libc::TUN_F_TSO6);
     // SAFETY: the operation takes an integer, and touches no memory.
     Errno::result(unsafe { libc::ioctl(fd, libc::TUNSETOFFLOAD as _, libc::c_ulong::from(flags)) })?;
     Ok(())

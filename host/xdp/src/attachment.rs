@@ -2,18 +2,19 @@
 
 use crate::{FrameMemory, Socket, Steering};
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use kayvee_link::{Namespace, PREFIX_BITS, VethPair};
-use kayvee_platform::Addressing;
+use kayvee_link::{Link6, Namespace, PREFIX_BITS, VethPair};
+use kayvee_platform::{Addressing, Addressing6};
 use nix::ifaddrs::getifaddrs;
 use std::{
     fmt,
     fs::File,
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
 };
 
 /// How users write it, for messages.
-pub const USAGE: &str = "xdp, or xdp:INTERFACE[,ip=ADDRESS/BITS[,gateway=ADDRESS]]";
+pub const USAGE: &str =
+    "xdp, or xdp:INTERFACE[,ip=ADDRESS/BITS[,gateway=ADDRESS][,ip6=ADDRESS/BITS[,gateway6=ADDRESS]]]";
 
 /// What to attach to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub enum Attachment {
         address: Option<(Ipv4Addr, u8)>,
         /// The router.
         gateway: Option<Ipv4Addr>,
+        /// The store's IPv6 addresses.
+        addressing6: Addressing6,
     },
 }
 
@@ -41,6 +44,8 @@ pub struct Place {
     pub socket: Socket,
     /// Where the store's address comes from.
     pub addressing: Addressing,
+    /// Where its IPv6 addresses come from.
+    pub addressing6: Addressing6,
     /// Whether the network was made for the store, so that who reaches it was meant to.
     pub is_own: bool,
     /// What it is attached to, in words for the user.
@@ -55,6 +60,11 @@ impl Attachment {
             namespace: Some(pair.namespace.as_fd().as_raw_fd()),
             address: Some((pair.link.guest, PREFIX_BITS)),
             gateway: Some(pair.link.host),
+            addressing6: pair.link.ipv6.map_or(Addressing6::Off, |Link6 { host, guest }| Addressing6::Static {
+                address: guest,
+                prefix_bits: Link6::PREFIX_BITS,
+                gateway: Some(host),
+            }),
         }
     }
 
@@ -67,17 +77,25 @@ impl Attachment {
         let mut words = rest.split(',');
         let name = words.next().filter(|name| !name.is_empty()).ok_or_else(usage)?.to_string();
         let (mut namespace, mut address, mut gateway) = (None, None, None);
+        let (mut addressing6, mut gateway6) = (Addressing6::Off, None);
         for word in words {
             let (key, value) = word.split_once('=').ok_or_else(usage)?;
             match key {
                 "ip" => address = Some(parse_address(value).ok_or_else(usage)?),
                 "gateway" => gateway = Some(value.parse().map_err(|_| usage())?),
+                "ip6" => addressing6 = Addressing6::parse(value).ok_or_else(usage)?,
+                "gateway6" => gateway6 = Some(value.parse().map_err(|_| usage())?),
                 "namespace" => namespace = Some(value.parse().map_err(|_| usage())?),
                 _ => return Err(usage()),
             }
         }
         ensure!(gateway.is_none() || address.is_some(), "'{text}': a gateway needs an address: write {USAGE}");
-        Ok(Attachment::Interface { name, namespace, address, gateway })
+        if let Addressing6::Static { gateway, .. } = &mut addressing6 {
+            *gateway = gateway6;
+        } else {
+            ensure!(gateway6.is_none(), "'{text}': a gateway needs an address: write {USAGE}");
+        }
+        Ok(Attachment::Interface { name, namespace, address, gateway, addressing6 })
     }
 
     /// Opens a socket there, for frames in `frames`.
@@ -89,39 +107,53 @@ impl Attachment {
                 let place = Attachment::to_pair(&pair).open(frames)?;
                 Ok(Place { name: format!("{}, a link of its own", pair.host_name), ..place })
             }
-            Attachment::Interface { name, namespace, address, gateway } => {
+            Attachment::Interface { name, namespace, address, gateway, addressing6 } => {
                 let addressing = match *address {
                     Some((address, prefix_bits)) => Addressing::Static { address, prefix_bits, gateway: *gateway },
                     None => Addressing::Dhcp,
                 };
-                let (name, is_own) = (name.clone(), namespace.is_some());
+                let (name, is_own, addressing6) = (name.clone(), namespace.is_some(), *addressing6);
                 let socket = match namespace {
                     Some(descriptor) => {
                         let path = format!("/proc/self/fd/{descriptor}");
                         let file = File::open(path).context("the network namespace that was to be inherited")?;
                         Namespace::from(OwnedFd::from(file)).enter(|| Socket::open(&name, Steering::All, frames))?
                     }
-                    None => Socket::open(&name, steering(&name, *address)?, frames)?,
+                    None => Socket::open(&name, steering(&name, *address, addressing6)?, frames)?,
                 };
-                Ok(Place { socket, addressing, is_own, name })
+                Ok(Place { socket, addressing, addressing6, is_own, name })
             }
         }
     }
 }
 
 /// Which frames of an interface of this host's are the store's.
-fn steering(interface: &str, address: Option<(Ipv4Addr, u8)>) -> Result<Steering> {
+fn steering(interface: &str, address: Option<(Ipv4Addr, u8)>, addressing6: Addressing6) -> Result<Steering> {
     let addresses = getifaddrs().context("reading the addresses of this host")?;
-    let of_host: Vec<Ipv4Addr> = addresses
+    let of_host: Vec<IpAddr> = addresses
         .filter(|found| found.interface_name == interface)
-        .filter_map(|found| Some(found.address?.as_sockaddr_in()?.ip()))
+        .filter_map(|found| {
+            let address = found.address?;
+            let ipv4 = address.as_sockaddr_in().map(|ipv4| ipv4.ip().into());
+            ipv4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
+        })
         .collect();
+    let ipv6 = match addressing6 {
+        Addressing6::Static { address, .. } => Some(address),
+        Addressing6::Off | Addressing6::Auto => None,
+    };
+    if let Some(ipv6) = ipv6.filter(|ipv6| of_host.contains(&IpAddr::V6(*ipv6))) {
+        bail!("{ipv6} is this host's own address on '{interface}'; give the store another one");
+    }
     match address {
-        Some((address, _)) if of_host.contains(&address) => {
+        Some((address, _)) if of_host.contains(&IpAddr::V4(address)) => {
             bail!("{address} is this host's own address on '{interface}'; give the store another one")
         }
-        Some((address, _)) => Ok(Steering::Address(address)),
-        None => match of_host.first() {
+        Some(_) if addressing6 == Addressing6::Auto => {
+            bail!("what routers announce on '{interface}' is this host's; give the store an address: ip6=ADDRESS/BITS")
+        }
+        Some((address, _)) => Ok(Steering::Addresses(address, ipv6)),
+        None => match of_host.iter().find(|address| address.is_ipv4()) {
             Some(first) => bail!(
                 "this host has the address {first} on '{interface}'; give the store one of its own there: \
                  --net xdp:{interface},ip=ADDRESS/BITS"
@@ -138,13 +170,25 @@ fn parse_address(text: &str) -> Option<(Ipv4Addr, u8)> {
 
 impl fmt::Display for Attachment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Attachment::Interface { name, namespace, address, gateway } = self else { return f.write_str("xdp") };
+        let Attachment::Interface { name, namespace, address, gateway, addressing6 } = self else {
+            return f.write_str("xdp");
+        };
         write!(f, "xdp:{name}")?;
         if let Some((address, bits)) = address {
             write!(f, ",ip={address}/{bits}")?;
         }
         if let Some(gateway) = gateway {
             write!(f, ",gateway={gateway}")?;
+        }
+        match addressing6 {
+            Addressing6::Off => {}
+            Addressing6::Auto => f.write_str(",ip6=auto")?,
+            Addressing6::Static { address, prefix_bits, gateway } => {
+                write!(f, ",ip6={address}/{prefix_bits}")?;
+                if let Some(gateway) = gateway {
+                    write!(f, ",gateway6={gateway}")?;
+                }
+            }
         }
         namespace.map_or(Ok(()), |descriptor| write!(f, ",namespace={descriptor}"))
     }
@@ -156,14 +200,21 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for text in
-            ["xdp", "xdp:eth0", "xdp:eth0,ip=192.0.2.7/24", "xdp:a,ip=192.0.2.7/24,gateway=192.0.2.1,namespace=7"]
-        {
+        for text in [
+            "xdp",
+            "xdp:eth0",
+            "xdp:eth0,ip=192.0.2.7/24",
+            "xdp:a,ip=192.0.2.7/24,gateway=192.0.2.1,namespace=7",
+            "xdp:a,ip6=auto",
+            "xdp:a,ip=192.0.2.7/24,ip6=2001:db8::7/64,gateway6=fe80::1,namespace=7",
+        ] {
             assert_eq!(Attachment::parse(text).unwrap().to_string(), text);
         }
         for text in ["", "tap", "xdp:", "xdp:,ip=1.2.3.4/8", "xdp:e,ip=1.2.3.4", "xdp:e,ip=1.2.3.4/33", "xdp:e,x=1"] {
             assert!(Attachment::parse(text).is_err(), "{text}");
         }
-        assert!(Attachment::parse("xdp:e,gateway=1.2.3.4").is_err(), "a router without an address");
+        for text in ["xdp:e,gateway=1.2.3.4", "xdp:e,gateway6=fe80::1", "xdp:e,ip6=auto,gateway6=fe80::1"] {
+            assert!(Attachment::parse(text).is_err(), "{text}: a router without an address");
+        }
     }
 }

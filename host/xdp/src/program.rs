@@ -6,13 +6,14 @@
 //!      if it is shorter than an IPv4 header: pass
 //!      if it is IPv4: r5 = destination
 //!      else if it is ARP and whole: r5 = target address
+//!      else if it is IPv6: take what is for the store's address, and a question where that is; else pass
 //!      else: pass
 //!      if r5 is not the store's address: pass
-//!      return bpf_redirect_map(sockets, queue, otherwise XDP_PASS)
+//! take: return bpf_redirect_map(sockets, queue, otherwise XDP_PASS)
 //! pass: return XDP_PASS
 //! ```
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// One instruction (Linux, `Documentation/bpf/standardization/instruction-set.rst`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +31,8 @@ pub struct Instruction {
 pub enum Steering {
     /// All: the interface is its own.
     All,
-    /// Those to this address, and ARP that asks for it; the host uses the interface too.
-    Address(Ipv4Addr),
+    /// Those to these addresses, and what asks for them, by ARP or neighbor discovery; the host uses the interface too.
+    Addresses(Ipv4Addr, Option<Ipv6Addr>),
 }
 
 /// Return values of XDP programs.
@@ -52,15 +53,26 @@ const MD_RX_QUEUE: i16 = 16;
 const ETHERTYPE_AT: i16 = 12;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
 const IPV4_DESTINATION_AT: i16 = 14 + 16;
 const IPV4_END: i32 = 14 + 20;
 const ARP_TARGET_AT: i16 = 14 + 24;
 const ARP_END: i32 = 14 + 28;
+const IPV6_NEXT_HEADER_AT: i16 = 14 + 6;
+const IPV6_DESTINATION_AT: i16 = 14 + 24;
+const IPV6_END: i32 = 14 + 40;
+const ICMPV6: i32 = 58;
+/// A neighbor solicitation's type, what it asks for, and its end (RFC 4861 §4.3).
+const ICMPV6_TYPE_AT: i16 = 14 + 40;
+const SOLICITATION: i32 = 135;
+const SOLICITATION_TARGET_AT: i16 = 14 + 40 + 8;
+const SOLICITATION_END: i32 = 14 + 40 + 24;
 
 /// Classes and modes of the instructions that are used here.
 const LD_IMM64: u8 = 0x18;
 const LDX_W: u8 = 0x61;
 const LDX_H: u8 = 0x69;
+const LDX_B: u8 = 0x71;
 const MOV64_REG: u8 = 0xbf;
 const MOV64_IMM: u8 = 0xb7;
 const ADD64_IMM: u8 = 0x07;
@@ -76,7 +88,10 @@ const EXIT: u8 = 0x95;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Label {
     Ipv4,
+    Ipv6,
+    Solicitation,
     Compare,
+    Take,
     Pass,
 }
 
@@ -102,6 +117,22 @@ impl Assembler {
         self.labels.push((label, self.instructions.len()));
     }
 
+    /// Goes on where the frame in r2 has so many bytes, and elsewhere where it has not.
+    fn need_bytes(&mut self, end: i32, otherwise: Label) {
+        self.put(MOV64_REG, 4, 2, 0, 0);
+        self.put(ADD64_IMM, 4, 0, 0, end);
+        self.jump(JGT_REG, 4, 3, 0, otherwise);
+    }
+
+    /// Goes on where this address stands at that place of the frame in r2, and elsewhere where it does not.
+    fn need_address(&mut self, at: i16, address: Ipv6Addr, otherwise: Label) {
+        for (word, at) in address.octets().chunks_exact(4).zip((at..).step_by(4)) {
+            self.put(LDX_W, 5, 2, at, 0);
+            let word = i32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
+            self.jump(JNE32_IMM, 5, 0, word, otherwise);
+        }
+    }
+
     fn finish(mut self) -> Vec<Instruction> {
         for (at, label) in self.jumps {
             let to = self.labels.iter().find(|(known, _)| *known == label).expect("each label is set").1;
@@ -120,25 +151,39 @@ fn loaded_u16(value: u16) -> i32 {
 pub fn assemble(steering: Steering, map: i32) -> Vec<Instruction> {
     let mut program = Assembler::default();
     let p = &mut program;
-    if let Steering::Address(address) = steering {
+    if let Steering::Addresses(address, ipv6) = steering {
         p.put(LDX_W, 2, 1, MD_DATA, 0);
         p.put(LDX_W, 3, 1, MD_DATA_END, 0);
-        p.put(MOV64_REG, 4, 2, 0, 0);
-        p.put(ADD64_IMM, 4, 0, 0, IPV4_END);
-        p.jump(JGT_REG, 4, 3, 0, Label::Pass);
+        p.need_bytes(IPV4_END, Label::Pass);
         p.put(LDX_H, 5, 2, ETHERTYPE_AT, 0);
         p.jump(JEQ_IMM, 5, 0, loaded_u16(ETHERTYPE_IPV4), Label::Ipv4);
+        if ipv6.is_some() {
+            p.jump(JEQ_IMM, 5, 0, loaded_u16(ETHERTYPE_IPV6), Label::Ipv6);
+        }
         p.jump(JNE_IMM, 5, 0, loaded_u16(ETHERTYPE_ARP), Label::Pass);
-        p.put(MOV64_REG, 4, 2, 0, 0);
-        p.put(ADD64_IMM, 4, 0, 0, ARP_END);
-        p.jump(JGT_REG, 4, 3, 0, Label::Pass);
+        p.need_bytes(ARP_END, Label::Pass);
         p.put(LDX_W, 5, 2, ARP_TARGET_AT, 0);
         p.jump(JA, 0, 0, 0, Label::Compare);
+        if let Some(ipv6) = ipv6 {
+            p.label(Label::Ipv6);
+            p.need_bytes(IPV6_END, Label::Pass);
+            p.need_address(IPV6_DESTINATION_AT, ipv6, Label::Solicitation);
+            p.jump(JA, 0, 0, 0, Label::Take);
+            p.label(Label::Solicitation);
+            p.need_bytes(SOLICITATION_END, Label::Pass);
+            p.put(LDX_B, 5, 2, IPV6_NEXT_HEADER_AT, 0);
+            p.jump(JNE_IMM, 5, 0, ICMPV6, Label::Pass);
+            p.put(LDX_B, 5, 2, ICMPV6_TYPE_AT, 0);
+            p.jump(JNE_IMM, 5, 0, SOLICITATION, Label::Pass);
+            p.need_address(SOLICITATION_TARGET_AT, ipv6, Label::Pass);
+            p.jump(JA, 0, 0, 0, Label::Take);
+        }
         p.label(Label::Ipv4);
         p.put(LDX_W, 5, 2, IPV4_DESTINATION_AT, 0);
         p.label(Label::Compare);
         p.jump(JNE32_IMM, 5, 0, i32::from_ne_bytes(address.octets()), Label::Pass);
     }
+    p.label(Label::Take);
     p.put(LDX_W, 2, 1, MD_RX_QUEUE, 0);
     // Two instructions' places.
     p.put(LD_IMM64, 1, PSEUDO_MAP_FD, 0, map);
@@ -191,7 +236,34 @@ mod tests {
         let map = sys::create_socket_map(1).unwrap();
         sys::enter_socket(map.as_fd(), 0, socket.as_fd()).unwrap();
         let load = |steering| sys::load_program(&assemble(steering, map.as_raw_fd())).unwrap();
-        let (shared, all) = (load(Steering::Address(OWN)), load(Steering::All));
+        let own6 = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
+        let other6 = Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 7);
+        let shared = load(Steering::Addresses(OWN, Some(own6)));
+        let (shared4, all) = (load(Steering::Addresses(OWN, None)), load(Steering::All));
+        let ipv6 = |len: usize, to: Ipv6Addr, kind: i32, target: Ipv6Addr| {
+            let mut frame = frame(ETHERTYPE_IPV6, 78, 0, Ipv4Addr::UNSPECIFIED);
+            (frame[20], frame[54]) = (ICMPV6 as u8, kind as u8);
+            frame[38..54].copy_from_slice(&to.octets());
+            frame[62..78].copy_from_slice(&target.octets());
+            frame.resize(len, 0);
+            frame
+        };
+        let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 7);
+        let neither = Ipv6Addr::UNSPECIFIED;
+        for (frame, verdict, what) in [
+            (ipv6(78, own6, 0, neither), XDP_REDIRECT, "for the store"),
+            (ipv6(54, own6, 0, neither), XDP_REDIRECT, "for the store, without more than a header"),
+            (ipv6(53, own6, 0, neither), XDP_PASS as u32, "too short for a header"),
+            (ipv6(78, other6, 0, own6), XDP_PASS as u32, "for the host"),
+            (ipv6(86, group, SOLICITATION, own6), XDP_REDIRECT, "asks for the store"),
+            (ipv6(78, group, SOLICITATION, own6), XDP_REDIRECT, "asks for the store, as it has no address"),
+            (ipv6(77, group, SOLICITATION, own6), XDP_PASS as u32, "a question cut off"),
+            (ipv6(86, group, SOLICITATION, other6), XDP_PASS as u32, "asks for the host"),
+            (ipv6(86, group, 136, own6), XDP_PASS as u32, "is no question"),
+        ] {
+            assert_eq!(sys::test_run(shared.as_fd(), &frame).unwrap(), verdict, "{what}");
+            assert_eq!(sys::test_run(shared4.as_fd(), &frame).unwrap(), XDP_PASS as u32, "{what}");
+        }
         let other = Ipv4Addr::new(192, 0, 2, 8);
         let (ip, arp) = (30, 38);
         let cases = [

@@ -63,6 +63,7 @@ fn serve(machine: &Machine, machine_ns: u64, mut args: BootArgs, devices: Device
     let (stack_seed, engine_seed) = seed.split_at(8);
     let config = Config {
         addressing: args.addressing,
+        addressing6: args.addressing6,
         limits,
         keepalive_s: args.options.tcp_keepalive,
         seed: u64::from_le_bytes(stack_seed.try_into().expect("8 bytes")),

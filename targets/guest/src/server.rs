@@ -1,7 +1,7 @@
 //! The loop: frames to the station, its replies back, and sleep when there is nothing to do.
 
 use crate::{card::Card, disk::Disk};
-use kayvee_net::Lease;
+use core::net::{IpAddr, SocketAddr};
 use kayvee_platform::{Clock, FrameDevice, FrameRx};
 use kayvee_station::Station;
 use kayvee_x86::{console, machine::Machine, power::Status};
@@ -69,8 +69,9 @@ impl<'a> Server<'a> {
             self.machine.follow_wall_clock();
         }
         self.look_at_console(now.monotonic_ns);
-        if let Some(lease) = self.station.receive(&mut self.card, now) {
-            self.announce(lease);
+        self.station.receive(&mut self.card, now);
+        while let Some((address, prefix_bits)) = self.station.next_address() {
+            self.announce(address, prefix_bits);
         }
         if self.station.is_crowded() {
             self.card.set_rest(Some(self.station.nap().unwrap_or_default()));
@@ -100,13 +101,14 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn announce(&mut self, lease: Lease) {
+    fn announce(&mut self, address: IpAddr, prefix_bits: u8) {
         if !self.is_announced {
             self.is_announced = true;
             self.station.engine().note_boot_phase("network", self.machine.clock().now().monotonic_ns);
         }
-        console::fixed_line(format_args!("net: {}/{}", lease.address, lease.prefix_bits));
-        console::fixed_line(format_args!("ready: {}:{}", lease.address, self.station.engine().options().port));
+        let port = self.station.engine().options().port;
+        console::fixed_line(format_args!("net: {address}/{prefix_bits}"));
+        console::fixed_line(format_args!("ready: {}", SocketAddr::new(address, port)));
     }
 
     /// Waits for a frame or for the next deadline: polling at first, then asleep.

@@ -3,7 +3,7 @@
 use crate::{card::Card, clock::SystemClock, data, http::Http, logger, signals::Signals};
 use anyhow::{Context, Result, anyhow};
 use kayvee_disk::FileDisk;
-use kayvee_net::{Config, Lease, Limits, Stack};
+use kayvee_net::{Config, Limits, Stack};
 use kayvee_platform::{Clock, FrameDevice, FrameRx};
 use kayvee_server::Engine;
 use kayvee_station::{Peers, Station};
@@ -13,7 +13,14 @@ use nix::{
     poll::{PollFd, PollFlags, ppoll},
     sys::{sysinfo::sysinfo, time::TimeSpec},
 };
-use std::{io, os::fd::AsFd, path::Path, thread, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::AsFd,
+    path::Path,
+    thread,
+    time::Duration,
+};
 
 /// How long the loop looks for more to do before it sleeps: somewhat longer than it takes to be woken.
 const POLL_NS: u64 = 50_000;
@@ -68,8 +75,13 @@ impl Server {
         let mut card = Card::new(device, network.record.as_deref().map(Path::new))?;
         let limits = Limits::for_memory(sysinfo()?.ram_total(), engine.options().maxclients);
         let keepalive_s = engine.options().tcp_keepalive;
-        let config =
-            Config { addressing: place.addressing, limits, keepalive_s, seed: u64::from_ne_bytes(crate::random()?) };
+        let config = Config {
+            addressing: place.addressing,
+            addressing6: place.addressing6,
+            limits,
+            keepalive_s,
+            seed: u64::from_ne_bytes(crate::random()?),
+        };
         let mut stack = Stack::new(config, &mut card, clock.monotonic_ns())?;
         stack.listen(engine.options().port);
         let peers = if place.is_own { Peers::Trusted } else { Peers::Strangers };
@@ -97,8 +109,9 @@ impl Server {
 
     fn turn(&mut self, events: &mut Events) -> io::Result<()> {
         let now = self.clock.now();
-        if let Some(lease) = self.station.receive(&mut self.card, now) {
-            self.announce(lease);
+        self.station.receive(&mut self.card, now);
+        while let Some((address, prefix_bits)) = self.station.next_address() {
+            self.announce(address, prefix_bits);
         }
         if now.monotonic_ns >= self.look_due_ns {
             self.look_due_ns = now.monotonic_ns + LOOK_INTERVAL_NS;
@@ -134,9 +147,10 @@ impl Server {
         Ok(())
     }
 
-    fn announce(&mut self, lease: Lease) {
-        log::info!("net: {}/{}", lease.address, lease.prefix_bits);
-        logger::fixed(&format!("ready: {}:{}", lease.address, self.station.engine().options().port));
+    fn announce(&mut self, address: IpAddr, prefix_bits: u8) {
+        let port = self.station.engine().options().port;
+        log::info!("net: {address}/{prefix_bits}");
+        logger::fixed(&format!("ready: {}", SocketAddr::new(address, port)));
         log::info!("Ready to accept connections");
     }
 

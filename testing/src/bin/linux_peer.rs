@@ -4,7 +4,7 @@
 //! this host's kernel send data there and want it back. The wire between loses, duplicates, reorders and damages frames
 //! by a seed. Needs root, `ip` and `socat`.
 
-use kayvee_net::{Addressing, Config, ConnectionId, Event, Limits, Stack};
+use kayvee_net::{Addressing, Addressing6, Config, ConnectionId, Event, Limits, Stack};
 use kayvee_testing::{
     network::wire::{Faults, Wire},
     random::Random,
@@ -15,7 +15,7 @@ use std::{
     error::Error,
     fs,
     io::{ErrorKind, Read, Write},
-    net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream},
     os::unix::net::UnixDatagram,
     path::PathBuf,
     process::{Child, Command, ExitCode},
@@ -27,12 +27,18 @@ use std::{
 const USAGE: &str = "\
 The TCP engine against Linux' own, over a wire with faults, in a network namespace.
 
-Usage: linux_peer [--loss PERCENT] [--bytes N] [--clients N] [--seed N]
+Usage: linux_peer [--loss PERCENT] [--bytes N] [--requests N] [--clients N] [--family 4|6] [--seed N]
+
+Each client sends N bytes and wants them back, or with --requests N small requests, each after the answer to the last.
 ";
 
 const LINUX: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const OWN: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+const LINUX6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+const OWN6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 const PORT: u16 = 7;
+/// A request and its answer.
+const REQUEST_BYTES: usize = 100;
 /// The tap device's frames and some more.
 const FRAME_BYTES: usize = 2048;
 /// A connection on which nothing arrives for so long has failed.
@@ -43,8 +49,18 @@ const STALL: Duration = Duration::from_secs(100);
 struct Run {
     loss_percent: usize,
     bytes: usize,
+    requests: usize,
     clients: usize,
+    family: u8,
     seed: u64,
+}
+
+impl Run {
+    /// Where the stack listens.
+    fn server(&self) -> SocketAddr {
+        let address = if self.family == 6 { IpAddr::V6(OWN6) } else { IpAddr::V4(OWN) };
+        SocketAddr::new(address, PORT)
+    }
 }
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -61,7 +77,7 @@ fn main() -> ExitCode {
 
 /// What the arguments say, and whether this is the process in the namespace.
 fn parse() -> Result<(Run, bool)> {
-    let mut run = Run { loss_percent: 5, bytes: 2_000_000, clients: 4, seed: 1 };
+    let mut run = Run { loss_percent: 5, bytes: 2_000_000, requests: 0, clients: 4, family: 4, seed: 1 };
     let (mut args, mut inside) = (env::args().skip(1), false);
     while let Some(name) = args.next() {
         if name == "--inside" {
@@ -72,6 +88,8 @@ fn parse() -> Result<(Run, bool)> {
         match name.as_str() {
             "--loss" => run.loss_percent = value.parse()?,
             "--bytes" => run.bytes = value.parse()?,
+            "--requests" => run.requests = value.parse()?,
+            "--family" => run.family = value.parse()?,
             "--clients" => run.clients = value.parse()?,
             "--seed" => run.seed = value.parse()?,
             _ => return Err(USAGE.into()),
@@ -123,6 +141,11 @@ impl Tap {
             }
             thread::yield_now();
         }
+        let address = format!("{LINUX6}/64");
+        let ip = Command::new("ip").args(["-6", "addr", "add", &address, "dev", "tap0", "nodad"]).status()?;
+        if !ip.success() {
+            return Err("the tap device gets no IPv6 address".into());
+        }
         Ok(tap)
     }
 }
@@ -159,8 +182,9 @@ impl Echo {
         };
         let mut wire = Wire::new(faults, run.seed);
         let addressing = Addressing::Static { address: OWN, prefix_bits: 24, gateway: None };
+        let addressing6 = Addressing6::Static { address: OWN6, prefix_bits: 64, gateway: None };
         let limits = Limits { connections: 2 * run.clients, buffer_bytes: 16 << 20 };
-        let config = Config { addressing, limits, keepalive_s: 0, seed: run.seed };
+        let config = Config { addressing, addressing6, limits, keepalive_s: 0, seed: run.seed };
         let mut stack = Stack::new(config, &mut wire.server, 0)?;
         stack.listen(PORT);
         Ok(Echo { stack, wire, tap: Tap::open()?, started: Instant::now(), pending: HashMap::new(), failed: 0 })
@@ -231,11 +255,9 @@ impl Echo {
 }
 
 /// A client of this host's kernel: sends and wants back the same.
-fn client(seed: u64, bytes: usize) -> Result<()> {
+fn client(server: SocketAddr, seed: u64, bytes: usize) -> Result<()> {
     let data = Random::new(seed).bytes(bytes);
-    let mut stream = TcpStream::connect(SocketAddrV4::new(OWN, PORT))?;
-    stream.set_read_timeout(Some(STALL))?;
-    stream.set_write_timeout(Some(STALL))?;
+    let mut stream = connect(server)?;
     let mut sender = stream.try_clone()?;
     let copy = data.clone();
     let sending = thread::spawn(move || sender.write_all(&copy).and_then(|()| sender.shutdown(Shutdown::Write)));
@@ -249,25 +271,56 @@ fn client(seed: u64, bytes: usize) -> Result<()> {
     }
 }
 
+fn connect(server: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect(server)?;
+    stream.set_read_timeout(Some(STALL))?;
+    stream.set_write_timeout(Some(STALL))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// A client that waits for each answer. Returns how long these took.
+fn requester(server: SocketAddr, seed: u64, requests: usize) -> Result<Vec<Duration>> {
+    let mut random = Random::new(seed);
+    let mut stream = connect(server)?;
+    let request = |_| {
+        let data = random.bytes(REQUEST_BYTES);
+        let mut answer = [0; REQUEST_BYTES];
+        let start = Instant::now();
+        stream.write_all(&data)?;
+        stream.read_exact(&mut answer)?;
+        if answer == data[..] { Ok(start.elapsed()) } else { Err("an answer is wrong".into()) }
+    };
+    (0..requests).map(request).collect()
+}
+
 fn exchange(run: &Run) -> Result<()> {
     let mut echo = Echo::new(run)?;
     let (seed, bytes) = (run.seed, run.bytes);
     let remaining = AtomicUsize::new(run.clients);
     let start = Instant::now();
-    let outcome: Result<()> = thread::scope(|scope| {
+    let server = run.server();
+    let outcome: Result<Vec<Vec<Duration>>> = thread::scope(|scope| {
         let clients: Vec<_> = (0..run.clients as u64)
             .map(|number| {
                 let remaining = &remaining;
                 scope.spawn(move || {
-                    let result = client(seed.wrapping_mul(1000) + number, bytes);
+                    let seed = seed.wrapping_mul(1000) + number;
+                    let result = match run.requests {
+                        0 => client(server, seed, bytes).map(|()| Vec::new()),
+                        requests => requester(server, seed, requests),
+                    };
                     remaining.fetch_sub(1, Ordering::Release);
                     result
                 })
             })
             .collect();
         echo.run(|| remaining.load(Ordering::Acquire) == 0)?;
-        clients.into_iter().try_for_each(|client| client.join().map_err(|_| "a client panicked")?)
+        clients.into_iter().map(|client| client.join().map_err(|_| "a client panicked")?).collect()
     });
+    if run.requests > 0 {
+        return report_requests(run, outcome?.concat(), &echo);
+    }
     let megabits = (2 * 8 * run.bytes * run.clients) as f64 / start.elapsed().as_secs_f64() / 1e6;
     println!(
         "{run:?}: {:.1} s, {megabits:.1} Mbit/s in both directions, {:?}",
@@ -275,6 +328,26 @@ fn exchange(run: &Run) -> Result<()> {
         echo.stack.figures()
     );
     outcome?;
+    check(&echo)
+}
+
+/// Says how long answers took.
+fn report_requests(run: &Run, mut took: Vec<Duration>, echo: &Echo) -> Result<()> {
+    took.sort();
+    let at = |per_mille: usize| took[(took.len() - 1) * per_mille / 1000];
+    let total: Duration = took.iter().sum();
+    let (mean, figures) = (total / took.len() as u32, echo.stack.figures());
+    println!(
+        "{run:?}: mean {mean:.1?}, p50 {:.1?}, p90 {:.1?}, p99 {:.1?}, longest {:.1?}, {figures:?}",
+        at(500),
+        at(900),
+        at(990),
+        at(1000)
+    );
+    check(echo)
+}
+
+fn check(echo: &Echo) -> Result<()> {
     if echo.failed > 0 {
         return Err(format!("{} connections failed on the stack's side", echo.failed).into());
     }

@@ -1,8 +1,13 @@
 //! Harnesses that take any bytes, for seeded tests and for fuzzers alike.
 
-use super::wire::{Faults, Wire};
-use kayvee_net::{Addressing, Config, Event, Limits, Stack};
-use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, TcpPacket, UdpPacket};
+use super::{
+    wire::{Faults, Wire},
+    world::SERVER6,
+};
+use kayvee_net::{Addressing, Addressing6, Config, Event, Limits, Stack};
+use smoltcp::wire::{
+    EthernetFrame, EthernetProtocol, Icmpv6Packet, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket,
+};
 use std::net::Ipv4Addr;
 
 /// The address of the stack in [`fuzz_frames`], so that a fuzzer's dictionary can hit it.
@@ -28,7 +33,11 @@ pub fn fuzz_frames(data: &[u8]) -> Outcome {
         _ => Addressing::Dhcp,
     };
     let limits = Limits { connections: 8, buffer_bytes: 256 << 10 };
-    let config = Config { addressing, limits, keepalive_s: u32::from(mode >> 1), seed: 1 };
+    let addressing6 = match mode & 1 {
+        0 => Addressing6::Static { address: SERVER6, prefix_bits: 64, gateway: None },
+        _ => Addressing6::Auto,
+    };
+    let config = Config { addressing, addressing6, limits, keepalive_s: u32::from(mode >> 1), seed: 1 };
     let mut stack = Stack::new(config, &mut wire.server, 0).expect("the configuration is valid");
     stack.listen(6379);
     let mut now_ns = 0;
@@ -68,21 +77,37 @@ fn turn(stack: &mut Stack, wire: &mut Wire, now_ns: u64, outcome: &mut Outcome) 
 /// past them.
 pub fn correct_checksums(frame: &mut [u8]) {
     let Ok(mut ethernet) = EthernetFrame::new_checked(frame) else { return };
-    if ethernet.ethertype() != EthernetProtocol::Ipv4 {
-        return;
+    match ethernet.ethertype() {
+        EthernetProtocol::Ipv4 => {
+            let Ok(mut ip) = Ipv4Packet::new_checked(ethernet.payload_mut()) else { return };
+            ip.fill_checksum();
+            let (from, to, protocol) = (ip.src_addr().into(), ip.dst_addr().into(), ip.next_header());
+            correct_payload(ip.payload_mut(), protocol, from, to);
+        }
+        EthernetProtocol::Ipv6 => {
+            let Ok(mut ip) = Ipv6Packet::new_checked(ethernet.payload_mut()) else { return };
+            let (from, to, protocol) = (ip.src_addr().into(), ip.dst_addr().into(), ip.next_header());
+            correct_payload(ip.payload_mut(), protocol, from, to);
+        }
+        _ => {}
     }
-    let Ok(mut ip) = Ipv4Packet::new_checked(ethernet.payload_mut()) else { return };
-    ip.fill_checksum();
-    let (from, to, next_header) = (ip.src_addr().into(), ip.dst_addr().into(), ip.next_header());
-    match next_header {
-        IpProtocol::Tcp => {
-            if let Ok(mut tcp) = TcpPacket::new_checked(ip.payload_mut()) {
+}
+
+fn correct_payload(payload: &mut [u8], protocol: IpProtocol, from: IpAddress, to: IpAddress) {
+    match (protocol, from, to) {
+        (IpProtocol::Tcp, _, _) => {
+            if let Ok(mut tcp) = TcpPacket::new_checked(payload) {
                 tcp.fill_checksum(&from, &to);
             }
         }
-        IpProtocol::Udp => {
-            if let Ok(mut udp) = UdpPacket::new_checked(ip.payload_mut()) {
+        (IpProtocol::Udp, _, _) => {
+            if let Ok(mut udp) = UdpPacket::new_checked(payload) {
                 udp.fill_checksum(&from, &to);
+            }
+        }
+        (IpProtocol::Icmpv6, IpAddress::Ipv6(from), IpAddress::Ipv6(to)) => {
+            if let Ok(mut icmp) = Icmpv6Packet::new_checked(payload) {
+                icmp.fill_checksum(&from, &to);
             }
         }
         _ => {}

@@ -3,7 +3,7 @@
 use kayvee_platform::Completion;
 use smoltcp::{
     phy::ChecksumCapabilities,
-    wire::{EthernetFrame, Ipv4Packet, TcpPacket},
+    wire::{EthernetFrame, EthernetProtocol, IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket},
 };
 
 const ETHERNET_BYTES: usize = 14;
@@ -36,11 +36,8 @@ pub fn divide(frame: &[u8], task: Completion) -> Vec<Vec<u8>> {
     let count = chunks.len();
     let segment = |(number, chunk): (usize, &[u8])| {
         let mut bytes = [headers, chunk].concat();
-        let mut packet = Ipv4Packet::new_unchecked(&mut bytes[ETHERNET_BYTES..]);
-        packet.set_total_len((headers.len() - ETHERNET_BYTES + chunk.len()) as u16);
-        packet.fill_checksum();
-        let (from, to) = (packet.src_addr().into(), packet.dst_addr().into());
-        let mut tcp = TcpPacket::new_unchecked(packet.payload_mut());
+        let (from, to) = set_length(&mut bytes[ETHERNET_BYTES..]);
+        let mut tcp = TcpPacket::new_unchecked(&mut bytes[usize::from(task.checksum_start)..]);
         tcp.set_seq_number(tcp.seq_number() + number * usize::from(task.segment_bytes));
         if number + 1 < count {
             tcp.set_fin(false);
@@ -52,13 +49,32 @@ pub fn divide(frame: &[u8], task: Completion) -> Vec<Vec<u8>> {
     chunks.enumerate().map(segment).collect()
 }
 
+/// Makes the length in an internet header that of its packet, and returns the packet's addresses.
+fn set_length(packet: &mut [u8]) -> (IpAddress, IpAddress) {
+    let len = packet.len() as u16;
+    if packet[0] >> 4 == 6 {
+        let mut packet = Ipv6Packet::new_unchecked(packet);
+        packet.set_payload_len(len - 40);
+        return (packet.src_addr().into(), packet.dst_addr().into());
+    }
+    let mut packet = Ipv4Packet::new_unchecked(packet);
+    packet.set_total_len(len);
+    packet.fill_checksum();
+    (packet.src_addr().into(), packet.dst_addr().into())
+}
+
 /// Whether the checksum of TCP is right: what a device looks at that vouches for it.
 pub fn is_right(frame: &[u8]) -> bool {
     let parse = || {
         let ethernet = EthernetFrame::new_checked(frame).ok()?;
-        let packet = Ipv4Packet::new_checked(ethernet.payload()).ok()?;
-        let tcp = TcpPacket::new_checked(packet.payload()).ok()?;
-        let (from, to) = (packet.src_addr().into(), packet.dst_addr().into());
+        let (from, to, payload): (IpAddress, IpAddress, _) = if ethernet.ethertype() == EthernetProtocol::Ipv6 {
+            let packet = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
+            (packet.src_addr().into(), packet.dst_addr().into(), packet.payload())
+        } else {
+            let packet = Ipv4Packet::new_checked(ethernet.payload()).ok()?;
+            (packet.src_addr().into(), packet.dst_addr().into(), packet.payload())
+        };
+        let tcp = TcpPacket::new_checked(payload).ok()?;
         smoltcp::wire::TcpRepr::parse(&tcp, &from, &to, &ChecksumCapabilities::default()).ok().map(drop)
     };
     parse().is_some()

@@ -7,9 +7,9 @@ use smoltcp::{
     phy::{self, DeviceCapabilities, Medium},
     socket::tcp::{Socket, SocketBuffer},
     time::{Duration, Instant},
-    wire::{EthernetAddress, IpCidr, Ipv4Cidr},
+    wire::{EthernetAddress, IpAddress, IpCidr},
 };
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// A host that opens connections.
 pub struct Peer {
@@ -20,25 +20,25 @@ pub struct Peer {
 
 impl Peer {
     /// A host with a fixed address behind `device`.
-    pub fn new(device: &mut End, address: Ipv4Addr, prefix_bits: u8, seed: u64) -> Peer {
+    pub fn new(device: &mut End, address: IpAddr, prefix_bits: u8, seed: u64) -> Peer {
         let mut config = Config::new(EthernetAddress(device.mac()).into());
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut Adapter(device), Instant::ZERO);
         interface.update_ip_addrs(|addresses| {
-            addresses.push(IpCidr::Ipv4(Ipv4Cidr::new(address, prefix_bits))).expect("there is room for one address");
+            addresses.push(IpCidr::new(address_of(address), prefix_bits)).expect("there is room for one address");
         });
         Peer { interface, sockets: SocketSet::new(Vec::new()), next_port: 0 }
     }
 
     /// Begins to connect to a server.
-    pub fn connect(&mut self, server: Ipv4Addr, port: u16, buffer_bytes: usize) -> SocketHandle {
+    pub fn connect(&mut self, server: IpAddr, port: u16, buffer_bytes: usize) -> SocketHandle {
         let buffer = || SocketBuffer::new(vec![0; buffer_bytes]);
         let mut socket = Socket::new(buffer(), buffer());
         // Where it has no timer left for data, a keepalive brings the window update that it waits for.
         socket.set_keep_alive(Some(Duration::from_secs(5)));
         self.next_port = self.next_port % 16_000 + 1;
         socket
-            .connect(self.interface.context(), (server, port), 40_000 + self.next_port)
+            .connect(self.interface.context(), (address_of(server), port), 40_000 + self.next_port)
             .expect("a new socket connects");
         self.sockets.add(socket)
     }
@@ -63,6 +63,13 @@ impl Peer {
     pub fn next_deadline_ns(&mut self, now_ns: u64) -> Option<u64> {
         let at = self.interface.poll_at(instant(now_ns), &self.sockets)?;
         Some(at.total_micros().max(0) as u64 * 1000)
+    }
+}
+
+fn address_of(address: IpAddr) -> IpAddress {
+    match address {
+        IpAddr::V4(address) => IpAddress::Ipv4(address),
+        IpAddr::V6(address) => IpAddress::Ipv6(address),
     }
 }
 

@@ -293,8 +293,9 @@ impl Wire {
             let bit = self.rng.below(frame.len() * 8);
             frame[bit / 8] ^= 1 << (bit % 8);
         }
-        // Behind Ethernet, IPv4 and TCP headers; the sum of 16-bit words does not depend on their order.
-        let data = 34 + frame.get(46).map_or(20, |offset| usize::from(offset >> 4) * 4);
+        // Behind Ethernet, IP and TCP headers; the sum of 16-bit words does not depend on their order.
+        let tcp = if frame.get(12) == Some(&0x86) { 54 } else { 34 };
+        let data = tcp + frame.get(tcp + 12).map_or(20, |offset| usize::from(offset >> 4) * 4);
         if frame.len() > data + 4 && self.happens(self.faults.forgery_per_mille) {
             frame.swap(data, data + 2);
             frame.swap(data + 1, data + 3);

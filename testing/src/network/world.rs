@@ -4,14 +4,21 @@ use super::{
     peer::Peer,
     wire::{Faults, Wire},
 };
-use kayvee_net::{Addressing, Config, ConnectionId, Event, Limits, Stack};
+use kayvee_net::{Addressing, Addressing6, Config, ConnectionId, Event, Limits, Stack};
 use smoltcp::{iface::SocketHandle, socket::tcp::State};
-use std::{collections::HashMap, net::Ipv4Addr};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 /// The address of the stack.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 /// The address of the clients' host.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+/// The same of IPv6.
+pub const SERVER6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+/// The same of IPv6.
+pub const CLIENT6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 /// The port that the stack listens on.
 pub const PORT: u16 = 6379;
 /// A second of simulated time.
@@ -34,6 +41,32 @@ pub enum Traffic {
     RequestAndReply,
 }
 
+/// Which addresses are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// The address of the stack.
+    pub fn server(self) -> IpAddr {
+        match self {
+            Family::V4 => SERVER.into(),
+            Family::V6 => SERVER6.into(),
+        }
+    }
+
+    fn client(self) -> (IpAddr, u8) {
+        match self {
+            Family::V4 => (CLIENT.into(), 24),
+            Family::V6 => (CLIENT6.into(), 64),
+        }
+    }
+}
+
 /// Everything there is.
 pub struct World {
     /// The time.
@@ -51,6 +84,7 @@ pub struct World {
     /// Connections that were reset or timed out.
     pub closed: usize,
     traffic: Traffic,
+    family: Family,
     steps: u64,
 }
 
@@ -66,15 +100,32 @@ pub struct Echo {
 }
 
 impl World {
-    /// A world whose faults and data depend on `seed` alone.
+    /// A world of IPv4 whose faults and data depend on `seed` alone.
     pub fn new(faults: Faults, traffic: Traffic, limits: Limits, seed: u64) -> World {
+        World::of(Family::V4, faults, traffic, limits, seed)
+    }
+
+    /// The same of either family.
+    pub fn of(family: Family, faults: Faults, traffic: Traffic, limits: Limits, seed: u64) -> World {
         let mut wire = Wire::new(faults, seed);
         let addressing = Addressing::Static { address: SERVER, prefix_bits: 24, gateway: None };
-        let config = Config { addressing, limits, keepalive_s: KEEPALIVE_S, seed };
+        let addressing6 = match family {
+            Family::V4 => Addressing6::Off,
+            Family::V6 => Addressing6::Static { address: SERVER6, prefix_bits: 64, gateway: None },
+        };
+        let config = Config { addressing, addressing6, limits, keepalive_s: KEEPALIVE_S, seed };
+        let now_ns = if family == Family::V6 { SECOND_NS } else { 0 };
         let mut stack = Stack::new(config, &mut wire.server, 0).unwrap();
         stack.listen(PORT);
-        let peer = Peer::new(&mut wire.client, CLIENT, 24, seed ^ 0xffff);
-        World { now_ns: 0, wire, stack, peer, pending: HashMap::new(), accepted: 0, closed: 0, traffic, steps: 0 }
+        if family == Family::V6 {
+            // Nobody objects to its addresses.
+            stack.poll(&mut wire.server, 0);
+            stack.poll(&mut wire.server, now_ns);
+        }
+        let (client, prefix_bits) = family.client();
+        let peer = Peer::new(&mut wire.client, client, prefix_bits, seed ^ 0xffff);
+        let (pending, accepted, closed, steps) = (HashMap::new(), 0, 0, 0);
+        World { now_ns, wire, stack, peer, pending, accepted, closed, traffic, family, steps }
     }
 
     /// Runs the server's turn, the client's, and the wire, and moves on to when something happens next.
@@ -103,7 +154,8 @@ impl World {
         while let Some(event) = self.stack.next_event() {
             match event {
                 Event::Accepted { connection, remote, local } => {
-                    assert_eq!((*remote.ip(), local.port()), (CLIENT, PORT));
+                    assert_eq!(remote.ip(), self.family.client().0);
+                    assert_eq!((local.ip(), local.port()), (self.family.server(), PORT));
                     let previous = self.pending.insert(connection, Echo::default());
                     assert!(previous.is_none(), "{connection:?} is in use");
                     self.accepted += 1;
@@ -116,7 +168,8 @@ impl World {
                     self.closed += 1;
                 }
                 Event::AddressAcquired(lease) => assert_eq!(lease.address, SERVER),
-                Event::AddressLost => unreachable!("the address is fixed"),
+                Event::Address6Acquired { .. } => {}
+                Event::AddressLost | Event::Address6Lost(_) => unreachable!("addresses are fixed"),
             }
         }
         let (now_ns, waits) = (self.now_ns, self.traffic == Traffic::OneWayThenBack);
@@ -165,7 +218,7 @@ pub struct Client {
 impl Client {
     /// Begins to connect.
     pub fn open(world: &mut World, data: Vec<u8>) -> Client {
-        Client { handle: world.peer.connect(SERVER, PORT, 4096), data, sent: 0, received: 0 }
+        Client { handle: world.peer.connect(world.family.server(), PORT, 4096), data, sent: 0, received: 0 }
     }
 
     /// Sends and receives what it can, and returns whether its connection has ended.

@@ -9,7 +9,8 @@ use kayvee_resp::Request;
 pub(super) fn address_of(session: &Session) -> (&str, u16) {
     let announced = session.announced.as_deref();
     let told = announced.map(|announced| &announced.address[..]).filter(|address| !address.is_empty());
-    let remote = session.remote.rsplit_once(':').map_or("", |(ip, _)| ip);
+    // Of IPv6 the address is in brackets.
+    let remote = session.remote.rsplit_once(':').map_or("", |(ip, _)| ip.trim_matches(['[', ']']));
     (told.unwrap_or(remote), announced.map_or(0, |announced| announced.port))
 }
 

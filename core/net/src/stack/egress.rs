@@ -2,10 +2,13 @@
 
 use super::{Stack, table::Expendable};
 use crate::{
+    ends::Ends,
     frame::{self, Route},
+    ipv6,
     neighbors::ASK_INTERVAL_NS,
     tcp::{NEVER_NS, Owner, State},
 };
+use core::net::IpAddr;
 use kayvee_platform::FrameTx;
 
 /// Timeouts in a row after which a connection's way through the link is asked for again.
@@ -15,25 +18,31 @@ impl Stack {
     /// Where the frames of a connection go. Where that is not known, the link is asked.
     #[inline]
     fn way(&mut self, number: u32, tx: &mut impl FrameTx, now_ns: u64) -> Option<Route> {
-        let lease = self.lease?;
         let slot = self.slots.get_mut(number)?;
-        let remote = slot.connection.flow.remote();
-        let (mac, own) = (self.mac, lease.address);
+        let ends = slot.connection.flow.ends;
+        let mac = self.mac;
         let is_suspect = slot.connection.timeouts_in_a_row() >= TIMEOUTS_OF_A_DEAD_NEIGHBOR;
         if let Some((generation, hardware)) = slot.way
             && generation == self.neighbors.generation()
             && !is_suspect
         {
-            return Some(Route { mac, own, hardware, remote });
+            return Some(Route { mac, hardware, ends });
         }
-        let hop = lease.next_hop(remote)?;
+        let hop: IpAddr = match ends {
+            Ends::V4 { remote, .. } => self.lease?.next_hop(remote)?.into(),
+            Ends::V6 { remote, .. } => self.ipv6.next_hop(remote, now_ns)?.into(),
+        };
         let known = self.neighbors.get(hop);
         if (known.is_none() || is_suspect) && self.neighbors.ask(hop, now_ns) {
-            frame::ask(tx, mac, own, hop);
+            match (ends, hop) {
+                (Ends::V4 { own, .. }, IpAddr::V4(hop)) => frame::ask(tx, mac, own, hop),
+                (Ends::V6 { own, .. }, IpAddr::V6(hop)) => ipv6::solicit(tx, mac, own, hop),
+                _ => unreachable!("a hop is of the family of its packets"),
+            };
         }
         let hardware = known?;
         slot.way = Some((self.neighbors.generation(), hardware));
-        Some(Route { mac, own, hardware, remote })
+        Some(Route { mac, hardware, ends })
     }
 
     /// Sends all that one connection may send now. Returns whether that was all, or the device is full.
@@ -82,7 +91,7 @@ impl Stack {
             }
             let segment_bytes = slot.connection.segment_bytes();
             let most = if slot.connection.unsent_bytes() > segment_bytes {
-                frame::room_for_data(tx, segment_bytes)
+                frame::room_for_data(tx, &route.ends, segment_bytes)
             } else {
                 segment_bytes
             };

@@ -3,14 +3,15 @@
 use super::{ConnectionId, Stack, Take, table::Expendable};
 use crate::{
     cookies,
-    frame::{self, Class, Datagram, FlowKey, Packet, Route, classify},
+    ends::{Ends, FlowKey},
+    frame::{self, Class, Datagram, Icmpv6, Packet, Route, TooLarge, Unusable, classify},
+    ipv6::Outcome,
     tcp::{
         Connection, Origin, Owner, Verdict,
         segment::{Flags, Segment},
-        seq::Seq,
     },
 };
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::SocketAddr;
 use kayvee_platform::{FrameTx, Received};
 
 /// Where a segment belongs.
@@ -39,7 +40,7 @@ impl Stack {
         let bytes = frame.head;
         let own = self.lease.map(|lease| lease.address);
         self.resources.counters.frames_received += 1;
-        match classify(frame, self.mac, own) {
+        match classify(frame, self.mac, own, self.ipv6.addresses()) {
             Class::Ignored => {}
             Class::Malformed => self.resources.counters.dropped_malformed += 1,
             Class::Damaged => self.resources.counters.dropped_checksum += 1,
@@ -51,15 +52,16 @@ impl Stack {
                 }
                 self.control.receive(bytes, tx, now_ns);
             }
-            Class::Icmp(message) => {
+            Class::Icmp(own, message) => {
                 if !self.icmp.allows(now_ns) {
                     self.resources.counters.dropped_rate_limit += 1;
-                } else if let Some(too_large) = own.and_then(|own| frame::parse_too_large(message, own)) {
+                } else if let Some(too_large) = frame::parse_too_large(message, own) {
                     self.reduce_path_mtu(too_large);
                 } else {
                     self.control.receive(bytes, tx, now_ns);
                 }
             }
+            Class::Icmpv6(packet) => self.receive_icmpv6(&packet, tx, now_ns),
             Class::Other => self.control.receive(bytes, tx, now_ns),
         }
     }
@@ -73,30 +75,53 @@ impl Stack {
         take: &mut impl Take,
         now_ns: u64,
     ) {
-        let Some(own) = self.lease.map(|lease| lease.address) else { return };
         let Datagram { source_port, destination_port, data } =
-            match frame::parse_datagram(packet, own, frame, self.checksums) {
+            match frame::parse_datagram(packet, frame, self.checksums) {
                 Ok(datagram) => datagram,
-                Err(frame::Unusable::Damaged) => return self.resources.counters.dropped_checksum += 1,
-                Err(frame::Unusable::Malformed) => return self.resources.counters.dropped_malformed += 1,
+                Err(unusable) => return self.drop_unusable(unusable),
             };
         if !self.datagram_ports.contains(&destination_port) {
-            return self.control.receive(frame.head, tx, now_ns);
+            return match packet.ends {
+                Ends::V4 { .. } => self.control.receive(frame.head, tx, now_ns),
+                Ends::V6 { .. } if !self.icmp.allows(now_ns) => self.resources.counters.dropped_rate_limit += 1,
+                Ends::V6 { .. } => self.ipv6.refuse_datagram(packet, &frame.head[frame::ETHERNET_BYTES..], tx),
+            };
         }
         self.resources.counters.datagrams_received += 1;
         let mut reply = [0; frame::MAX_DATAGRAM_BYTES];
-        let remote = SocketAddrV4::new(packet.source, source_port);
-        let Some(len) = take.datagram(destination_port, remote, data, &mut reply) else { return };
-        let route = self.way_back(packet, own);
+        let room = frame::room_for_datagram(&packet.ends);
+        let remote = SocketAddr::new(packet.ends.remote(), source_port);
+        let Some(len) = take.datagram(destination_port, remote, data, &mut reply[..room]) else { return };
         let answer = Datagram { source_port: destination_port, destination_port: source_port, data: &reply[..len] };
-        self.resources.counters.datagrams_sent += u64::from(frame::send_datagram(tx, &route, &answer));
+        let sent = frame::send_datagram(tx, &self.way_back(packet), &answer);
+        self.resources.counters.datagrams_sent += u64::from(sent);
     }
 
-    fn reduce_path_mtu(&mut self, (flow, seq, packet_bytes): (FlowKey, u32, u16)) {
+    fn drop_unusable(&mut self, unusable: Unusable) {
+        match unusable {
+            Unusable::Damaged => self.resources.counters.dropped_checksum += 1,
+            Unusable::Malformed => self.resources.counters.dropped_malformed += 1,
+        }
+    }
+
+    /// Messages that may come from anywhere are looked at up to a limit; those of neighbors come from the own link.
+    fn receive_icmpv6(&mut self, packet: &Icmpv6<'_>, tx: &mut impl FrameTx, now_ns: u64) {
+        if !packet.is_of_the_link() && !self.icmp.allows(now_ns) {
+            self.resources.counters.dropped_rate_limit += 1;
+            return;
+        }
+        match self.ipv6.receive(packet, &mut self.neighbors, tx, now_ns) {
+            Outcome::Done => {}
+            Outcome::Resolved => self.touch_unresolved(),
+            Outcome::TooLarge(too_large) => self.reduce_path_mtu(too_large),
+        }
+    }
+
+    fn reduce_path_mtu(&mut self, TooLarge { flow, seq, packet_bytes }: TooLarge) {
         if let Some(number) = self.flows.get(flow)
             && let Some(slot) = self.slots.get_mut(number)
         {
-            slot.connection.reduce_path_mtu(packet_bytes, Seq(seq));
+            slot.connection.reduce_path_mtu(packet_bytes, seq);
             self.touch_egress(number);
         }
     }
@@ -111,20 +136,19 @@ impl Stack {
         take: &mut impl Take,
         now_ns: u64,
     ) {
-        let Some(own) = self.lease.map(|lease| lease.address) else { return };
-        let (segment, payload) = match frame::parse_segment(packet, own, frame, self.checksums) {
+        let (segment, payload) = match frame::parse_segment(packet, frame, self.checksums) {
             Ok(parsed) => parsed,
-            Err(frame::Unusable::Damaged) => return self.resources.counters.dropped_checksum += 1,
-            Err(frame::Unusable::Malformed) => return self.resources.counters.dropped_malformed += 1,
+            Err(unusable) => return self.drop_unusable(unusable),
         };
         self.resources.counters.segments_received += 1;
-        let flow = FlowKey::new(packet.source, segment.source_port, segment.destination_port);
+        let (remote_port, local_port) = (segment.source_port, segment.destination_port);
+        let flow = FlowKey { ends: packet.ends, remote_port, local_port };
         let payload_bytes = payload.len() + packet.rest_bytes;
         let number = match self.slot_for(flow, &segment, now_ns) {
             Place::Connection(number) => number,
-            Place::None => return self.refuse(packet, own, &segment, payload_bytes, tx, now_ns),
+            Place::None => return self.refuse(packet, &segment, payload_bytes, tx, now_ns),
             Place::Unclear => return self.resources.counters.dropped_out_of_window += 1,
-            Place::Cookie => return self.answer_by_cookie(packet, own, flow, &segment, tx, now_ns),
+            Place::Cookie => return self.answer_by_cookie(packet, flow, &segment, tx, now_ns),
         };
         let Some(slot) = self.slots.get_mut(number) else { return };
         let mut take = |bytes: &[u8]| take.take(ConnectionId(number), bytes);
@@ -137,20 +161,19 @@ impl Stack {
         self.touch_events(number);
         self.touch_egress(number);
         if verdict == Verdict::Reset {
-            self.refuse(packet, own, &segment, payload_bytes, tx, now_ns);
+            self.refuse(packet, &segment, payload_bytes, tx, now_ns);
         }
     }
 
     /// Where the answer to a packet goes: to where it came from.
-    fn way_back(&self, packet: &Packet<'_>, own: Ipv4Addr) -> Route {
-        Route { mac: self.mac, own, hardware: packet.hardware, remote: packet.source }
+    fn way_back(&self, packet: &Packet<'_>) -> Route {
+        Route { mac: self.mac, hardware: packet.hardware, ends: packet.ends }
     }
 
     /// Answers a segment that belongs to nothing (RFC 9293 §3.10.7.1), to where it came from.
     fn refuse(
         &mut self,
         packet: &Packet<'_>,
-        own: Ipv4Addr,
         segment: &Segment,
         payload_bytes: usize,
         tx: &mut impl FrameTx,
@@ -176,7 +199,7 @@ impl Stack {
             reset.flags = Flags::RST | Flags::ACK;
             reset.ack = segment.seq + segment.sequence_len(payload_bytes);
         }
-        let route = self.way_back(packet, own);
+        let route = self.way_back(packet);
         if frame::send_segment(tx, &route, &reset, (0, 0), |_, _| {}) {
             self.resources.counters.resets_sent += 1;
             self.resources.counters.segments_sent += 1;
@@ -208,7 +231,7 @@ impl Stack {
 
     /// Opens a connection for a segment that there is none for, if it may.
     fn open(&mut self, flow: FlowKey, segment: &Segment, opens: bool, now_ns: u64) -> Place {
-        if !self.ports.contains(&flow.local_port()) {
+        if !self.ports.contains(&flow.local_port) {
             return Place::None;
         }
         let number = if opens {
@@ -240,7 +263,6 @@ impl Stack {
     fn answer_by_cookie(
         &mut self,
         packet: &Packet<'_>,
-        own: Ipv4Addr,
         flow: FlowKey,
         syn: &Segment,
         tx: &mut impl FrameTx,
@@ -252,7 +274,7 @@ impl Stack {
         if let Some(timestamps) = &mut answer.timestamps {
             timestamps.value = cookies::with_options(timestamps.value, syn);
         }
-        let route = self.way_back(packet, own);
+        let route = self.way_back(packet);
         if frame::send_segment(tx, &route, &answer, (0, 0), |_, _| {}) {
             self.resources.counters.cookies_sent += 1;
             self.resources.counters.segments_sent += 1;

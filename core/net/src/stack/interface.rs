@@ -1,8 +1,8 @@
 //! What the application and the stack say to each other.
 
 use crate::limits::Limits;
-use core::net::{Ipv4Addr, SocketAddrV4};
-use kayvee_platform::Addressing;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use kayvee_platform::{Addressing, Addressing6};
 use smoltcp::wire::EthernetAddress;
 
 /// Names a connection from [`Event::Accepted`] or [`Stack::connect`] until the application closes it or
@@ -16,6 +16,8 @@ pub struct ConnectionId(pub u32);
 pub struct Config {
     /// Where its address comes from.
     pub addressing: Addressing,
+    /// Where its IPv6 addresses come from.
+    pub addressing6: Addressing6,
     /// Bounds on what it takes.
     pub limits: Limits,
     /// Seconds without a segment after which a peer is probed, 0 for never (redis.conf's `tcp-keepalive`). Two
@@ -31,7 +33,7 @@ pub enum ConfigError {
     /// The device's Ethernet address is a group address, which no station has.
     HardwareAddress([u8; 6]),
     /// The address or the gateway names no single host.
-    Address(Ipv4Addr),
+    Address(IpAddr),
 }
 
 impl core::fmt::Display for ConfigError {
@@ -47,7 +49,7 @@ impl core::fmt::Display for ConfigError {
 
 impl core::error::Error for ConfigError {}
 
-/// The address that a stack has.
+/// The IPv4 address that a stack has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The station's own address.
@@ -61,18 +63,27 @@ pub struct Lease {
 /// What the application has to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The station has an address now, or another one than before, whose connections are lost.
+    /// The station has an IPv4 address now, or another one than before, whose connections are lost.
     AddressAcquired(Lease),
-    /// The station has no address any more.
+    /// The station has no IPv4 address any more.
     AddressLost,
+    /// The station has an IPv6 address, maybe beside others.
+    Address6Acquired {
+        /// The address, which may be one of this link only.
+        address: Ipv6Addr,
+        /// Length of the network prefix in bits.
+        prefix_bits: u8,
+    },
+    /// One of the station's IPv6 addresses is over, and its connections are lost.
+    Address6Lost(Ipv6Addr),
     /// A peer has connected.
     Accepted {
         /// The new connection.
         connection: ConnectionId,
         /// The peer's address.
-        remote: SocketAddrV4,
+        remote: SocketAddr,
         /// The address that it connected to.
-        local: SocketAddrV4,
+        local: SocketAddr,
     },
     /// There is data to read that was not there at the last such event.
     Readable(ConnectionId),
@@ -92,7 +103,7 @@ pub trait Take {
 
     /// Takes a UDP datagram for a port that [`Stack::serve_datagrams`] was called with. Its answer, if there is one, goes
     /// into `reply`, and its length is returned.
-    fn datagram(&mut self, _port: u16, _remote: SocketAddrV4, _bytes: &[u8], _reply: &mut [u8]) -> Option<usize> {
+    fn datagram(&mut self, _port: u16, _remote: SocketAddr, _bytes: &[u8], _reply: &mut [u8]) -> Option<usize> {
         None
     }
 }

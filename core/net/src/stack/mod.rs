@@ -11,8 +11,10 @@ use self::table::{Expendable, Slot};
 use crate::{
     control::Control,
     cookies::Cookies,
+    ends::{Ends, FlowKey, is_host, is_host6},
     flows::Flows,
-    frame::{FlowKey, announce, is_host},
+    frame::announce,
+    ipv6::{Change as Ipv6Change, Ipv6},
     neighbors::Neighbors,
     pool::Pool,
     rate::RateLimit,
@@ -25,8 +27,8 @@ use alloc::{
     collections::{BTreeSet, VecDeque},
     vec::Vec,
 };
-use core::net::{Ipv4Addr, SocketAddrV4};
-use kayvee_platform::{Addressing, Checksums, FrameDevice, FrameRx, FrameTx, NetworkFigures};
+use core::net::{IpAddr, SocketAddr};
+use kayvee_platform::{Addressing, Addressing6, Checksums, FrameDevice, FrameRx, FrameTx, NetworkFigures};
 use smoltcp::wire::EthernetAddress;
 
 /// Frames taken from the device in one [`Stack::poll`], so that the application gets its turn under any load.
@@ -68,6 +70,7 @@ pub struct Stack {
     ports: Vec<u16>,
     datagram_ports: Vec<u16>,
     control: Control,
+    ipv6: Ipv6,
     neighbors: Neighbors,
     secrets: Secrets,
     resources: Resources,
@@ -102,7 +105,12 @@ impl Stack {
         if let Addressing::Static { address, gateway, .. } = config.addressing
             && let Some(bad) = [Some(address), gateway].into_iter().flatten().find(|address| !is_host(*address))
         {
-            return Err(ConfigError::Address(bad));
+            return Err(ConfigError::Address(bad.into()));
+        }
+        if let Addressing6::Static { address, gateway, .. } = config.addressing6
+            && let Some(bad) = [Some(address), gateway].into_iter().flatten().find(|address| !is_host6(*address))
+        {
+            return Err(ConfigError::Address(bad.into()));
         }
         let secrets = Secrets::new(config.seed);
         let connections = config.limits.connections;
@@ -116,6 +124,7 @@ impl Stack {
             ports: Vec::new(),
             datagram_ports: Vec::new(),
             control: Control::new(config.addressing, mac, config.seed, &mut device.split().1, now_ns),
+            ipv6: Ipv6::new(config.addressing6, mac, now_ns),
             neighbors: Neighbors::default(),
             flows: Flows::new(secrets.flows()),
             secrets,
@@ -164,16 +173,19 @@ impl Stack {
     ///
     /// [`send`](Self::send) takes bytes once it is established, which [`Event::Writable`] then says as usual;
     /// [`Event::Closed`] says that it was refused or not answered.
-    pub fn connect(&mut self, remote: SocketAddrV4, now_ns: u64) -> Option<ConnectionId> {
-        let own = self.lease?.address;
-        if !is_host(*remote.ip()) || *remote.ip() == own || remote.port() == 0 {
+    pub fn connect(&mut self, remote: SocketAddr, now_ns: u64) -> Option<ConnectionId> {
+        let (ends, is_host) = match remote.ip() {
+            IpAddr::V4(remote) => (Ends::V4 { own: self.lease?.address, remote }, is_host(remote)),
+            IpAddr::V6(remote) => (Ends::V6 { own: self.ipv6.source_for(remote, now_ns)?, remote }, is_host6(remote)),
+        };
+        if !is_host || ends.own() == ends.remote() || remote.port() == 0 {
             return None;
         }
+        let to = |local_port: u16| FlowKey { ends, remote_port: remote.port(), local_port };
         let ports = DYNAMIC_PORTS.len() as u16;
-        let first = self.secrets.next_port_offset(remote);
+        let first = self.secrets.next_port_offset(to(0));
         let flow = (0..ports).find_map(|skipped| {
-            let port = DYNAMIC_PORTS.start() + (first.wrapping_add(skipped)) % ports;
-            let flow = FlowKey::new(*remote.ip(), remote.port(), port);
+            let flow = to(DYNAMIC_PORTS.start() + (first.wrapping_add(skipped)) % ports);
             self.is_free(flow).then_some(flow)
         })?;
         if let Some(ended) = self.flows.get(flow) {
@@ -251,6 +263,9 @@ impl Stack {
         if let Some(lease) = self.lease.filter(|_| self.unannounced) {
             self.unannounced = !announce(&mut tx, self.mac, lease.address);
         }
+        while let Some(change) = self.ipv6.run(&mut tx, now_ns) {
+            self.note_ipv6(change);
+        }
         while let Some(slot) = self.timers.pop(now_ns) {
             self.touch_egress(slot);
         }
@@ -286,17 +301,10 @@ impl Stack {
                 Event::Closed(connection)
             }
             Change::Accepted => {
-                let (opened_ns, flow) =
-                    self.slots.get(number).map_or((0, FlowKey::new(Ipv4Addr::UNSPECIFIED, 0, 0)), |slot| {
-                        (slot.connection.opened_ns, slot.connection.flow)
-                    });
+                let Some(slot) = self.slots.get(number) else { return Event::Closed(connection) };
+                let (opened_ns, flow) = (slot.connection.opened_ns, slot.connection.flow);
                 self.forget_half_open(opened_ns, number);
-                let own = self.lease.map_or(Ipv4Addr::UNSPECIFIED, |lease| lease.address);
-                Event::Accepted {
-                    connection,
-                    remote: SocketAddrV4::new(flow.remote(), flow.remote_port()),
-                    local: SocketAddrV4::new(own, flow.local_port()),
-                }
+                Event::Accepted { connection, remote: flow.remote(), local: flow.local() }
             }
         }
     }
@@ -381,26 +389,49 @@ impl Stack {
         if !(self.events.is_empty() && self.egress.is_empty() && self.address_events.is_empty()) {
             return Some(0);
         }
-        [self.timers.next_deadline_ns(), self.control.next_deadline_ns()].into_iter().flatten().min()
+        let ipv6_ns = self.ipv6.next_deadline_ns();
+        [self.timers.next_deadline_ns(), self.control.next_deadline_ns(), ipv6_ns].into_iter().flatten().min()
     }
 
     fn set_lease(&mut self, lease: Option<Lease>) {
-        let moves = self.lease.map(|lease| lease.address) != lease.map(|lease| lease.address);
+        let before = self.lease.map(|lease| lease.address);
         self.lease = lease;
         self.unannounced = lease.is_some();
         self.control.set_address(lease);
-        self.neighbors.clear();
+        self.neighbors.clear_ipv4();
         self.address_events.push_back(lease.map_or(Event::AddressLost, Event::AddressAcquired));
-        if !moves {
-            return;
+        if let Some(before) = before.filter(|before| lease.is_none_or(|lease| lease.address != *before)) {
+            self.fail_connections_of(before.into());
         }
-        // Connections are those of an address.
+    }
+
+    fn note_ipv6(&mut self, change: Ipv6Change) {
+        let event = match change {
+            Ipv6Change::Acquired { address, prefix_bits } => Event::Address6Acquired { address, prefix_bits },
+            Ipv6Change::Lost(address) => {
+                self.fail_connections_of(address.into());
+                Event::Address6Lost(address)
+            }
+        };
+        self.address_events.push_back(event);
+    }
+
+    /// Connections are those of an address.
+    fn fail_connections_of(&mut self, own: IpAddr) {
         for number in 0..self.slots.end() {
-            if let Some(slot) = self.slots.get_mut(number) {
+            if let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.connection.flow.ends.own() == own) {
                 slot.connection.fail(&mut self.resources.pool);
                 self.touch_events(number);
                 self.touch_egress(number);
             }
+        }
+    }
+
+    /// The station's own address for connections to `remote`, if it has one.
+    pub fn address_for(&self, remote: IpAddr, now_ns: u64) -> Option<IpAddr> {
+        match remote {
+            IpAddr::V4(_) => self.lease.map(|lease| lease.address.into()),
+            IpAddr::V6(remote) => self.ipv6.source_for(remote, now_ns).map(IpAddr::V6),
         }
     }
 }

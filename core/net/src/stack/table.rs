@@ -2,7 +2,8 @@
 
 use super::{ConnectionId, Stack};
 use crate::{
-    frame::FlowKey,
+    ends::{Ends, FlowKey},
+    ipv6::ETHERNET_MTU,
     tcp::{Connection, Origin, Owner, Resources, Setup, seq::Seq},
 };
 use smoltcp::wire::EthernetAddress;
@@ -40,7 +41,11 @@ impl Stack {
     }
 
     pub(super) fn setup(&self, flow: FlowKey, iss: Seq) -> Setup {
-        Setup { flow, iss, timestamp_offset: self.secrets.timestamp_offset(flow), keepalive_ns: self.keepalive_ns }
+        let mtu = match flow.ends {
+            Ends::V4 { .. } => ETHERNET_MTU,
+            Ends::V6 { .. } => self.ipv6.mtu(),
+        };
+        Setup { flow, mtu, iss, timestamp_offset: self.secrets.timestamp_offset(flow), keepalive_ns: self.keepalive_ns }
     }
 
     pub(super) fn insert_with(&mut self, flow: FlowKey, origin: Origin<'_>, iss: Seq, now_ns: u64) -> Option<u32> {

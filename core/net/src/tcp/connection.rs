@@ -1,16 +1,16 @@
 //! A connection's state, and what its application does with it.
 
 use super::{
-    OWN_SEGMENT_BYTES,
     congestion::Congestion,
     receive::ReceiveQueue,
     rtt::RoundTrip,
     scoreboard::Scoreboard,
-    segment::{Segment, TIMESTAMP_BYTES},
+    segment::{HEADER_BYTES, Segment, TIMESTAMP_BYTES},
     seq::Seq,
 };
 use crate::{
-    frame::FlowKey,
+    ends::{Ends, FlowKey},
+    ipv6::MIN_MTU,
     pool::{BLOCK_BYTES, Pool, SendQueue},
 };
 use kayvee_platform::NetworkFigures;
@@ -54,6 +54,8 @@ pub(crate) enum Origin<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub flow: FlowKey,
+    /// Bytes of the largest packet that the link carries.
+    pub mtu: u16,
     /// Its first sequence number (RFC 6528).
     pub iss: Seq,
     /// What its timestamps are ahead of the clock (RFC 7323 §5.4).
@@ -129,6 +131,8 @@ pub(crate) struct Connection {
     pub(super) window_scale: u8,
     /// Most bytes of data in a segment.
     pub(super) segment_bytes: u32,
+    /// Most bytes of data and options in a segment that arrives (RFC 6691 §2).
+    pub(super) own_segment_bytes: u16,
     pub(super) tx: SendQueue,
     /// The sequence number of its first byte.
     pub(super) tx_base: Seq,
@@ -203,8 +207,9 @@ pub(crate) enum Change {
 
 impl Connection {
     pub fn new(setup: Setup, origin: Origin<'_>, now_ns: u64) -> Connection {
-        let Setup { flow, iss, timestamp_offset, keepalive_ns } = setup;
-        let segment_bytes = u32::from(OWN_SEGMENT_BYTES);
+        let Setup { flow, mtu, iss, timestamp_offset, keepalive_ns } = setup;
+        let own_segment_bytes = mtu - header_bytes(flow);
+        let segment_bytes = u32::from(own_segment_bytes);
         let mut connection = Connection {
             flow,
             state: State::SynSent,
@@ -221,6 +226,7 @@ impl Connection {
             max_window: 0,
             window_scale: 0,
             segment_bytes,
+            own_segment_bytes,
             tx: SendQueue::default(),
             tx_base: iss + 1,
             finishing: false,
@@ -287,8 +293,9 @@ impl Connection {
         }
         self.sack = syn.sack_permitted;
         self.peer_clock = syn.timestamps.map(|timestamps| PeerClock { recent: timestamps.value, recent_ns: now_ns });
-        // RFC 9293 §3.7.1: 536 if the peer does not say. Less than a few bytes would be no use to anybody.
-        let peer_bytes = syn.max_segment_size.unwrap_or(536).clamp(64, OWN_SEGMENT_BYTES);
+        // RFC 9293 §3.7.1: 536 (with IPv6 1220) if the peer does not say. Less than a few bytes would be no use to anybody.
+        let usual = if matches!(self.flow.ends, Ends::V4 { .. }) { 536 } else { 1220 };
+        let peer_bytes = syn.max_segment_size.unwrap_or(usual).clamp(64, self.own_segment_bytes);
         self.limit_segments(peer_bytes);
         self.congestion = Congestion::new(self.segment_bytes);
     }
@@ -299,13 +306,14 @@ impl Connection {
         self.segment_bytes = u32::from(bytes) - options as u32;
     }
 
-    /// The way to the peer carries packets of this size only (RFC 1191 §6.4). `quoted` is what came back of the one
-    /// that was too large: only who has seen it can know its number (RFC 5927 §7.2).
+    /// The way to the peer carries packets of this size only (RFC 1191 §6.4, RFC 8201 §5.2). `quoted` is what came back of
+    /// the one that was too large: only who has seen it can know its number (RFC 5927 §7.2).
     pub fn reduce_path_mtu(&mut self, packet_bytes: u16, quoted: Seq) {
         /// Less than this is not believed: nobody has such links, and attackers gain from them.
         const MIN_PACKET_BYTES: u16 = 552;
+        let least = if matches!(self.flow.ends, Ends::V4 { .. }) { MIN_PACKET_BYTES } else { MIN_MTU };
         let is_ours = quoted.within(self.una, self.nxt);
-        let bytes = packet_bytes.max(MIN_PACKET_BYTES) - 40;
+        let bytes = packet_bytes.max(least) - header_bytes(self.flow);
         if !is_ours || u32::from(bytes) >= self.segment_bytes {
             return;
         }
@@ -468,4 +476,9 @@ impl Connection {
     pub(super) fn has_sent_fin(&self) -> bool {
         self.finishing && self.nxt.after(self.end_of_data())
     }
+}
+
+/// Headers of a packet without options (RFC 6691 §2).
+fn header_bytes(flow: FlowKey) -> u16 {
+    (flow.ends.header_bytes() + HEADER_BYTES) as u16
 }

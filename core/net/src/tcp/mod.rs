@@ -19,5 +19,5 @@ mod tests;
 pub(crate) use connection::{Change, Connection, NEVER_NS, Origin, Owner, Resources, Setup, State};
 pub(crate) use input::Verdict;
 
-/// The largest segment that is taken: what an Ethernet frame has room for (RFC 6691 §2).
+/// The largest segment that a peer sends: what an Ethernet frame has room for (RFC 6691 §2).
 pub(crate) const OWN_SEGMENT_BYTES: u16 = 1460;

@@ -190,7 +190,7 @@ impl Connection {
         let flags = if is_answer { Flags::SYN | Flags::ACK } else { Flags::SYN };
         let mut transmission = self.transmission(self.iss, flags, (0, 0), pool, now_ns);
         let segment = &mut transmission.segment;
-        segment.max_segment_size = Some(OWN_SEGMENT_BYTES);
+        segment.max_segment_size = Some(self.own_segment_bytes);
         // What the peer's SYN did not offer must not be in the answer (RFC 7323 §2.2 and §3.2, RFC 2018 §2).
         segment.sack_permitted = !is_answer || self.sack;
         segment.window_scale = (!is_answer || self.rcv_scale > 0).then_some(OWN_WINDOW_SCALE);
@@ -347,8 +347,8 @@ impl Connection {
     ) -> Transmission {
         let window = self.advertise(flags, pool);
         let mut segment = Segment {
-            source_port: self.flow.local_port(),
-            destination_port: self.flow.remote_port(),
+            source_port: self.flow.local_port,
+            destination_port: self.flow.remote_port,
             seq,
             ack: self.rcv_nxt,
             flags,

@@ -5,8 +5,11 @@ use super::{
     seq::Seq,
     *,
 };
-use crate::{frame::FlowKey, pool::Pool};
-use core::net::Ipv4Addr;
+use crate::{
+    ends::{Ends, FlowKey},
+    pool::Pool,
+};
+use core::net::{Ipv4Addr, Ipv6Addr};
 extern crate std;
 use std::{vec, vec::Vec};
 
@@ -33,8 +36,9 @@ struct Script {
 }
 
 fn setup() -> Setup {
-    let flow = FlowKey::new(Ipv4Addr::new(192, 0, 2, 2), 40_000, 6379);
-    Setup { flow, iss: OWN, timestamp_offset: 77, keepalive_ns: 0 }
+    let ends = Ends::V4 { own: Ipv4Addr::new(192, 0, 2, 1), remote: Ipv4Addr::new(192, 0, 2, 2) };
+    let flow = FlowKey { ends, remote_port: 40_000, local_port: 6379 };
+    Setup { flow, mtu: 1500, iss: OWN, timestamp_offset: 77, keepalive_ns: 0 }
 }
 
 fn resources() -> Resources {
@@ -668,6 +672,23 @@ fn segments_shrink_to_the_path() {
     assert_eq!(sent.iter().map(|(_, len)| len).sum::<usize>(), 5000);
     script.connection.reduce_path_mtu(68, OWN + 1);
     assert_eq!(script.sent_data()[0], (0, 552 - 40 - 12), "no less than anybody has");
+}
+
+/// RFC 9293 §3.7.1, RFC 6691 §2 and RFC 8201 §4.
+#[test]
+fn segments_of_ipv6_leave_room_for_its_header() {
+    let peer = |last| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last);
+    let flow = FlowKey { ends: Ends::V6 { own: peer(1), remote: peer(2) }, ..setup().flow };
+    let mut script = Script::half_open(Setup { flow, ..setup() }, syn());
+    assert_eq!(script.answer().max_segment_size, Some(1440));
+    let mut script = Script::with(Setup { flow, ..setup() }, Segment { max_segment_size: None, ..plain_syn() });
+    script.send(5000);
+    assert_eq!(script.sent_data()[0], (0, 1220), "the peer has not said what it takes");
+    let mut script = Script::with(Setup { flow, ..setup() }, syn());
+    script.send(5000);
+    script.sent();
+    script.connection.reduce_path_mtu(1280, OWN + 1);
+    assert_eq!(script.sent_data()[0], (0, 1280 - 60 - 12));
 }
 
 /// RFC 9293 §3.10.7.4: an old segment's window says nothing.

@@ -25,10 +25,14 @@ const F_CSUM: u64 = 1 << 0;
 const F_GUEST_CSUM: u64 = 1 << 1;
 /// The device has an address of its own.
 const F_MAC: u64 = 1 << 5;
-/// It may give several segments of TCP over IPv4 merged into one frame.
+/// It may give several segments of TCP over IPv4, or over IPv6, merged into one frame.
 const F_GUEST_TSO4: u64 = 1 << 7;
-/// It divides large frames.
+const F_GUEST_TSO6: u64 = 1 << 8;
+/// It divides large frames of either.
 const F_HOST_TSO4: u64 = 1 << 11;
+const F_HOST_TSO6: u64 = 1 << 12;
+const F_GUEST_TSO: u64 = F_GUEST_TSO4 | F_GUEST_TSO6;
+const F_HOST_TSO: u64 = F_HOST_TSO4 | F_HOST_TSO6;
 /// A frame may lie in several receive buffers.
 const F_MRG_RXBUF: u64 = 1 << 15;
 
@@ -47,6 +51,7 @@ const SEGMENTATION: Range<usize> = 1..6;
 const NEEDS_CSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
 /// Where it says of how many buffers a frame consists.
 const NUM_BUFFERS_OFFSET: u64 = 10;
 /// A frame without a tag, and one, as Ethernet allows them here.
@@ -113,7 +118,7 @@ impl Backend {
     /// What it can do for a driver.
     fn offloads(&self) -> u64 {
         match self {
-            Backend::Tap(_) => F_CSUM | F_GUEST_CSUM | F_GUEST_TSO4 | F_HOST_TSO4 | F_MRG_RXBUF,
+            Backend::Tap(_) => F_CSUM | F_GUEST_CSUM | F_GUEST_TSO | F_HOST_TSO | F_MRG_RXBUF,
             Backend::Stream(_) => 0,
         }
     }
@@ -122,8 +127,9 @@ impl Backend {
     fn set_offloads(&mut self, features: u64) {
         if let Backend::Tap(tap) = self {
             let completes = features & F_GUEST_CSUM != 0;
-            let merges = completes && features & F_GUEST_TSO4 != 0 && features & F_MRG_RXBUF != 0;
-            if let Err(error) = sys::set_tap_offloads(tap.as_raw_fd(), completes, merges) {
+            let merges = |feature| completes && features & feature != 0 && features & F_MRG_RXBUF != 0;
+            let offloads = sys::TapOffloads { completes, merges4: merges(F_GUEST_TSO4), merges6: merges(F_GUEST_TSO6) };
+            if let Err(error) = sys::set_tap_offloads(tap.as_raw_fd(), offloads) {
                 log::warn!("the tap device: {error}");
             }
         }
@@ -322,7 +328,7 @@ impl Card {
 
     /// Whether any frame that may come would fit what is posted.
     fn has_room(&self) -> bool {
-        let frame_bytes = match self.features & F_GUEST_TSO4 {
+        let frame_bytes = match self.features & F_GUEST_TSO {
             0 => FRAME_BYTES_MAX,
             _ => LARGE_FRAME_BYTES_MAX,
         };
@@ -459,14 +465,20 @@ impl Card {
         let has = |feature| self.features & feature != 0;
         if !has(F_CSUM) {
             header = [0; HEADER_BYTES];
-        } else if !has(F_HOST_TSO4) {
+        } else if !has(F_HOST_TSO) {
             header[SEGMENTATION].fill(0);
         }
         header[0] &= NEEDS_CSUM;
-        if ![GSO_NONE, GSO_TCPV4].contains(&header[SEGMENTATION.start]) {
+        let is_agreed = match header[SEGMENTATION.start] {
+            GSO_NONE => true,
+            GSO_TCPV4 => has(F_HOST_TSO4),
+            GSO_TCPV6 => has(F_HOST_TSO6),
+            _ => false,
+        };
+        if !is_agreed {
             return Err(Broken("a frame to divide in a way that was not agreed on"));
         }
-        let most = if has(F_CSUM) && has(F_HOST_TSO4) { LARGE_FRAME_BYTES_MAX } else { FRAME_BYTES_MAX };
+        let most = if has(F_CSUM) && has(F_HOST_TSO) { LARGE_FRAME_BYTES_MAX } else { FRAME_BYTES_MAX };
         let mut pieces = self.pieces.begin();
         push(&mut pieces, &VolatileSlice::from(&mut header[..]))?;
         for (address, len) in &frame[..count] {
