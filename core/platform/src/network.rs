@@ -27,6 +27,8 @@ figures! {
         retransmissions: Counter,
         /// Retransmission timers that ran out.
         timeouts: Counter,
+        /// Segments sent to learn whether the last ones are lost.
+        loss_probes: Counter,
         /// Losses that were found by what arrived behind them.
         fast_recoveries: Counter,
         /// Connections that peers opened.

@@ -2,6 +2,7 @@
 
 use super::{
     congestion::Congestion,
+    probe::Probe,
     receive::ReceiveQueue,
     rtt::RoundTrip,
     scoreboard::Scoreboard,
@@ -174,6 +175,7 @@ pub(crate) struct Connection {
     /// The next retransmission does not wait for the congestion window (RFC 6675 §5 (4.3)).
     pub(super) resend_now: bool,
     pub(super) duplicates: u32,
+    pub(super) probe: Probe,
     /// The last byte on its way is a window probe.
     pub(super) is_probing: bool,
 
@@ -255,6 +257,7 @@ impl Connection {
             resent_to: iss,
             resend_now: false,
             duplicates: 0,
+            probe: Probe::default(),
             is_probing: false,
             retransmit_at_ns: NEVER_NS,
             acknowledge_at_ns: NEVER_NS,

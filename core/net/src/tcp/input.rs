@@ -278,6 +278,7 @@ impl Connection {
         let is_reported =
             self.sack && self.scoreboard.add(segment.sack.as_slice(), self.una.max(segment.ack), self.nxt);
         let window = u32::from(segment.window) << self.window_scale;
+        self.note_probe_answer(segment);
         if segment.ack.after(self.una) {
             self.advance(segment, resources, now_ns);
         } else if segment.ack == self.una && self.una != self.nxt {
@@ -324,6 +325,7 @@ impl Connection {
         let is_waiting = self.una != self.nxt;
         self.retransmit_at_ns = if is_waiting { now_ns.saturating_add(self.trip.timeout_ns()) } else { NEVER_NS };
         self.unanswered_since_ns = if is_waiting { now_ns } else { NEVER_NS };
+        self.schedule_probe(now_ns);
         if self.finishing && self.una.after(self.end_of_data()) {
             self.on_fin_acknowledged(resources, now_ns);
         }
@@ -392,11 +394,12 @@ impl Connection {
         if self.duplicates == 0 && self.scoreboard.bytes() == 0 {
             return;
         }
-        let lost_below = self.scoreboard.lost_below(self.una, self.segment_bytes);
+        let lost_below = self.scoreboard.lost_below(self.una, self.segment_bytes).max(self.lost_below_probe());
         match self.recovery {
             Recovery::Open if self.duplicates >= DUPLICATE_THRESHOLD || lost_below.after(self.una) => {
                 resources.counters.fast_recoveries += 1;
                 self.recovery = Recovery::Fast(self.nxt);
+                self.probe.cancel();
                 self.congestion.lost(self.segment_bytes);
                 self.lost_below = lost_below.max(self.una + self.segment_bytes).min(self.nxt);
                 self.resent_to = self.una;

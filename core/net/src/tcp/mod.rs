@@ -8,6 +8,7 @@ mod congestion;
 mod connection;
 mod input;
 mod output;
+mod probe;
 mod receive;
 mod rtt;
 mod scoreboard;

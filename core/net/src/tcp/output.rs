@@ -39,6 +39,7 @@ impl Connection {
             _ => {
                 let dead_ns = self.unanswered_since_ns.saturating_add(UNANSWERED_TIMEOUT_NS);
                 let timers_ns = self.retransmit_at_ns.min(self.acknowledge_at_ns).min(self.linger_until_ns);
+                let timers_ns = timers_ns.min(self.probe.at_ns);
                 timers_ns.min(dead_ns).min(self.keepalive_at_ns())
             }
         }
@@ -79,6 +80,9 @@ impl Connection {
         }
         if self.retransmit_at_ns <= now_ns {
             self.on_retransmission_timeout(resources);
+        } else if self.probe.at_ns <= now_ns {
+            self.probe.at_ns = NEVER_NS;
+            self.probe.is_due = true;
         }
         if self.is_synchronized() && self.state != State::TimeWait && self.keepalive_at_ns() <= now_ns {
             if self.keepalives == KEEPALIVE_PROBES {
@@ -92,6 +96,7 @@ impl Connection {
     /// RFC 6298 §5.4 to §5.6.
     fn on_retransmission_timeout(&mut self, resources: &mut Resources) {
         self.retransmit_at_ns = NEVER_NS;
+        self.probe.timed_out();
         self.timed = None;
         if !self.is_synchronized() {
             self.handshake_due = true;
@@ -156,6 +161,11 @@ impl Connection {
                 if self.duplicates_due > 0 {
                     self.duplicates_due -= 1;
                     return Some(self.bare(self.nxt, &resources.pool, now_ns));
+                }
+                if self.probe.is_due
+                    && let Some(probe) = self.loss_probe(resources, now_ns)
+                {
+                    return Some(probe);
                 }
                 let data = self.retransmission(resources, now_ns).or_else(|| self.fresh(most, &resources.pool, now_ns));
                 if data.is_some() {
@@ -262,7 +272,7 @@ impl Connection {
 
     /// The next segment that was not sent before.
     #[inline]
-    fn fresh(&mut self, most: u32, pool: &Pool, now_ns: u64) -> Option<Transmission> {
+    pub(super) fn fresh(&mut self, most: u32, pool: &Pool, now_ns: u64) -> Option<Transmission> {
         if self.has_sent_fin() {
             return None;
         }
@@ -291,7 +301,7 @@ impl Connection {
         if len > self.segment_bytes {
             len = self.whole_segments(len, unsent);
         }
-        if !self.may_send(len) {
+        if !self.probe.is_due && !self.may_send(len) {
             return None;
         }
         if self.una == self.nxt && now_ns.saturating_sub(self.sent_ns) > self.trip.timeout_ns() {
@@ -309,8 +319,9 @@ impl Connection {
 
     /// A segment of so much of the sequence space, which may end with the FIN.
     #[inline]
-    fn data(&mut self, from: Seq, len: u32, pool: &Pool, now_ns: u64) -> Transmission {
+    pub(super) fn data(&mut self, from: Seq, len: u32, pool: &Pool, now_ns: u64) -> Transmission {
         self.arm(now_ns);
+        self.schedule_probe(now_ns);
         self.sent_ns = now_ns;
         let offset = from.since(self.tx_base) as usize;
         let bytes = (self.tx.len() - offset).min(len as usize);

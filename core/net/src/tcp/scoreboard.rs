@@ -72,6 +72,11 @@ impl Scoreboard {
         self.bytes = 0;
     }
 
+    /// Whether the peer has this byte.
+    pub fn has(&self, byte: Seq) -> bool {
+        self.runs.iter().any(|&(from, to)| byte.within(from, to))
+    }
+
     /// The end of what is lost: bytes with so many beyond them that the peer has (RFC 6675 §4, `IsLost`). `una` if
     /// nothing is.
     pub fn lost_below(&self, una: Seq, segment_bytes: u32) -> Seq {

@@ -447,7 +447,8 @@ fn three_duplicates_show_the_loss_without_selective_ones() {
 /// RFC 6298 §5 and RFC 5681 §3.1; RFC 9293 §3.8.3 for the end.
 #[test]
 fn a_timeout_sends_one_segment_again_and_doubles() {
-    let mut script = Script::established(syn());
+    // A peer without SACK gets no probe before (RFC 8985 §3.1).
+    let mut script = Script::established(Segment { sack_permitted: false, ..syn() });
     script.send(30_000);
     script.sent();
     for wait_ms in [200, 400, 800, 1600] {
@@ -462,6 +463,96 @@ fn a_timeout_sends_one_segment_again_and_doubles() {
     script.sent();
     assert_eq!(script.connection.next_change(&script.resources.pool), Some(Change::Closed));
     assert_eq!(script.resources.pool.used_bytes(), 0);
+}
+
+/// RFC 8985 §7.2 and §7.3: two round trips and a little after the last segment, and once.
+#[test]
+fn a_tail_that_may_be_lost_is_probed() {
+    let mut script = Script::established(syn());
+    script.send(3 * 1448);
+    assert_eq!(script.sent().len(), 3);
+    script.pass(MS);
+    assert_eq!(script.sent_data(), []);
+    script.pass(2 * MS);
+    assert_eq!(script.sent_data(), [(2 * 1448, 1448)], "the last one again");
+    script.pass(199 * MS);
+    assert_eq!(script.sent_data(), []);
+    assert_eq!(script.resources.counters.timeouts, 0);
+    script.pass(MS);
+    assert_eq!(script.sent_data(), [(0, 1448)], "the timer runs from the probe on");
+    assert_eq!((script.resources.counters.loss_probes, script.resources.counters.timeouts), (1, 1));
+}
+
+/// RFC 8985 §7.3: rather something new, whatever the congestion window says.
+#[test]
+fn a_probe_is_new_data_where_there_are_some() {
+    let mut script = Script::established(syn());
+    script.send(100_000);
+    assert_eq!(script.sent().len(), 10);
+    script.pass(3 * MS);
+    assert_eq!(script.sent_data(), [(14_480, 1448)]);
+    script.pass(10 * MS);
+    assert_eq!(script.sent_data(), []);
+    // What the peer has of it shows what is lost.
+    script.report(&[(1448, 2 * 1448), (14_480, 15_928)]);
+    assert_eq!(script.sent_data()[..2], [(0, 1448), (2 * 1448, 1448)]);
+}
+
+/// RFC 8985 §6.2: whatever was sent so long before the probe, and is missing when that has arrived, is lost.
+#[test]
+fn an_answer_to_a_probe_shows_the_loss() {
+    let mut script = Script::established(syn());
+    script.send(3 * 1448);
+    script.sent();
+    script.pass(3 * MS);
+    script.sent();
+    script.report(&[(2 * 1448, 3 * 1448)]);
+    assert_eq!(script.sent_data(), [(0, 1448), (1448, 1448)]);
+    let counters = script.resources.counters;
+    assert_eq!((counters.fast_recoveries, counters.timeouts), (1, 0));
+}
+
+/// RFC 8985 §7.2 and §7.4.2: a single segment's acknowledgment may wait for the peer's own data. A probe that came for
+/// nothing says how long.
+#[test]
+fn the_probe_of_a_single_segment_leaves_the_peer_time() {
+    let mut script = Script::established(syn());
+    let window = script.connection.congestion.window();
+    for at in [0, 100, 200] {
+        script.send(100);
+        script.sent();
+        script.pass(49 * MS);
+        assert_eq!(script.sent_data(), []);
+        script.pass(2 * MS);
+        assert_eq!(script.sent_data(), [(at, 100)]);
+        script.acknowledge(100);
+        script.report(&[(at, at + 100)]);
+    }
+    script.send(100);
+    script.sent();
+    script.pass(199 * MS);
+    assert_eq!(script.sent_data(), [], "it takes its time");
+    script.acknowledge(100);
+    assert_eq!(script.connection.congestion.window(), window, "nothing was lost");
+}
+
+/// RFC 8985 §7.4: a loss that the probe has mended is one all the same.
+#[test]
+fn a_loss_that_a_probe_mends_counts() {
+    let mut script = Script::established(syn());
+    script.send(2 * 1448);
+    script.sent();
+    script.acknowledge(1448);
+    script.pass(51 * MS);
+    assert_eq!(script.sent_data(), [(1448, 1448)]);
+    let window = script.connection.congestion.window();
+    script.acknowledge(1448);
+    assert_eq!(script.connection.congestion.window(), window, "it may have come for nothing");
+    script.send(100);
+    script.sent();
+    script.acknowledge(100);
+    assert!(script.connection.congestion.window() < window);
+    assert_eq!(script.resources.counters.timeouts, 0);
 }
 
 /// RFC 9293 §3.8.6.1.
