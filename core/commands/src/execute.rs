@@ -215,9 +215,10 @@ impl Context<'_> {
         if in_transaction && command.flags.contains(Flags::NO_MULTI) {
             return Some(NOT_IN_TRANSACTION);
         }
-        let has_room = if is_client {
-            // Any command makes room, even if it needs none. To be queued takes some.
-            self.store.make_room() || !(needs.memory || in_transaction && !transactions::is_never_queued(command))
+        // Any command of a client makes room, even if it needs none.
+        let has_room = if is_client && !self.store.make_room() {
+            // To be queued takes some.
+            !(needs.memory || in_transaction && !transactions::is_never_queued(command))
         } else {
             !needs.memory || request.bytes_len() as u64 <= self.store.data_room_bytes()
         };
