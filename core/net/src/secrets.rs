@@ -36,42 +36,42 @@ impl Secrets {
         Secrets { key: (derive(1), derive(2)), ports_used: 0 }
     }
 
-    fn hash(&self, purpose: Purpose, write: impl FnOnce(&mut SipHasher24)) -> u64 {
+    #[inline(never)]
+    fn hash(&self, purpose: Purpose, flow: Option<FlowKey>, value: u64) -> u64 {
         let mut hasher = SipHasher24::new_with_keys(self.key.0, self.key.1);
         hasher.write_u64(purpose as u64);
-        write(&mut hasher);
+        if let Some(flow) = flow {
+            flow.hash(&mut hasher);
+        }
+        hasher.write_u64(value);
         hasher.finish()
     }
 
     /// The key of the table of connections.
     pub fn flows(&self) -> (u64, u64) {
-        (self.hash(Purpose::FlowsLow, |_| {}), self.hash(Purpose::FlowsHigh, |_| {}))
+        (self.hash(Purpose::FlowsLow, None, 0), self.hash(Purpose::FlowsHigh, None, 0))
     }
 
     /// RFC 6528 §3: a clock, so that numbers of an earlier connection are not met again, and a hash, so that nobody
     /// guesses those of others.
     pub fn initial_sequence(&self, flow: FlowKey, now_ns: u64) -> Seq {
         let clock = (now_ns / SEQUENCE_TICK_NS) as u32;
-        Seq(clock.wrapping_add(self.hash(Purpose::Sequence, |hasher| flow.hash(hasher)) as u32))
+        Seq(clock.wrapping_add(self.hash(Purpose::Sequence, Some(flow), 0) as u32))
     }
 
     /// What proves that a peer has seen the answer to its SYN.
     pub fn cookie(&self, flow: FlowKey, value: u64) -> u32 {
-        let write = |hasher: &mut SipHasher24| {
-            flow.hash(hasher);
-            hasher.write_u64(value);
-        };
-        self.hash(Purpose::Cookie, write) as u32
+        self.hash(Purpose::Cookie, Some(flow), value) as u32
     }
 
     /// RFC 7323 §5.4: the clock of timestamps says nothing of other connections, nor of how long the machine is up.
     pub fn timestamp_offset(&self, flow: FlowKey) -> u32 {
-        self.hash(Purpose::Timestamp, |hasher| flow.hash(hasher)) as u32
+        self.hash(Purpose::Timestamp, Some(flow), 0) as u32
     }
 
     /// Where the search for a port of our own begins (RFC 6056 §3.3.3).
     pub fn next_port_offset(&mut self, peer: FlowKey) -> u16 {
-        let offset = self.hash(Purpose::Port, |hasher| peer.hash(hasher));
+        let offset = self.hash(Purpose::Port, Some(peer), 0);
         self.ports_used = self.ports_used.wrapping_add(1);
         (offset as u16 % 16_384).wrapping_add(self.ports_used)
     }

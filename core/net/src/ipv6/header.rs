@@ -24,7 +24,7 @@ const MAX_EXTENSIONS: usize = 4;
 const MAX_EXTENSION_BYTES: usize = 256;
 
 /// Sorts an IPv6 packet by its headers. Only the checksum of ICMPv6 is looked at.
-#[inline]
+#[inline(never)]
 pub(crate) fn classify_ipv6<'a>(
     frame: &Received<'a>,
     ethernet: &[u8; ETHERNET_BYTES],

@@ -54,6 +54,7 @@ pub(super) fn hardware_of(group: Ipv6Addr) -> EthernetAddress {
 }
 
 /// Sends a message whose checksum is zero so far. Returns whether the device had room for it.
+#[inline(never)]
 pub(super) fn send(tx: &mut impl FrameTx, route: &Route, hop_limit: u8, parts: [&[u8]; 2]) -> bool {
     let len = parts[0].len() + parts[1].len();
     let sent = tx.transmit(ETHERNET_BYTES + route.ends.header_bytes() + len, |frame| {
@@ -68,6 +69,7 @@ pub(super) fn send(tx: &mut impl FrameTx, route: &Route, hop_limit: u8, parts: [
 }
 
 /// Sends a message to a group of this link.
+#[inline(never)]
 pub(super) fn send_to_group(
     tx: &mut impl FrameTx,
     mac: EthernetAddress,

@@ -124,6 +124,7 @@ pub(crate) struct Ipv6 {
 }
 
 impl Ipv6 {
+    #[inline(never)]
     pub fn new(addressing: Addressing6, mac: EthernetAddress, now_ns: u64) -> Ipv6 {
         let mut ipv6 = Ipv6 {
             mac,
@@ -166,6 +167,7 @@ impl Ipv6 {
     }
 
     /// The address to connect from (RFC 6724 §5: of the same scope, not deprecated, and with the longest prefix in common).
+    #[inline(never)]
     pub fn source_for(&self, remote: Ipv6Addr, now_ns: u64) -> Option<Ipv6Addr> {
         let fits = |own: &&Own| {
             let is_local = own.address.is_unicast_link_local();
@@ -187,10 +189,16 @@ impl Ipv6 {
     }
 
     /// Does what is due, and returns a change. To be called until there is none.
+    #[inline]
     pub fn run(&mut self, tx: &mut impl FrameTx, now_ns: u64) -> Option<Change> {
         if self.deadline_ns > now_ns || !tx.ready() {
             return None;
         }
+        self.run_due(tx, now_ns)
+    }
+
+    #[inline(never)]
+    fn run_due(&mut self, tx: &mut impl FrameTx, now_ns: u64) -> Option<Change> {
         let change = self.advance(tx, now_ns);
         self.solicit_routers(tx, now_ns);
         self.note_deadline();
@@ -255,6 +263,7 @@ impl Ipv6 {
     }
 
     /// Takes a message, and answers it.
+    #[inline(never)]
     pub fn receive(
         &mut self,
         packet: &Icmpv6<'_>,
@@ -288,6 +297,7 @@ impl Ipv6 {
 
     /// Tells who sent a datagram that nobody takes it (RFC 4443 §3.1), with what there is of it in a packet that every link
     /// carries (§2.4). There is to be a limit to how often (§2.4 (f)).
+    #[inline(never)]
     pub fn refuse_datagram(&self, packet: &Packet<'_>, bytes: &[u8], tx: &mut impl FrameTx) {
         const PORT: u8 = 4;
         const MAX_QUOTED_BYTES: usize = MIN_MTU as usize - HEADER_BYTES - 8;

@@ -105,6 +105,7 @@ impl Stack {
     }
 
     /// Messages that may come from anywhere are looked at up to a limit; those of neighbors come from the own link.
+    #[inline(never)]
     fn receive_icmpv6(&mut self, packet: &Icmpv6<'_>, tx: &mut impl FrameTx, now_ns: u64) {
         if !packet.is_of_the_link() && !self.icmp.allows(now_ns) {
             self.resources.counters.dropped_rate_limit += 1;

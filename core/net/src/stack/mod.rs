@@ -405,6 +405,7 @@ impl Stack {
         }
     }
 
+    #[inline(never)]
     fn note_ipv6(&mut self, change: Ipv6Change) {
         let event = match change {
             Ipv6Change::Acquired { address, prefix_bits } => Event::Address6Acquired { address, prefix_bits },
@@ -417,6 +418,7 @@ impl Stack {
     }
 
     /// Connections are those of an address.
+    #[inline(never)]
     fn fail_connections_of(&mut self, own: IpAddr) {
         for number in 0..self.slots.end() {
             if let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.connection.flow.ends.own() == own) {

@@ -89,6 +89,7 @@ impl Connection {
     }
 
     /// The probe (§7.3): what was not sent yet, if there is something, else the last segment again.
+    #[inline(never)]
     pub(super) fn loss_probe(&mut self, resources: &mut Resources, now_ns: u64) -> Option<Transmission> {
         if self.recovery != Recovery::Open || self.una == self.nxt {
             self.probe.is_due = false;
