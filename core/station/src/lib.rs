@@ -9,11 +9,13 @@
 extern crate alloc;
 
 mod crowd;
+mod datagrams;
 #[cfg(test)]
 mod tests;
 mod web;
 
 pub use crowd::Crowd;
+pub use datagrams::Datagrams;
 pub use web::Web;
 
 use alloc::{collections::VecDeque, string::ToString, vec::Vec};
@@ -80,33 +82,6 @@ impl Busy {
     }
 }
 
-/// What is served by UDP.
-struct Datagrams {
-    echo_port: u16,
-    memcached_port: u16,
-    peers: Peers,
-    /// The session that memcached's requests run in.
-    client: Option<ClientId>,
-}
-
-impl Datagrams {
-    /// The session for a request; another one when it was closed, or when who is let in has changed since it began.
-    fn client(&mut self, engine: &mut Engine) -> Option<ClientId> {
-        let is_over = |client: ClientId, engine: &Engine| {
-            matches!(engine.fate(client), Fate::CloseNow | Fate::CloseAfterOutput) || !engine.is_as_new(client)
-        };
-        if let Some(client) = self.client.take_if(|client| is_over(*client, engine)) {
-            engine.disconnect(client);
-        }
-        if self.client.is_none() {
-            let is_local = self.peers == Peers::Trusted;
-            let peer = Peer { remote: "udp:0".into(), local: "udp:0".into(), is_local };
-            self.client = engine.connect(peer).ok();
-        }
-        self.client
-    }
-}
-
 /// Requests that lie whole where the card has put them are executed there.
 struct InPlace<'a> {
     engine: &'a mut Engine,
@@ -130,18 +105,7 @@ impl Take for InPlace<'_> {
     }
 
     fn datagram(&mut self, port: u16, remote: SocketAddr, bytes: &[u8], reply: &mut [u8]) -> Option<usize> {
-        // Two services that answer each other would never end, and one forged packet begins it: what comes from a system
-        // port (RFC 6335 §6), or from one where a store like this answers, gets no answer.
-        let &mut Datagrams { echo_port, memcached_port, .. } = self.datagrams;
-        if remote.port() < 1024 || [echo_port, memcached_port].contains(&remote.port()) {
-            return None;
-        }
-        if port == memcached_port {
-            let client = self.datagrams.client(self.engine)?;
-            return self.engine.memcached_datagram(client, bytes, reply);
-        }
-        reply.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        Some(bytes.len())
+        self.datagrams.answer(self.engine, port, remote.port(), bytes, reply)
     }
 }
 
@@ -159,6 +123,7 @@ pub struct Station {
     writable: Vec<ClientId>,
     /// Clients to read from in the next turn although nothing arrives.
     unread: Vec<ClientId>,
+    peers: Peers,
     datagrams: Datagrams,
     crowd: Crowd,
     busy: Busy,
@@ -174,12 +139,11 @@ impl Station {
         // writable and end.
         let (clients, ids) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
         let (writable, unread) = (Vec::with_capacity(2 * connections), Vec::with_capacity(connections));
-        let (echo_port, memcached_port) = (engine.options().udp_echo_port, engine.options().udp_memcached_port);
-        [echo_port, memcached_port].into_iter().filter(|port| *port != 0).for_each(|port| stack.serve_datagrams(port));
-        let datagrams = Datagrams { echo_port, memcached_port, peers, client: None };
+        let datagrams = Datagrams::new(engine.options(), peers);
+        datagrams.ports().for_each(|port| stack.serve_datagrams(port));
         let (crowd, busy) = (Crowd::default(), Busy::default());
         let addresses = VecDeque::new();
-        Station { stack, engine, web, clients, ids, writable, unread, datagrams, crowd, busy, addresses }
+        Station { stack, engine, web, clients, ids, writable, unread, peers, datagrams, crowd, busy, addresses }
     }
 
     /// The store.
@@ -306,7 +270,7 @@ impl Station {
             Event::AddressLost => log::warn!("net: the address is lost"),
             Event::Address6Lost(address) => log::warn!("net: {address} is lost"),
             Event::Accepted { connection, remote, local } => {
-                let is_local = self.datagrams.peers == Peers::Trusted;
+                let is_local = self.peers == Peers::Trusted;
                 let peer = Peer { remote: remote.to_string(), local: local.to_string(), is_local };
                 match self.engine.connect(peer) {
                     Ok(id) => self.admit(id, connection),

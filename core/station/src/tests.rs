@@ -52,12 +52,13 @@ fn engine(options: &[&str]) -> Engine {
         host: &NoHost,
         seed: [7; 32],
     };
-    let options = Options::from_args(options.iter().map(|word| word.as_bytes())).unwrap();
+    let mut options = Options::from_args(options.iter().map(|word| word.as_bytes())).unwrap();
+    (options.udp_echo_port, options.udp_memcached_port) = (ECHO_PORT, MEMCACHED_PORT);
     Engine::new(options, environment, NOW)
 }
 
-fn datagrams(peers: Peers) -> Datagrams {
-    Datagrams { echo_port: ECHO_PORT, memcached_port: MEMCACHED_PORT, peers, client: None }
+fn datagrams(engine: &Engine, peers: Peers) -> Datagrams {
+    Datagrams::new(engine.options(), peers)
 }
 
 /// What comes back from a port for a datagram that says it is from `remote_port`.
@@ -80,7 +81,8 @@ fn local_client(engine: &mut Engine) -> ClientId {
 
 #[test]
 fn services_are_not_made_to_answer_each_other() {
-    let (engine, datagrams) = (&mut engine(&[]), &mut datagrams(Peers::Trusted));
+    let engine = &mut engine(&[]);
+    let datagrams = &mut datagrams(engine, Peers::Trusted);
     for port in [ECHO_PORT, MEMCACHED_PORT] {
         for remote_port in [0, 7, 1023, ECHO_PORT, MEMCACHED_PORT] {
             assert_eq!(send(engine, datagrams, port, remote_port, "ERROR\r\n"), None, "{remote_port} to {port}");
@@ -91,7 +93,8 @@ fn services_are_not_made_to_answer_each_other() {
 
 #[test]
 fn each_datagram_is_let_in_by_the_rules_of_its_time() {
-    let (engine, datagrams) = (&mut engine(&[]), &mut datagrams(Peers::Trusted));
+    let engine = &mut engine(&[]);
+    let datagrams = &mut datagrams(engine, Peers::Trusted);
     let client = local_client(engine);
     assert_eq!(get(engine, datagrams).unwrap(), "END\r\n");
     engine.receive(client, b"CONFIG SET requirepass secret\r\n");
@@ -102,7 +105,8 @@ fn each_datagram_is_let_in_by_the_rules_of_its_time() {
 
 #[test]
 fn protected_mode_that_is_switched_on_turns_strangers_away() {
-    let (engine, datagrams) = (&mut engine(&["--protected-mode", "no"]), &mut datagrams(Peers::Strangers));
+    let engine = &mut engine(&["--protected-mode", "no"]);
+    let datagrams = &mut datagrams(engine, Peers::Strangers);
     let client = local_client(engine);
     assert_eq!(get(engine, datagrams).unwrap(), "END\r\n");
     engine.receive(client, b"CONFIG SET protected-mode yes\r\n");

@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::{
     fs::{self, Permissions},
     io,
-    net::{SocketAddr, ToSocketAddrs},
+    net::{SocketAddr, ToSocketAddrs, UdpSocket},
     os::unix::fs::{FileTypeExt, PermissionsExt},
     time::Duration,
 };
@@ -26,7 +26,27 @@ pub fn places(options: &Options) -> Vec<Place> {
 /// An address with a `-` before it may be one that this machine does not have, and `*` means every one, as in
 /// redis.conf. What is set on these sockets holds for those that they accept, so that accepting takes no further calls.
 pub fn bind(places: &[Place], options: &Options) -> io::Result<Vec<(Place, TcpListener)>> {
-    let mut listeners = Vec::new();
+    let listeners = bind_each(places, |address| listen(address, options))?;
+    listeners.iter().for_each(|(_, listener)| set_keepalive(listener, options.tcp_keepalive));
+    Ok(listeners)
+}
+
+/// Sockets for datagrams in these places, for each of which so many bytes may wait.
+pub fn bind_datagrams(places: &[Place], waiting_bytes: usize) -> io::Result<Vec<(Place, UdpSocket)>> {
+    bind_each(places, |address| {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.set_recv_buffer_size(waiting_bytes)?;
+        socket.bind(&address.into())?;
+        Ok(socket.into())
+    })
+}
+
+/// Does the same for the address of each place.
+fn bind_each<T>(places: &[Place], bind: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<Vec<(Place, T)>> {
+    let mut bound = Vec::new();
     for (word, port) in places {
         let (optional, name) = match word.strip_prefix('-') {
             Some(name) => (true, name),
@@ -34,9 +54,9 @@ pub fn bind(places: &[Place], options: &Options) -> io::Result<Vec<(Place, TcpLi
         };
         let name = if name == "*" { "0.0.0.0" } else { name.trim_start_matches("::*") };
         let name = if name.is_empty() { "::" } else { name };
-        let result = resolve(name, *port).and_then(|address| listen(address, options));
+        let result = resolve(name, *port).and_then(&bind);
         match result {
-            Ok(listener) => listeners.push(((word.clone(), *port), listener)),
+            Ok(socket) => bound.push(((word.clone(), *port), socket)),
             Err(error) if is_unsupported(&error) || (optional && is_unavailable(&error)) => {
                 log::debug!("not listening on {name}: {error}");
             }
@@ -46,11 +66,10 @@ pub fn bind(places: &[Place], options: &Options) -> io::Result<Vec<(Place, TcpLi
             }
         }
     }
-    if listeners.is_empty() && !places.is_empty() {
+    if bound.is_empty() && !places.is_empty() {
         return Err(io::Error::other("there is no address to listen on; check --bind"));
     }
-    listeners.iter().for_each(|(_, listener)| set_keepalive(listener, options.tcp_keepalive));
-    Ok(listeners)
+    Ok(bound)
 }
 
 /// Listens on the Unix socket of `unixsocket`, if there is one. A socket that an earlier process left there makes way.

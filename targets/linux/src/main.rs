@@ -6,6 +6,7 @@ mod bypass;
 mod card;
 mod clock;
 mod data;
+mod datagrams;
 mod host;
 mod http;
 mod listeners;
@@ -101,9 +102,6 @@ fn run(mut options: Options, config_file: Option<String>, network: Option<Networ
 
 /// Serves on the kernel's sockets.
 fn serve(mut options: Options, config_file: Option<String>) -> Result<u8> {
-    if options.udp_echo_port != 0 || options.udp_memcached_port != 0 {
-        bail!("options 'udp-echo-port' and 'udp-memcached-port' need a network of Kayvee's own: a guest, or --net xdp");
-    }
     options.maxclients = open_files::reserve(options.maxclients)?;
     let places = listeners::places(&options);
     let sockets = listeners::bind(&places, &options).map_err(|error| {
@@ -123,6 +121,7 @@ fn serve(mut options: Options, config_file: Option<String>) -> Result<u8> {
         server.open_log(&disk)?;
     }
     server.open_http()?;
+    server.open_datagrams()?;
     let status = server.run();
     if !unix_socket.is_empty() {
         // Somebody may have removed it already.

@@ -3,6 +3,7 @@
 use crate::{
     clock::SystemClock,
     data,
+    datagrams::DatagramSockets,
     host::LinuxHost,
     http::Http,
     listeners::{self, Place},
@@ -38,6 +39,7 @@ const SIGNALS: Token = Token(usize::MAX - 1);
 const DISK: Token = Token(usize::MAX - 2);
 const SITE: Token = Token(usize::MAX - 3);
 const FIRST_LISTENER: usize = 1 << 32;
+const FIRST_DATAGRAMS: usize = 1 << 40;
 
 /// A client's socket. The kernel tells once of each change, so what it told is kept here.
 struct Client {
@@ -96,6 +98,8 @@ pub struct Server {
     disk: Option<FileDisk>,
     /// The web server, if there is one.
     http: Option<Http>,
+    /// The services by UDP, if there are any.
+    datagrams: Option<DatagramSockets>,
     buffer: Box<[u8; READ_BYTES]>,
 }
 
@@ -126,6 +130,7 @@ impl Server {
             crowd: Crowd::default(),
             disk: None,
             http: None,
+            datagrams: None,
             buffer: Box::new([0; READ_BYTES]),
         };
         for (place, socket) in sockets {
@@ -149,6 +154,12 @@ impl Server {
     /// Opens the web server, if the options ask for one.
     pub fn open_http(&mut self) -> io::Result<()> {
         self.http = Http::open(self.engine.options(), self.poll.registry(), SITE, self.clock.now())?;
+        Ok(())
+    }
+
+    /// Opens the sockets for datagrams, if the options ask for some.
+    pub fn open_datagrams(&mut self) -> io::Result<()> {
+        self.datagrams = DatagramSockets::open(self.engine.options(), self.poll.registry(), FIRST_DATAGRAMS)?;
         Ok(())
     }
 
@@ -202,6 +213,11 @@ impl Server {
                             http.take_event(event);
                         }
                     }
+                    Token(token) if token >= FIRST_DATAGRAMS => {
+                        if let Some(datagrams) = &mut self.datagrams {
+                            datagrams.note(token - FIRST_DATAGRAMS);
+                        }
+                    }
                     Token(token) if token >= FIRST_LISTENER => {
                         if let Some(listener) = &mut self.listeners[token - FIRST_LISTENER] {
                             listener.ready = true;
@@ -211,6 +227,9 @@ impl Server {
                 }
             }
             self.accept();
+            if let Some(datagrams) = &mut self.datagrams {
+                datagrams.turn(&mut self.engine);
+            }
             if let Some(http) = &mut self.http {
                 http.turn(&mut self.engine, self.poll.registry(), now);
             }
@@ -243,6 +262,7 @@ impl Server {
         }
         let timeout = match deadline_ns {
             _ if !self.backlog.is_empty() => Some(Duration::ZERO),
+            _ if self.datagrams.as_ref().is_some_and(DatagramSockets::is_behind) => Some(Duration::ZERO),
             u64::MAX => None,
             _ => Some(Duration::from_nanos(deadline_ns.saturating_sub(self.clock.now().monotonic_ns))),
         };
@@ -377,25 +397,23 @@ impl Server {
         }
     }
 
-    fn admit(&mut self, mut stream: Stream, Origin { remote, local, is_local }: Origin) {
+    fn admit(&mut self, stream: Stream, Origin { remote, local, is_local }: Origin) {
         let peer = Peer { remote, local, is_local };
         let id = match self.engine.connect(peer) {
             Ok(id) => id,
             Err(refusal) => return refuse(stream, refusal.0),
         };
-        let slot = id.0 as usize;
-        if let Err(error) =
-            self.poll.registry().register(&mut stream, Token(slot), Interest::READABLE | Interest::WRITABLE)
-        {
-            log::warn!("a connection was dropped: {error}");
-            self.engine.disconnect(id);
-            return;
-        }
         self.keep(id, stream, Writable::Yes);
     }
 
-    fn keep(&mut self, id: ClientId, stream: Stream, writable: Writable) {
+    /// Keeps a client's connection, if the kernel will tell of it.
+    fn keep(&mut self, id: ClientId, mut stream: Stream, writable: Writable) {
         let slot = id.0 as usize;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        if let Err(error) = self.poll.registry().register(&mut stream, Token(slot), interest) {
+            log::warn!("a connection was dropped: {error}");
+            return self.engine.disconnect(id);
+        }
         if self.clients.len() <= slot {
             self.clients.resize_with(slot + 1, || None);
         }
@@ -413,18 +431,10 @@ impl Server {
     /// Connects to where the engine wants to.
     fn dial(&mut self, dial: &Dial) {
         match Stream::connect(&dial.host, dial.port) {
-            Ok((mut stream, origin)) => {
-                let Origin { remote, local, is_local } = origin;
+            Ok((stream, Origin { remote, local, is_local })) => {
                 let Some(id) = self.engine.dialed(dial, Peer { remote, local, is_local }) else { return };
-                let interest = Interest::READABLE | Interest::WRITABLE;
-                match self.poll.registry().register(&mut stream, Token(id.0 as usize), interest) {
-                    // The kernel tells when it is established.
-                    Ok(()) => self.keep(id, stream, Writable::NotYet),
-                    Err(error) => {
-                        log::warn!("a connection was dropped: {error}");
-                        self.engine.disconnect(id);
-                    }
-                }
+                // The kernel tells when it is established.
+                self.keep(id, stream, Writable::NotYet);
             }
             Err(error) => self.engine.dial_failed(dial, &error.to_string()),
         }

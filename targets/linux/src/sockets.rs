@@ -7,7 +7,7 @@ use mio::{
 };
 use std::{
     io::{self, Read, Write},
-    net::{Shutdown, ToSocketAddrs},
+    net::{Shutdown, SocketAddr, ToSocketAddrs},
 };
 
 /// A socket that waits for clients.
@@ -42,9 +42,8 @@ impl Listening {
         match self {
             Listening::Tcp(listener) => {
                 let (stream, remote) = listener.accept()?;
-                let local = stream.local_addr().map(|address| address.to_string()).unwrap_or_default();
-                let is_local = remote.ip().to_canonical().is_loopback();
-                Ok((Stream::Tcp(stream), Origin { remote: remote.to_string(), local, is_local }))
+                let origin = tcp_origin(&stream, remote);
+                Ok((Stream::Tcp(stream), origin))
             }
             Listening::Unix(listener, path) => {
                 let (stream, _) = listener.accept()?;
@@ -53,6 +52,11 @@ impl Listening {
             }
         }
     }
+}
+
+fn tcp_origin(stream: &TcpStream, remote: SocketAddr) -> Origin {
+    let local = stream.local_addr().map(|address| address.to_string()).unwrap_or_default();
+    Origin { remote: remote.to_string(), local, is_local: remote.ip().to_canonical().is_loopback() }
 }
 
 impl Stream {
@@ -64,9 +68,8 @@ impl Stream {
             match TcpStream::connect(address) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
-                    let local = stream.local_addr().map(|address| address.to_string()).unwrap_or_default();
-                    let is_local = address.ip().to_canonical().is_loopback();
-                    return Ok((Stream::Tcp(stream), Origin { remote: address.to_string(), local, is_local }));
+                    let origin = tcp_origin(&stream, address);
+                    return Ok((Stream::Tcp(stream), origin));
                 }
                 Err(error) => last = error,
             }

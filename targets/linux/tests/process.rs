@@ -10,7 +10,7 @@ use nix::{
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    net::{Shutdown, TcpListener, TcpStream},
+    net::{Shutdown, TcpListener, TcpStream, UdpSocket},
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::PathBuf,
     process::{Child, ChildStdout, Command, Output, Stdio},
@@ -122,6 +122,47 @@ fn read_to_end(mut stream: &TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).expect("the connection ends in good order");
     bytes
+}
+
+/// A port that no datagram goes to.
+fn free_udp_port() -> u16 {
+    UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("there are free ports").port()
+}
+
+#[test]
+fn datagrams_are_answered() {
+    let (echo, memcached) = (free_udp_port(), free_udp_port());
+    let server = Server::start(&["--udp-echo-port", &echo.to_string(), "--udp-memcached-port", &memcached.to_string()]);
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut buffer = [0; 2048];
+    let mut ask = |port: u16, bytes: &[u8]| {
+        client.send_to(bytes, ("127.0.0.1", port)).unwrap();
+        let (len, from) = client.recv_from(&mut buffer).unwrap();
+        assert_eq!(from.port(), port);
+        buffer[..len].to_vec()
+    };
+    assert_eq!(ask(echo, b"hello"), b"hello");
+    assert_eq!(ask(echo, &[7; 1472]), [7; 1472]);
+    const HEADER: &[u8] = b"\0\x05\0\0\0\x01\0\0";
+    let mut request = |text: &str| {
+        let reply = ask(memcached, &[HEADER, text.as_bytes()].concat());
+        assert_eq!(&reply[..8], HEADER);
+        String::from_utf8(reply[8..].to_vec()).unwrap()
+    };
+    assert_eq!(request("set key 0 0 5\r\nvalue\r\n"), "STORED\r\n");
+    assert_eq!(request("get key\r\n"), "VALUE key 0 5\r\nvalue\r\nEND\r\n");
+    // What is longer than a frame is not answered; more than a system call takes comes back in its order.
+    client.send_to(&[1; 1473], ("127.0.0.1", echo)).unwrap();
+    for number in 0..150u8 {
+        client.send_to(&[number; 3], ("127.0.0.1", echo)).unwrap();
+    }
+    for number in 0..150u8 {
+        let (len, _) = client.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..len], [number; 3]);
+    }
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(0));
 }
 
 #[test]

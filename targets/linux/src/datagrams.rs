@@ -1,0 +1,164 @@
+//! The services by UDP on the kernel's sockets: many datagrams in each system call.
+
+use crate::listeners;
+use kayvee_server::{Engine, Options};
+use kayvee_station::{Datagrams, Peers};
+use mio::{Interest, Registry, Token, net::UdpSocket};
+use nix::{
+    errno::Errno,
+    sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg},
+};
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::IpAddr,
+    os::fd::AsRawFd,
+};
+
+/// Datagrams received and sent with one system call.
+const BATCH: usize = 64;
+/// Batches from one socket in a turn, so that the other clients get theirs.
+const BATCHES_PER_TURN: usize = 8;
+/// The longest datagram that is answered, and the longest answer: what Ethernet carries in one frame.
+const DATAGRAM_BYTES: usize = 1472;
+/// What may wait in the kernel; it may allow less.
+const WAITING_BYTES: usize = 4 << 20;
+
+/// A socket and the port that it serves.
+struct Socket {
+    socket: UdpSocket,
+    port: u16,
+    /// There may be datagrams. The kernel tells once of each change.
+    ready: bool,
+}
+
+/// Memory for one batch.
+struct Batch {
+    received: MultiHeaders<SockaddrStorage>,
+    sent: MultiHeaders<SockaddrStorage>,
+    requests: [[u8; DATAGRAM_BYTES]; BATCH],
+    replies: [[u8; DATAGRAM_BYTES]; BATCH],
+}
+
+/// The sockets of the services.
+pub struct DatagramSockets {
+    sockets: Vec<Socket>,
+    /// For those on this machine, and for all others: protected mode tells them apart.
+    local: Datagrams,
+    strangers: Datagrams,
+    batch: Box<Batch>,
+}
+
+impl DatagramSockets {
+    /// Binds the sockets that the options ask for, if any, and registers them under tokens from `first` on.
+    pub fn open(options: &Options, registry: &Registry, first: usize) -> io::Result<Option<DatagramSockets>> {
+        let (local, strangers) = (Datagrams::new(options, Peers::Trusted), Datagrams::new(options, Peers::Strangers));
+        let places: Vec<_> =
+            local.ports().flat_map(|port| options.bind.iter().map(move |word| (word.clone(), port))).collect();
+        if places.is_empty() {
+            return Ok(None);
+        }
+        let mut sockets = Vec::new();
+        for ((_, port), socket) in listeners::bind_datagrams(&places, WAITING_BYTES)? {
+            let mut socket = UdpSocket::from_std(socket);
+            registry.register(&mut socket, Token(first + sockets.len()), Interest::READABLE)?;
+            sockets.push(Socket { socket, port, ready: true });
+        }
+        let batch = Batch {
+            received: MultiHeaders::preallocate(BATCH, None),
+            sent: MultiHeaders::preallocate(BATCH, None),
+            requests: [[0; DATAGRAM_BYTES]; BATCH],
+            replies: [[0; DATAGRAM_BYTES]; BATCH],
+        };
+        Ok(Some(DatagramSockets { sockets, local, strangers, batch: Box::new(batch) }))
+    }
+
+    /// Notes that a socket has datagrams: the one of this number.
+    pub fn note(&mut self, number: usize) {
+        if let Some(socket) = self.sockets.get_mut(number) {
+            socket.ready = true;
+        }
+    }
+
+    /// Whether the next turn has something to do already.
+    pub fn is_behind(&self) -> bool {
+        self.sockets.iter().any(|socket| socket.ready)
+    }
+
+    /// Answers what has arrived, or as much of it as a turn has time for.
+    pub fn turn(&mut self, engine: &mut Engine) {
+        let DatagramSockets { sockets, local, strangers, batch } = self;
+        for Socket { socket, port, ready } in sockets {
+            for _ in 0..BATCHES_PER_TURN {
+                if !*ready {
+                    break;
+                }
+                let answer = |from: Origin, bytes: &[u8], reply: &mut [u8]| {
+                    let service = if from.is_local { &mut *local } else { &mut *strangers };
+                    service.answer(engine, *port, from.port, bytes, reply)
+                };
+                *ready = batch.answer(socket, answer);
+            }
+        }
+    }
+}
+
+/// Where a datagram comes from.
+struct Origin {
+    port: u16,
+    is_local: bool,
+}
+
+impl Origin {
+    fn of(address: &SockaddrStorage) -> Option<Origin> {
+        let (ip, port) = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+            (Some(v4), _) => (IpAddr::V4(v4.ip()), v4.port()),
+            (_, Some(v6)) => (IpAddr::V6(v6.ip()), v6.port()),
+            _ => return None,
+        };
+        Some(Origin { port, is_local: ip.to_canonical().is_loopback() })
+    }
+}
+
+impl Batch {
+    /// Receives a batch, and sends the answers. Returns whether there may be more.
+    fn answer(
+        &mut self,
+        socket: &UdpSocket,
+        mut answer: impl FnMut(Origin, &[u8], &mut [u8]) -> Option<usize>,
+    ) -> bool {
+        let Batch { received, sent, requests, replies } = self;
+        let mut slices = requests.each_mut().map(|request| [IoSliceMut::new(request)]);
+        let messages = match recvmmsg(socket.as_raw_fd(), received, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None) {
+            Ok(messages) => messages,
+            Err(Errno::EAGAIN) => return false,
+            // An interruption; or what became of an answer to somebody who has gone, which is told once.
+            Err(error) => {
+                log::debug!("receiving datagrams: {error}");
+                return true;
+            }
+        };
+        let (mut count, mut addresses, mut lens) = (0, [None; BATCH], [0; BATCH]);
+        let mut arrived = 0;
+        for message in messages {
+            arrived += 1;
+            let bytes = message.iovs().next().unwrap_or_default();
+            let Some(address) = message.address.filter(|_| !message.flags.contains(MsgFlags::MSG_TRUNC)) else {
+                continue;
+            };
+            let Some(origin) = Origin::of(&address) else { continue };
+            if let Some(len) = answer(origin, bytes, &mut replies[count]) {
+                (addresses[count], lens[count]) = (Some(address), len);
+                count += 1;
+            }
+        }
+        if count > 0 {
+            let slices: [_; BATCH] = std::array::from_fn(|n| [IoSlice::new(&replies[n][..lens[n]])]);
+            let flags = MsgFlags::MSG_DONTWAIT;
+            // What the kernel has no room for is lost, as datagrams may be.
+            if let Err(error) = sendmmsg(socket.as_raw_fd(), sent, &slices[..count], &addresses[..count], [], flags) {
+                log::debug!("sending datagrams: {error}");
+            }
+        }
+        arrived == BATCH
+    }
+}
