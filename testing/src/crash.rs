@@ -285,10 +285,15 @@ impl Store {
         let port = free_port().map_err(|error| error.to_string())?;
         let log = plan.disk.with_extension("log");
         let mut command = Command::new(&plan.kayvee);
+        // `kvm/qemu` names a monitor as well.
+        let (target, monitor) = target.split_once('/').map_or((target, None), |(target, vmm)| (target, Some(vmm)));
         command.args(["run", "--target", target, "--port", &port.to_string(), "--disk"]);
         command.arg(format!("{}:{}", plan.disk.display(), plan.size));
         if target != "linux" {
             command.args(["--net", "user", "--memory", "128"]);
+        }
+        if let Some(monitor) = monitor {
+            command.args(["--vmm", monitor]);
         }
         command.args(["--", "--appendfsync", &plan.appendfsync, "--auto-aof-rewrite-min-size", "1mb"]);
         let file = fs::File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;

@@ -30,6 +30,37 @@ impl Clock for Ticking {
     }
 }
 
+/// From which size on collections have their large form, and are written down in parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sizes {
+    Usual,
+    /// From a few members on, so that compactions write parts of most collections while they change.
+    Parts,
+}
+
+impl Sizes {
+    fn options(self) -> &'static [&'static str] {
+        const SMALL: [&str; 12] = [
+            "--hash-max-listpack-entries",
+            "2",
+            "--set-max-listpack-entries",
+            "2",
+            "--set-max-intset-entries",
+            "2",
+            "--zset-max-listpack-entries",
+            "2",
+            "--list-max-listpack-size",
+            "2",
+            "--stream-node-max-entries",
+            "3",
+        ];
+        match self {
+            Sizes::Usual => &[],
+            Sizes::Parts => &SMALL,
+        }
+    }
+}
+
 /// What has been tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -109,14 +140,17 @@ struct Store {
 }
 
 impl Store {
-    fn open(disk: &mut SimulatedDisk, appends: bool, now: Now) -> Result<Store, String> {
+    fn open(disk: &mut SimulatedDisk, appends: bool, sizes: Sizes, now: Now) -> Result<Store, String> {
         let appendonly = if appends { "yes" } else { "no" };
         let words = ["--appendonly", appendonly, "--appendfsync", "always", "--enable-debug-command", "yes"];
-        let words = [&words[..], &["--auto-aof-rewrite-min-size", "256kb"]].concat();
+        let words = [&words[..], &["--auto-aof-rewrite-min-size", "256kb"], sizes.options()].concat();
         let options =
             Options::from_args(words.iter().map(|word| word.as_bytes())).map_err(|error| error.to_string())?;
         let clock = Box::leak(Box::new(Ticking(AtomicU64::new(now.monotonic_ns))));
         let mut engine = Engine::new(options, Environment { clock, ..environment() }, now);
+        if sizes == Sizes::Parts {
+            engine.set_part_sizes(2, 3);
+        }
         engine.begin_turn(now);
         engine.open_log(disk).map_err(|error| format!("opening: {error}"))?;
         let peer = || Peer { remote: "10.0.0.9:5000".into(), local: "10.0.0.1:6379".into(), is_local: true };
@@ -170,6 +204,7 @@ impl Store {
 struct Model {
     generator: Generator,
     disk: SimulatedDisk,
+    sizes: Sizes,
     now: Now,
     tally: Tally,
 }
@@ -179,6 +214,7 @@ pub fn run(seed: u64) -> Result<Tally, String> {
     let mut model = Model {
         generator: Generator::new(seed),
         disk: SimulatedDisk::new(DISK_BYTES, seed),
+        sizes: if seed.is_multiple_of(2) { Sizes::Parts } else { Sizes::Usual },
         now: Now { monotonic_ns: 5_000_000_000, unix_us: 1_700_000_000_000_000 },
         tally: Tally::default(),
     };
@@ -233,8 +269,8 @@ impl Model {
     }
 
     fn live(&mut self) -> Result<(), String> {
-        let mut truth = Store::open(&mut self.disk.crash(), false, self.now)?;
-        let mut store = Store::open(&mut self.disk, true, self.now)?;
+        let mut truth = Store::open(&mut self.disk.crash(), false, self.sizes, self.now)?;
+        let mut store = Store::open(&mut self.disk, true, self.sizes, self.now)?;
         store.look();
         let mut states = vec![truth.fingerprint()];
         let mut acknowledged = 0;
@@ -312,7 +348,7 @@ impl Model {
     /// Looks at what would be there if the power went now: one of these states.
     fn crash(&mut self, states: &[Vec<u8>]) -> Result<(), String> {
         let mut disk = self.disk.crash();
-        let mut store = Store::open(&mut disk, true, self.now)?;
+        let mut store = Store::open(&mut disk, true, self.sizes, self.now)?;
         let found = store.fingerprint();
         self.tally.crash_points += 1;
         let Some(at) = states.iter().rposition(|state| *state == found) else {

@@ -333,6 +333,7 @@ fn crash(effort: Effort) -> io::Result<Tally> {
     let mut kills = program();
     kills.args(["--target", "linux", "--target", "tcg"]);
     match store::kvm_works()? {
+        Ok(()) if effort == Effort::Long => _ = kills.args(["--target", "kvm/kayvee", "--target", "kvm/qemu"]),
         Ok(()) => _ = kills.args(["--target", "kvm"]),
         Err(why) => tally += Tally::skipped(&format!("no guest boots under KVM here: {why}")),
     }

@@ -13,10 +13,11 @@ use kayvee_rdb::{
 };
 use kayvee_resp::Request;
 
+pub(crate) mod part;
 mod restore;
 mod write;
 
-pub use restore::put as load_value;
+pub use restore::{give as give_value, put as load_value};
 pub use write::value as write_value;
 
 #[cfg(test)]

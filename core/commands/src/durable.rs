@@ -3,12 +3,14 @@
 //! One unit of what happens (a command, a transaction, a script) is one record. A compaction walks over all keys while
 //! clients are served and writes each of them down in the same log, so that what lies before it is needed no more. One
 //! rule makes that right: before a command uses a key that the walk has not been at, that key is written down. What is
-//! replayed is then at each record the true data, less the keys that are not written yet.
+//! replayed is then at each record the true data, less the keys that are not written yet. Of a large collection the same
+//! is true of its members (`parts`).
 
 mod append;
 mod commands;
 mod compaction;
 mod drive;
+mod parts;
 mod replay;
 mod status;
 mod unit;
@@ -50,6 +52,8 @@ pub struct Durable {
     refuses: bool,
     /// Whether changes wait because the device has more than enough to do.
     is_congested: bool,
+    /// Whether the disk has only room left that is kept for compactions.
+    is_tight: bool,
     /// Whether requests wait for that.
     holds_back: bool,
     /// Since when some effect is not on stable storage, and since when changes wait for the device.
@@ -73,6 +77,9 @@ pub struct Durable {
     /// For values that are written down, and for keys of the walk.
     writer: Writer,
     keys: Vec<Found>,
+    /// Large collections of which a part is written.
+    sliced: Vec<parts::Sliced>,
+    sizes: parts::Sizes,
     pub(crate) status: status::Status,
     /// Whether the end waits for a compaction.
     pub(crate) saves_at_end: bool,
@@ -100,6 +107,7 @@ impl Default for Durable {
             is_broken: false,
             refuses: false,
             is_congested: false,
+            is_tight: false,
             holds_back: false,
             behind_since_ns: None,
             congested_since_ns: None,
@@ -114,6 +122,8 @@ impl Default for Durable {
             abandoned: 0,
             writer: Writer::new(Compression::Off),
             keys: Vec::new(),
+            sliced: Vec::new(),
+            sizes: parts::Sizes::default(),
             status: status::Status::default(),
             saves_at_end: false,
             waiters: Vec::new(),

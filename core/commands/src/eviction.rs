@@ -150,6 +150,9 @@ impl Store {
             Some(measure) => self.worst(scope, measure)?,
             None => self.any(scope)?,
         };
+        if self.copies_to_file() {
+            self.write_down_key(db, found);
+        }
         let name = args::copied(self.dbs[db].key(found));
         match &name {
             Ok(name) => self.effect(db, &[b"DEL", name]),

@@ -238,7 +238,7 @@ impl Context<'_> {
         if is_client
             && store.has_log()
             && (writes || command.name == "ping")
-            && let Some(error) = store.durable.refusal(&store.options, request.bytes_len())
+            && let Some(error) = store.durable.refusal(&store.options, request.bytes_len(), needs.memory || !writes)
         {
             return Some(error);
         }

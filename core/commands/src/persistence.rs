@@ -9,7 +9,8 @@ use crate::{
     options::ShutdownOn,
     table::{Categories, Command, Flags},
 };
-use alloc::string::String;
+use alloc::{boxed::Box, string::String};
+use kayvee_platform::{Finishing, WriteFile};
 use kayvee_rdb::{Checksum, Compression, Dialect};
 use kayvee_resp::Request;
 
@@ -64,8 +65,15 @@ const NO_FILES: Error =
 const RETRY_NS: u64 = 5_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
+/// A dump file that is complete, but not in its place yet.
+struct Saving {
+    file: Box<dyn Finishing>,
+    started_ns: u64,
+    changes: u64,
+}
+
 /// What has been saved and loaded.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Saves {
     /// How many changes there were when all data was last saved.
     changes_before: u64,
@@ -80,8 +88,9 @@ pub struct Saves {
     pub took_s: Option<u64>,
     /// How often all data has been saved.
     pub count: u64,
-    /// Whether it is to be saved at the end of this turn.
+    /// Whether it is to be saved as soon as that can begin, and what is about to be.
     is_due: bool,
+    saving: Option<Saving>,
     /// Keys that came from the file at start, and those that were left out because their time had come.
     pub loaded_keys: u64,
     #[allow(missing_docs)]
@@ -98,11 +107,6 @@ impl Saves {
     pub fn last_unix_s(&self) -> u64 {
         self.last_unix_s
     }
-
-    /// Whether all data is about to be saved.
-    pub fn is_due(&self) -> bool {
-        self.is_due
-    }
 }
 
 fn save(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
@@ -110,6 +114,9 @@ fn save(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         return context.save_to_log(request);
     }
     context.store.need_files()?;
+    if context.store.is_saving() {
+        return Err(Error::text("ERR Background save already in progress"));
+    }
     context.store.save_dump().map_err(|_| Error::text("ERR"))?;
     context.reply.ok();
     Ok(())
@@ -126,7 +133,7 @@ fn bgsave(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         return context.save_to_log_in_background(in_transaction || request.len() == 2);
     }
     context.store.need_files()?;
-    if context.store.saves.is_due {
+    if context.store.is_saving() {
         return Err(Error::text("ERR Background save already in progress"));
     }
     context.store.saves.is_due = true;
@@ -189,7 +196,7 @@ impl Store {
     }
 
     /// Whether dump files have a checksum, and it is looked at.
-    fn checksum(&self) -> Checksum {
+    pub(crate) fn checksum(&self) -> Checksum {
         if self.options.rdbchecksum { Checksum::On } else { Checksum::Off }
     }
 
@@ -225,29 +232,77 @@ impl Store {
 
     /// When all data is to be saved next, in monotonic nanoseconds.
     pub fn next_save_ns(&self) -> Option<u64> {
-        if self.saves.is_due { Some(self.now.monotonic_ns) } else { self.save_point_ns() }
+        /// Between two looks at whether a file is in its place.
+        const LOOK_NS: u64 = 10_000_000;
+        match self.saves.saving {
+            Some(_) => Some(self.now.monotonic_ns + LOOK_NS),
+            // One that waits for the end of another walk is looked at with each turn that this takes.
+            None if self.saves.is_due && !self.walks() => Some(self.now.monotonic_ns),
+            None if self.is_saving() => None,
+            None => self.save_point_ns(),
+        }
     }
 
     /// Saves all data if somebody has asked for it, or a save point is reached.
     #[inline(never)]
     pub fn save_if_due(&mut self) {
         let now_ns = self.now.monotonic_ns;
-        if self.save_point_ns().is_some_and(|at_ns| at_ns <= now_ns) && !self.saves.is_due {
+        if self.save_point_ns().is_some_and(|at_ns| at_ns <= now_ns) && !self.is_saving() {
             log::info!("{} changes since the last save. Saving...", self.unsaved_changes());
             self.saves.is_due = true;
         }
-        if !core::mem::take(&mut self.saves.is_due) {
-            return;
-        }
-        self.saves.attempt_ns = now_ns;
-        if self.has_log() {
+        if self.has_log() && core::mem::take(&mut self.saves.is_due) {
+            self.saves.attempt_ns = now_ns;
             self.save_to_log_soon();
-            return;
         }
-        let clock = self.environment.clock;
-        let start_ns = clock.monotonic_ns();
-        self.saves.has_failed = self.save_dump().is_err();
-        self.saves.took_s = Some(clock.monotonic_ns().saturating_sub(start_ns) / SECOND_NS);
+    }
+
+    /// Whether all data is being saved to a file in the background, or about to be.
+    pub(crate) fn is_saving(&self) -> bool {
+        self.saves.is_due || self.saves.saving.is_some() || self.copies_to_file()
+    }
+
+    /// Makes the file that all data is to be saved to, if it is time for that.
+    pub(crate) fn begin_saving(&mut self) -> Option<Box<dyn WriteFile>> {
+        if self.saves.saving.is_some() || self.has_log() || !core::mem::take(&mut self.saves.is_due) {
+            return None;
+        }
+        self.saves.attempt_ns = self.now.monotonic_ns;
+        let file = self.environment.host.create_file(&self.options.dbfilename);
+        file.inspect_err(|why| self.saving_failed(why)).ok()
+    }
+
+    /// Notes that a file is complete, and only has to be brought to stable storage and to its place.
+    pub(crate) fn note_saving(&mut self, file: Box<dyn Finishing>, started_ns: u64, changes: u64) {
+        self.saves.saving = Some(Saving { file, started_ns, changes });
+        self.end_saving();
+    }
+
+    /// Notes that a file is in its place, if it is by now.
+    pub(crate) fn end_saving(&mut self) {
+        let Some(saving) = &mut self.saves.saving else { return };
+        let Some(result) = saving.file.result() else { return };
+        let (started_ns, changes) = (saving.started_ns, saving.changes);
+        self.saves.saving = None;
+        match result {
+            Ok(()) => {
+                let took_ns = self.environment.clock.monotonic_ns().saturating_sub(started_ns);
+                self.saves.took_s = Some(took_ns / SECOND_NS);
+                log::info!("DB saved on disk");
+                self.note_saved(changes);
+            }
+            Err(why) => self.saving_failed(&why),
+        }
+    }
+
+    pub(crate) fn saving_failed(&mut self, why: &str) {
+        log::warn!("Error saving DB to the file {} (in {}): {why}", self.options.dbfilename, self.options.dir);
+        self.saves.has_failed = true;
+    }
+
+    /// Begins a dump for a file anew, if one is being written, as data go away that it has not come to.
+    pub(crate) fn save_anew(&mut self) {
+        self.saves.is_due |= self.drop_copy_to_file();
     }
 
     /// Why commands that write are refused, if they are.
@@ -270,6 +325,12 @@ impl Store {
             self.save_to_log_at_end(on.save || (has_points && !on.nosave));
             self.shutdown = Some(0);
             return true;
+        }
+        self.drop_copy_to_file();
+        if let Some(saving) = self.saves.saving.take()
+            && let Err(why) = saving.file.wait()
+        {
+            self.saving_failed(&why);
         }
         let has_files = self.environment.host.has_files();
         let saves = on.save || (!on.nosave && !self.options.save.is_empty() && has_files);

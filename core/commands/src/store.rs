@@ -374,6 +374,7 @@ impl Store {
 
     /// Empties a database.
     pub fn flush(&mut self, db: usize) {
+        self.save_anew();
         self.db_changed(db, None);
         self.take_down(db);
         // Whoever waits for a stream's group has to learn that it is gone.
@@ -388,7 +389,7 @@ impl Store {
         self.db_changed(first, Some(second));
         self.db_changed(second, Some(first));
         self.dbs.swap(first, second);
-        self.durable.note_swap();
+        self.durable.note_swap(first, second);
         self.note_swap_for_copy(first, second);
         self.wake_all_waiting(first);
         self.wake_all_waiting(second);

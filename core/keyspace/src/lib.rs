@@ -36,7 +36,7 @@ pub use eviction::{Candidate, Measure, Scope};
 pub use hash::{Hash, HashView};
 pub use intset::{Intset, IntsetRef};
 pub use kayvee_platform::Decimal;
-pub use list::{List, ListEnd, ListIter, ListView, PartLimit, Parts, Side};
+pub use list::{List, ListEnd, ListIter, ListView, PartLimit, Parts, Side, Written};
 pub use ordered::Direction;
 pub use packed::{Offset, Packed, PackedRef};
 pub use record::{Epoch, Records};

@@ -21,6 +21,16 @@ pub enum List {
 pub struct Parts {
     parts: VecDeque<Part>,
     len: usize,
+    written: Option<Written>,
+}
+
+/// How many elements at each end of a list a walk has written down, which has not come to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// From the head on.
+    pub front: usize,
+    /// Before the tail.
+    pub back: usize,
 }
 
 struct Part {
@@ -150,6 +160,7 @@ impl List {
     /// Makes one part of several that have become small.
     fn tidy(&mut self, limit: PartLimit) {
         if let List::Parts(parts) = self
+            && parts.written.is_none()
             && parts.parts.len() == 1
             && limit.suits_packed_again(parts.parts[0].packed.as_bytes().len(), parts.len)
             && let Some(part) = parts.parts.pop_back()
@@ -197,6 +208,39 @@ impl List {
         let len = self.view().len();
         self.pop(ListEnd::Back, len - range.end.min(len), limit);
         self.pop(ListEnd::Front, range.start, limit);
+    }
+
+    /// Puts another list's elements before the element at `index`, which is no greater than the number of elements.
+    #[cold]
+    pub fn splice(&mut self, index: usize, other: List, limit: PartLimit) -> Result<(), OutOfMemory> {
+        self.make_room(usize::MAX / 2, 1, limit)?;
+        let (place, len) = (self.view().place_of(index), self.view().len());
+        let List::Parts(parts) = self else { unreachable!("it was made one of parts") };
+        assert!(index <= len);
+        let mut at = place.map_or(parts.parts.len(), |(at, _)| at);
+        if let Some((_, offset)) = place.filter(|&(at, offset)| offset != parts.parts[at].packed.as_ref().start()) {
+            parts.parts.try_reserve(1)?;
+            let rest = parts.parts[at].edit(|packed| packed.split_off(offset))?;
+            at += 1;
+            parts.parts.insert(at, Part::new(rest));
+        }
+        parts.len += other.view().len();
+        match other {
+            List::Packed(packed) if packed.is_empty() => {}
+            List::Packed(packed) => {
+                parts.parts.try_reserve(1)?;
+                parts.parts.insert(at, Part::new(packed));
+            }
+            List::Parts(others) => {
+                parts.parts.try_reserve(others.parts.len())?;
+                others.parts.into_iter().rev().for_each(|part| parts.parts.insert(at, part));
+            }
+        }
+        if let Some(before) = at.checked_sub(1) {
+            parts.merge_next(before, limit);
+        }
+        self.tidy(limit);
+        Ok(())
     }
 
     /// Replaces the element at `index`. Returns whether there is one.
@@ -332,6 +376,12 @@ impl Parts {
             }
         }
         self.len += 1;
+        if let Some(written) = &mut self.written {
+            match end {
+                ListEnd::Front => written.front += 1,
+                ListEnd::Back => written.back += 1,
+            }
+        }
         Ok(())
     }
 
@@ -345,6 +395,14 @@ impl Parts {
     }
 
     fn pop(&mut self, end: ListEnd, mut count: usize) {
+        if let Some(written) = &mut self.written {
+            let (near, far) = match end {
+                ListEnd::Front => (&mut written.front, &mut written.back),
+                ListEnd::Back => (&mut written.back, &mut written.front),
+            };
+            *near = near.saturating_sub(count);
+            *far = (*far).min(self.len - count);
+        }
         self.len -= count;
         while count > 0 {
             let part = self.end_mut(end).expect("as many entries are there");
@@ -491,7 +549,7 @@ impl Parts {
 
     /// A copy.
     pub(crate) fn copy(&self) -> Result<Parts, OutOfMemory> {
-        let mut copy = Parts { parts: VecDeque::new(), len: self.len };
+        let mut copy = Parts { parts: VecDeque::new(), len: self.len, written: None };
         copy.parts.try_reserve_exact(self.parts.len())?;
         for part in &self.parts {
             copy.parts.push_back(Part::new(Packed::copy_of(part.packed.as_bytes())?));
@@ -632,6 +690,23 @@ impl<'a> Iterator for ListIter<'a> {
 }
 
 impl Db {
+    /// What is written down of a list of several parts.
+    pub fn list_written(&self, found: Found) -> Option<Written> {
+        match self.list(found) {
+            ListView::Parts(parts) => parts.written,
+            ListView::Packed(_) => None,
+        }
+    }
+
+    /// Notes what is written down of a list of several parts. Until that is `None` again it is kept up to date by what
+    /// adds elements at the ends, which belong to what is written, and by what removes some; nothing else may change the
+    /// list but the value of an element.
+    pub fn set_list_written(&mut self, found: Found, written: Option<Written>) {
+        if let Some(Data::List(parts)) = self.records.data_mut(found.record) {
+            parts.written = written;
+        }
+    }
+
     /// The list at a key that has one.
     pub fn list(&self, found: Found) -> ListView<'_> {
         assert_eq!(self.kind(found), Kind::List);

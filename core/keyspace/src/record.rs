@@ -120,7 +120,10 @@ pub struct Epoch(u8);
 impl Epoch {
     /// How many there are, after which they begin anew. A walk that comes to its end leaves all keys in one epoch, so only
     /// one less than this many walks in a row may be given up.
-    pub const COUNT: u8 = 1 << (u16::BITS - EPOCH_SHIFT);
+    pub const COUNT: u8 = (1 << (u16::BITS - EPOCH_SHIFT)) - 1;
+
+    /// None: that of a large collection which the present walk has written a part of.
+    const PARTIAL: Epoch = Epoch(Epoch::COUNT);
 
     /// The one that the next walk begins.
     pub fn next(self) -> Epoch {
@@ -273,7 +276,21 @@ impl Records {
 
     /// Lets the record belong to the present epoch.
     pub(crate) fn mark(&mut self, record: Ref) {
-        let epoch = self.epoch;
+        self.mark_as(record, self.epoch);
+    }
+
+    /// Notes that a part of the record's collection is written down.
+    pub(crate) fn mark_partial(&mut self, record: Ref) {
+        self.mark_as(record, Epoch::PARTIAL);
+    }
+
+    /// Whether a part of the record's collection is written down.
+    pub(crate) fn is_partial(&self, record: Ref) -> bool {
+        let bytes = self.slab.bytes(record);
+        u16::from_le_bytes([bytes[4], bytes[5]]) & !KEY_LEN_MASK == Epoch::PARTIAL.mark()
+    }
+
+    fn mark_as(&mut self, record: Ref, epoch: Epoch) {
         let bytes = self.slab.bytes_mut(record);
         let lengths = u16::from_le_bytes([bytes[4], bytes[5]]) & KEY_LEN_MASK | epoch.mark();
         bytes[4..6].copy_from_slice(&lengths.to_le_bytes());

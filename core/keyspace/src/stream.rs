@@ -127,6 +127,12 @@ impl Collection for Box<Stream> {
     }
 }
 
+/// Adds a block where its first ID belongs.
+fn add(blocks: &mut Tree<Block>, block: Block) -> Result<(), OutOfMemory> {
+    let first = block.key();
+    blocks.insert(block, |key| key.cmp(&first))
+}
+
 impl Stream {
     /// Number of entries.
     pub fn len(&self) -> u64 {
@@ -160,13 +166,59 @@ impl Stream {
         let last = self.blocks.len().checked_sub(1).and_then(|rank| self.blocks.get_mut(rank));
         match last.filter(|block| block.has_room(text_bytes, limits)) {
             Some(block) => block.append(id, fields)?,
-            None => self.blocks.push_back(Block::new(id, fields)?)?,
+            None => add(&mut self.blocks, Block::new(id, fields)?)?,
         }
         self.len += 1;
         self.entries_added = self.entries_added.wrapping_add(1);
         self.last_id = id;
         if self.len == 1 {
             self.first_id = id;
+        }
+        Ok(())
+    }
+
+    /// Where the last block begins that begins before an entry, or the last of all.
+    #[cold]
+    pub fn block_before(&self, below: Option<StreamId>) -> Option<StreamId> {
+        let blocks = below.map_or(self.blocks.len(), |below| self.blocks.rank(|first| first < below));
+        self.blocks.get(blocks.checked_sub(1)?).map(Item::key)
+    }
+
+    /// Whether all of its entries have higher IDs than those of another stream.
+    pub fn is_behind(&self, other: &Stream) -> bool {
+        let last = other.end(Direction::Backward).map(EntryRef::id);
+        self.is_empty() || last.is_none_or(|last| last < self.first_id)
+    }
+
+    /// Puts another stream's entries before its own, which all have higher IDs, takes over what the other one says of IDs,
+    /// and what its groups have that are here as well is pending here, too.
+    #[cold]
+    pub fn merge(&mut self, mut other: Stream) -> Result<(), OutOfMemory> {
+        assert!(self.is_behind(&other));
+        let mut result = Ok(());
+        let Stream { blocks, len, .. } = self;
+        other.blocks.drain(usize::MAX, |block: Block| {
+            let entries = block.len();
+            if result.is_ok() {
+                result = add(blocks, block);
+                *len += if result.is_ok() { entries } else { 0 };
+            }
+        });
+        result?;
+        if other.len > 0 {
+            self.first_id = other.first_id;
+        }
+        self.last_id = self.last_id.max(other.last_id);
+        (self.max_deleted_id, self.entries_added) = (other.max_deleted_id, other.entries_added);
+        for group in other.groups {
+            match self.group_mut(group.name()) {
+                Some(own) => own.take_pending_of(&group)?,
+                None => {
+                    let rank = self.groups.partition_point(|own| own.name() < group.name());
+                    self.groups.try_reserve(1)?;
+                    self.groups.insert(rank, group);
+                }
+            }
         }
         Ok(())
     }
@@ -382,7 +434,7 @@ impl Stream {
         let mut copy = Stream { blocks: Tree::new(), groups: Vec::new(), ..*self };
         let mut result = Ok(());
         self.blocks.visit(0, Direction::Forward, |block| {
-            result = block.copy().and_then(|block| copy.blocks.push_back(block));
+            result = block.copy().and_then(|block| add(&mut copy.blocks, block));
             if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         result?;

@@ -63,6 +63,18 @@ impl Db {
         self.records.mark(found.record);
     }
 
+    /// Notes that a part of a key's collection is written down, until [`mark`](Self::mark) says that all of it is. What
+    /// takes the place of its value inherits that; a key that is made anew does not.
+    pub fn mark_partial(&mut self, found: Found) {
+        self.records.mark_partial(found.record);
+    }
+
+    /// Whether a part of a key's collection is written down, by this walk or by one that was given up.
+    #[inline]
+    pub fn is_partial(&self, found: Found) -> bool {
+        self.records.is_partial(found.record)
+    }
+
     /// Finds a key, whether its time has come or not, and leaves it as it is.
     pub fn find_any(&self, key: &[u8]) -> Option<Found> {
         let (hash, record) = self.lookup(key);

@@ -65,8 +65,9 @@ pub(crate) struct OpenBatch {
     at_bytes: u64,
     segment: u64,
     first_sequence: Sequence,
-    /// Whether there was room for effects when it was opened.
+    /// Whether there was room for effects when it was opened, and for the state of a compaction.
     has_room_for_effects: bool,
+    has_room_for_state: bool,
     /// Whether somebody may wait for one of its records.
     pub(crate) is_urgent: bool,
     /// When it was first seen with a record in it.
@@ -148,6 +149,11 @@ impl Log {
             if !self.open.has_room_for_effects {
                 return Err(RecordError::Full);
             }
+        } else if kind != Kind::RELEASES && !self.open.has_room_for_state {
+            self.open.has_room_for_state = self.has_room_for_state(0);
+            if !self.open.has_room_for_state {
+                return Err(RecordError::Full);
+            }
         }
         let start = self.open.used;
         self.open.used += RECORD_HEADER_BYTES;
@@ -208,7 +214,7 @@ impl Log {
         self.finish_part(false);
         let record = self.record.take().expect("a record was begun");
         self.appended += 1;
-        if kind == Kind::EFFECTS {
+        if kind.is_urgent() {
             self.open.is_urgent = true;
         } else {
             // Its first header; those of its later parts are not what the owner has counted.
@@ -242,6 +248,7 @@ impl Log {
             segment: batch.header.segment,
             first_sequence: batch.header.first_sequence,
             has_room_for_effects: true,
+            has_room_for_state: true,
             is_urgent: batch.is_urgent,
             since_ns: None,
         };
@@ -275,11 +282,17 @@ impl Log {
     fn next_batch(&mut self, kind: Kind) -> Result<(), RecordError> {
         self.seal();
         let has_room_for_effects = self.has_room_for_effects(BUFFER_BYTES as u32);
-        if kind == Kind::EFFECTS && !has_room_for_effects {
+        let has_room_for_state = self.has_room_for_state(BUFFER_BYTES as u32);
+        let has_room = match kind {
+            Kind::EFFECTS => has_room_for_effects,
+            Kind::RELEASES => true,
+            _ => has_room_for_state,
+        };
+        if !has_room {
             return Err(RecordError::Full);
         }
         self.open_batch()?;
-        self.open.has_room_for_effects = has_room_for_effects;
+        (self.open.has_room_for_effects, self.open.has_room_for_state) = (has_room_for_effects, has_room_for_state);
         Ok(())
     }
 
@@ -312,6 +325,7 @@ impl Log {
             segment: segment.number,
             first_sequence: self.appended + 1,
             has_room_for_effects: false,
+            has_room_for_state: false,
             is_urgent: false,
             since_ns: None,
         };
@@ -320,6 +334,10 @@ impl Log {
 
     fn has_room_for_effects(&self, batch_bytes: u32) -> bool {
         self.space.free_bytes() >= self.reserve_bytes() + u64::from(batch_bytes)
+    }
+
+    fn has_room_for_state(&self, batch_bytes: u32) -> bool {
+        self.space.free_bytes() >= self.kept_bytes() + u64::from(batch_bytes)
     }
 
     /// Completes the open batch, if there is something in it.

@@ -54,6 +54,9 @@ impl Compaction {
 /// that in which it ends.
 const SPARE_SEGMENTS: u64 = 2;
 
+/// This part of the disk, and a segment at least, is left by compactions for what makes data fewer.
+const KEPT_PART: u64 = 64;
+
 impl Log {
     /// Begins a compaction: the log's new beginning is here. Records from now on, together with the state that the owner
     /// writes until [`finish_compaction`](Self::finish_compaction), must yield what the log yields now. One runs at a time.
@@ -125,7 +128,17 @@ impl Log {
         let written = if compaction.start.is_some() { compaction.written_bytes } else { 0 };
         let left = compaction.live_bytes.saturating_sub(written);
         // An eighth: headers of batches and of parts of records, and what batches leave at the end of their last block.
-        left + left / 8 + SPARE_SEGMENTS * u64::from(self.superblock.segment_bytes)
+        left + left / 8 + SPARE_SEGMENTS * u64::from(self.superblock.segment_bytes) + self.kept_bytes()
+    }
+
+    /// What a compaction must leave free.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        u64::from(self.superblock.segment_bytes).max(self.space.size_bytes() / KEPT_PART)
+    }
+
+    /// Whether a compaction that began now would find room for all that it writes, as that was estimated.
+    pub fn has_room_for_compaction(&self) -> bool {
+        self.space.free_bytes() >= self.reserve_bytes()
     }
 
     /// Bytes that the log's records may still take before effects are refused. What a batch needs is taken off: when this

@@ -255,6 +255,9 @@ impl Kind {
     /// What a compaction writes. It may use the room that is kept for compactions, and waits until a buffer is full or
     /// something is urgent.
     pub const STATE: Kind = Kind(1);
+    /// What commands have done that make data fewer: [`EFFECTS`](Self::EFFECTS) that may use all the room there is, so that
+    /// an almost full disk can be made less full.
+    pub const RELEASES: Kind = Kind(3);
     /// There are so many kinds.
     pub const COUNT: u8 = 64;
 
@@ -262,6 +265,11 @@ impl Kind {
     pub const fn new(code: u8) -> Kind {
         assert!(code < Kind::COUNT, "kinds have six bits");
         Kind(code)
+    }
+
+    /// Whether somebody may wait for it.
+    pub(crate) fn is_urgent(self) -> bool {
+        matches!(self, Kind::EFFECTS | Kind::RELEASES)
     }
 
     /// Its number.

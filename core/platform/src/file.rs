@@ -16,4 +16,26 @@ pub trait WriteFile {
 
     /// Brings it to stable storage and puts it in its place.
     fn finish(self: Box<Self>) -> Result<(), String>;
+
+    /// The same beside what the caller does meanwhile.
+    fn finish_soon(self: Box<Self>) -> Box<dyn Finishing>;
+}
+
+/// The end of a file that is being written.
+pub trait Finishing {
+    /// Whether that has worked, once it is known. It is told once.
+    fn result(&mut self) -> Option<Result<(), String>>;
+
+    /// Waits for that.
+    fn wait(self: Box<Self>) -> Result<(), String>;
+}
+
+impl Finishing for Option<Result<(), String>> {
+    fn result(&mut self) -> Option<Result<(), String>> {
+        self.take()
+    }
+
+    fn wait(self: Box<Self>) -> Result<(), String> {
+        self.unwrap_or(Ok(()))
+    }
 }

@@ -1,7 +1,9 @@
 //! How long the slowest turn takes while the log of ten million keys is compacted and clients write, how much memory that
 //! takes, and how long it takes to load all of it again.
 //!
-//! `cargo run --release -p kayvee-server --example compaction_latency [KEYS]`
+//! `cargo run --release -p kayvee-server --example compaction_latency [KEYS] [strings|hash|set|zset|list|stream]`
+//!
+//! With a kind of collection there is one key, which has as many members, and the clients change that.
 //!
 //! The disk is memory, which is there at once: what is measured is the engine's own part. The machine does other things as
 //! well. So all is done several times in exactly the same way, and of each turn the least time over all runs counts.
@@ -121,19 +123,95 @@ fn key(number: usize) -> String {
     format!("key:{number:012}")
 }
 
+/// What is compacted.
+#[derive(Clone, Copy)]
+enum Kind {
+    Strings,
+    Hash,
+    Set,
+    SortedSet,
+    List,
+    Stream,
+}
+
+impl Kind {
+    fn of(name: &str) -> Option<Kind> {
+        Some(match name {
+            "strings" => Kind::Strings,
+            "hash" => Kind::Hash,
+            "set" => Kind::Set,
+            "zset" => Kind::SortedSet,
+            "list" => Kind::List,
+            "stream" => Kind::Stream,
+            _ => return None,
+        })
+    }
+
+    /// Requests that add some keys or members.
+    fn fill(self, numbers: std::ops::Range<usize>) -> String {
+        let value = |number: usize| format!("value:{number:010}");
+        let words: Vec<String> = match self {
+            Kind::Strings => ["MSET".into()].into_iter().chain(numbers.flat_map(|n| [key(n), value(n)])).collect(),
+            Kind::Hash => {
+                ["HSET", "big"].map(String::from).into_iter().chain(numbers.flat_map(|n| [key(n), value(n)])).collect()
+            }
+            Kind::Set => ["SADD", "big"].map(String::from).into_iter().chain(numbers.map(key)).collect(),
+            Kind::SortedSet => {
+                let scored = numbers.flat_map(|n| [(n % 1_000_000).to_string(), key(n)]);
+                ["ZADD", "big"].map(String::from).into_iter().chain(scored).collect()
+            }
+            Kind::List => ["RPUSH", "big"].map(String::from).into_iter().chain(numbers.map(key)).collect(),
+            Kind::Stream => {
+                return numbers
+                    .map(|n| request(&["XADD", "big", &format!("{}-1", n + 1), "field", &value(n)].map(String::from)))
+                    .collect();
+            }
+        };
+        request(&words)
+    }
+
+    /// A request that changes something that was there.
+    fn change(self, keys: usize, random: u64, turn: usize) -> String {
+        let name = key(random as usize % keys);
+        let words: Vec<&str> = match (self, random % 3) {
+            (Kind::Strings, _) => vec!["APPEND", &name, "!"],
+            (Kind::Hash, 0) => vec!["HINCRBY", "big", "count", "1"],
+            (Kind::Hash, 1) => vec!["HDEL", "big", &name],
+            (Kind::Hash, _) => vec!["HSET", "big", &name, "changed"],
+            (Kind::Set, 0) => vec!["SPOP", "big"],
+            (Kind::Set, 1) => vec!["SREM", "big", &name],
+            (Kind::Set, _) => vec!["SADD", "big", &name],
+            (Kind::SortedSet, 0) => vec!["ZINCRBY", "big", "1", &name],
+            (Kind::SortedSet, 1) => vec!["ZPOPMIN", "big"],
+            (Kind::SortedSet, _) => vec!["ZADD", "big", "GT", "7", &name],
+            (Kind::List, 0) => vec!["LPOP", "big"],
+            (Kind::List, 1) => vec!["LPUSH", "big", &name],
+            (Kind::List, _) if turn.is_multiple_of(2) => vec!["RPUSH", "big", &name],
+            (Kind::List, _) => vec!["RPOP", "big"],
+            (Kind::Stream, 0) => vec!["XTRIM", "big", "MAXLEN", "~", "9000000"],
+            (Kind::Stream, 1) => {
+                return request(&["XDEL".into(), "big".into(), format!("{}-1", random as usize % keys)]);
+            }
+            (Kind::Stream, _) => vec!["XADD", "big", "*", "field", "value"],
+        };
+        request(&words.into_iter().map(String::from).collect::<Vec<_>>())
+    }
+}
+
+fn request(words: &[String]) -> String {
+    let words: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect::<Vec<_>>().concat();
+    format!("*{}\r\n{words}", words.matches("\r\n").count() / 2)
+}
+
 fn main() {
     let keys = std::env::args().nth(1).and_then(|arg| arg.parse().ok()).unwrap_or(KEYS);
+    let kind = std::env::args().nth(2).map_or(Some(Kind::Strings), |name| Kind::of(&name)).expect("a kind of value");
     let mut runs: Vec<Vec<u64>> = Vec::new();
     for run in 0..RUNS {
         let disk_bytes = keys * 400 + (64 << 20);
         let mut bench = Bench::open(Disk { bytes: vec![0; disk_bytes], finished: VecDeque::new() });
         for first in (0..keys).step_by(KEYS_PER_REQUEST) {
-            let mut request = format!("*{}\r\n$4\r\nMSET\r\n", 1 + 2 * KEYS_PER_REQUEST);
-            for number in first..first + KEYS_PER_REQUEST {
-                let key = key(number);
-                request += &format!("${}\r\n{key}\r\n$16\r\nvalue:{number:010}\r\n", key.len());
-            }
-            bench.turn(request.as_bytes());
+            bench.turn(kind.fill(first..first + KEYS_PER_REQUEST).as_bytes());
         }
         // All of the disk is touched, so that it does not count as what the compaction takes.
         bench.disk.bytes.iter_mut().step_by(4096).for_each(|byte| *byte = core::hint::black_box(*byte));
@@ -146,8 +224,7 @@ fn main() {
                 let mut requests = String::new();
                 for _ in 0..WRITES_PER_TURN {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    let key = key((random >> 33) as usize % keys);
-                    requests += &format!("*3\r\n$6\r\nAPPEND\r\n${}\r\n{key}\r\n$1\r\n!\r\n", key.len());
+                    requests += &kind.change(keys, random >> 33, times_ns.len());
                 }
                 times_ns.push(bench.turn(requests.as_bytes()));
             }

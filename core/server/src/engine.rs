@@ -577,6 +577,12 @@ impl Engine {
         self.store.write_all(device)
     }
 
+    /// Sets how many members a part of a large collection has that is written down, and from where on one is large: for tests,
+    /// in which none is.
+    pub fn set_part_sizes(&mut self, part_members: usize, large_members: usize) {
+        self.store.set_part_sizes(part_members, large_members);
+    }
+
     /// Goes on with clients that a command of another one has unblocked or written to.
     fn serve_touched(&mut self) {
         while let Some(slot) = self.store.next_touched() {

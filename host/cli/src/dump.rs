@@ -6,10 +6,10 @@ use crate::{
 };
 use anyhow::{Context, Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use kayvee_disk::{FileDisk, Withheld};
+use kayvee_disk::{FileDisk, Spec, Withheld};
 use kayvee_server::{CutOff, Dialect, Engine, Error, Loaded, Progress};
 use std::{
-    fs,
+    fs::{self, Metadata},
     io::{self, IsTerminal},
     path::Path,
     time::Instant,
@@ -120,9 +120,10 @@ pub fn import(args: &ImportArgs) -> Result<()> {
     let start = Instant::now();
     let source = Source::find(&args.source)?;
     let path = &args.disk.path;
-    let is_new = !path.exists();
-    let mut disk = FileDisk::open(&args.disk, Box::new(|| {}))?;
-    if !args.replace && !disk.is_blank() {
+    let is_device = path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
+    // What is there is locked until it is replaced.
+    let mut old = path.exists().then(|| FileDisk::open(&args.disk, Box::new(|| {}))).transpose()?;
+    if !args.replace && old.as_mut().is_some_and(|disk| !disk.is_blank()) {
         bail!("disk {}: it holds data already; name another one, or add --replace to erase it", path.display());
     }
     let mut engine = embedded::engine()?;
@@ -130,16 +131,37 @@ pub fn import(args: &ImportArgs) -> Result<()> {
     // What the disk held is erased only when there is something to take its place.
     let result = source.load(&mut engine, &shown).and_then(|loaded| {
         shown.line("writing the disk");
-        fill(&mut disk, &mut engine)?;
+        match old.as_mut().filter(|_| is_device) {
+            // A device's data can only be erased where they are.
+            Some(disk) => fill(disk, &mut engine)?,
+            None => fill_beside(&args.disk, &mut engine)?,
+        }
         Ok(loaded)
     });
-    if result.is_err() && is_new {
-        // Nothing of it is of use to anybody.
-        let _ = fs::remove_file(path);
-    }
     tell(&result?, &engine);
     println!("imported {} into {} in {:.1} s", args.source.display(), path.display(), start.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Writes all data to a new file, which is put in its place when it is whole.
+fn fill_beside(spec: &Spec, engine: &mut Engine) -> Result<()> {
+    let old = spec.path.metadata().ok();
+    let mut name = spec.path.file_name().unwrap_or_default().to_os_string();
+    name.push(".import");
+    let beside = spec.path.with_file_name(name);
+    // What an import has left that was killed.
+    let _ = fs::remove_file(&beside);
+    let size_bytes = [spec.size_bytes, old.as_ref().map(Metadata::len)].into_iter().flatten().max();
+    let filled = FileDisk::open(&Spec { path: beside.clone(), size_bytes }, Box::new(|| {}))
+        .map_err(|error| anyhow!("{error}"))
+        .and_then(|mut disk| fill(&mut disk, engine))
+        .and_then(|()| Ok(old.map_or(Ok(()), |old| fs::set_permissions(&beside, old.permissions()))?))
+        .and_then(|()| Ok(fs::rename(&beside, &spec.path)?));
+    if filled.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    filled?;
+    Ok(kayvee_files::sync_name(&spec.path)?)
 }
 
 /// Writes all data to a disk.

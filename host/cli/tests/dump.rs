@@ -166,6 +166,75 @@ fn an_import_that_fails_leaves_what_was_there() {
     assert!(fail(&["export", "--disk", &bad, "-o", &folder.path("out.rdb")]).contains("disk "));
 }
 
+/// What a disk holds, if there is one.
+fn state_on(disk: &str, folder: &Folder) -> Option<State> {
+    if !Path::new(disk).exists() {
+        return None;
+    }
+    succeed(&["log", "check", disk]);
+    let mut server = Server::kayvee(folder, &["--appendonly", "yes", "--disk", disk]);
+    Some(server.state())
+}
+
+/// However early or late an import is killed, its disk holds what it held before, or all that was imported.
+#[test]
+#[ignore = "starts the release build"]
+fn a_killed_import_leaves_what_was_there_or_all() {
+    const KEYS: usize = 60_000;
+    let kills: u32 = std::env::var("KAYVEE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(12);
+    let folder = Folder::new("killed");
+    let (dump, few, disk) = (folder.path("dump.rdb"), folder.path("few.rdb"), folder.path("kv.disk"));
+    let mut server = Server::kayvee(&folder, &[]);
+    server.expect(&["SET", "old", "value"], "+OK");
+    server.expect(&["SAVE"], "+OK");
+    let before = server.state();
+    fs::rename(&dump, &few).unwrap();
+    server.expect(&["DEBUG", "POPULATE", &KEYS.to_string(), "key", "300"], "+OK");
+    server.expect(&["SAVE"], "+OK");
+    let after = server.state();
+    drop(server);
+    let spec = format!("{disk}:256M");
+    let import = |source: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
+        command.args(["import", source, "--disk", &spec, "--replace"]).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().unwrap()
+    };
+    let begin = Instant::now();
+    assert!(import(&dump).wait().unwrap().success());
+    let took = begin.elapsed();
+    let (mut whole, mut untouched) = (0, 0);
+    for kill in 0..kills {
+        // Over what is there, and on a disk that is new.
+        let is_new = kill % 3 == 2;
+        fs::remove_file(&disk).unwrap();
+        if !is_new {
+            assert!(import(&few).wait().unwrap().success());
+        }
+        let mut running = import(&dump);
+        thread::sleep(took * kill / kills);
+        // It may be through already.
+        let _ = running.kill();
+        running.wait().unwrap();
+        match state_on(&disk, &folder) {
+            Some(state) if state.len() == after.len() => {
+                expect_same(&state, &after, "all of it");
+                whole += 1;
+            }
+            Some(state) => {
+                assert!(!is_new, "kill {kill} leaves {} keys", state.len());
+                expect_same(&state, &before, "what was there");
+                untouched += 1;
+            }
+            None => {
+                assert!(is_new, "kill {kill} erases what was there");
+                untouched += 1;
+            }
+        }
+        assert!(import(&dump).wait().unwrap().success(), "kill {kill}: the next one works");
+    }
+    println!("{kills} kills: {whole} times all was there, {untouched} times nothing of it");
+}
+
 #[test]
 #[ignore = "starts the release build"]
 fn the_process_saves_and_loads_as_redis_does() {

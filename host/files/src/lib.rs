@@ -3,11 +3,13 @@
 
 mod record;
 
-use kayvee_platform::{ReadFile, WriteFile};
+use kayvee_platform::{Finishing, ReadFile, WriteFile};
 use std::{
     fs::{self, File},
     io::{self, Read, Write},
     path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
 };
 
 pub use record::Recorder;
@@ -105,6 +107,38 @@ impl WriteFile for Replacement {
 
     fn finish(mut self: Box<Self>) -> Result<(), String> {
         self.put_in_place().map_err(|error| plain(&error))
+    }
+
+    /// In a thread of its own: the medium may take seconds for a long file.
+    fn finish_soon(self: Box<Self>) -> Box<dyn Finishing> {
+        let (told, ending) = mpsc::channel();
+        let finish = move || {
+            // Whoever asked may be gone.
+            let _ = told.send(self.finish());
+        };
+        match thread::Builder::new().name("file".into()).spawn(finish) {
+            Ok(_) => Box::new(Ending(ending)),
+            Err(error) => Box::new(Some(Err(plain(&error)))),
+        }
+    }
+}
+
+const ENDED: &str = "its thread has ended";
+
+/// A file that a thread finishes.
+struct Ending(mpsc::Receiver<Result<(), String>>);
+
+impl Finishing for Ending {
+    fn result(&mut self) -> Option<Result<(), String>> {
+        match self.0.try_recv() {
+            Ok(result) => Some(result),
+            Err(mpsc::TryRecvError::Empty) => None,
+            Err(mpsc::TryRecvError::Disconnected) => Some(Err(ENDED.into())),
+        }
+    }
+
+    fn wait(self: Box<Self>) -> Result<(), String> {
+        self.0.recv().unwrap_or_else(|_| Err(ENDED.into()))
     }
 }
 

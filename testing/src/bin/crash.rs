@@ -11,7 +11,8 @@ const USAGE: &str = "usage: crash --kayvee PROGRAM --disk FILE [--target T]...
              [--appendfsync WHEN] [--kills N] [--seed N]
 
 Starts `kayvee run` on FILE, which is made anew, kills it under load, starts it again and so on;
-with several targets they take turns on the same disk. Each time everything that was acknowledged
+with several targets they take turns on the same disk. A target is linux, tcg or kvm, and kvm/qemu
+or kvm/kayvee with that monitor. Each time everything that was acknowledged
 has to be there.";
 
 fn main() -> ExitCode {

@@ -3,8 +3,8 @@
 use crate::{Context, Error, EventClass, Outcome, Store, args, double, lists, streams};
 use alloc::{boxed::Box, vec::Vec};
 use kayvee_keyspace::{
-    BlockLimits, Collection, Db, Decimal, Expiry, Hash, List, ListEnd, OutOfMemory, Owned, Packed, Pending, Records,
-    Set, SortedSet, Stream, StreamId, Value,
+    BlockLimits, Collection, Db, Decimal, Expiry, Found, Hash, List, ListEnd, OutOfMemory, Owned, Packed, Pending,
+    Records, Set, SortedSet, Stream, StreamId, Value,
 };
 use kayvee_platform::Heap;
 use kayvee_rdb::{Elements, Object, Score, Scored, kind};
@@ -154,12 +154,27 @@ impl Room {
 }
 
 /// Gives a key a value, or only reads the value if there is no use for it.
-pub fn put(store: &mut Store, db: usize, key: &[u8], (kind, value): (u8, &[u8]), expiry: Option<Expiry>) -> Outcome {
+pub fn put(store: &mut Store, db: usize, key: &[u8], value: (u8, &[u8]), expiry: Option<Expiry>) -> Outcome {
+    give(store, db, key, value, expiry, None)
+}
+
+/// Gives a key a value; or merges a collection, a part of a larger one, with what is there of that kind. A list's part then
+/// stands at an index.
+pub fn give(
+    store: &mut Store,
+    db: usize,
+    key: &[u8],
+    (kind, value): (u8, &[u8]),
+    expiry: Option<Expiry>,
+    merge_at: Option<usize>,
+) -> Outcome {
     let object = kayvee_rdb::read_as(kind, value).map_err(Failure::from)?;
     let mut room = Room::of(store);
     let now_ms = store.now.unix_ms();
     let (options, db) = (&store.options, &mut store.dbs[db]);
-    let place = Place { db, key, expiry, now_ms };
+    let merged = merge_at.and_then(|index| Some((db.find_any(key)?, index)));
+    let place = Place { db, key, expiry, now_ms, merged: merged.map(|(found, _)| found) };
+    let is_new = merged.is_none();
     match object {
         Object::String(text) => {
             if let Some(expiry) = expiry {
@@ -170,10 +185,17 @@ pub fn put(store: &mut Store, db: usize, key: &[u8], (kind, value): (u8, &[u8]),
         Object::List(elements) => {
             let limit = lists::limit(options);
             build(place, |list: &mut List, _| {
+                let mut part = List::default();
                 elements.for_each(|element| {
                     room.check()?;
-                    Ok(list.push(ListEnd::Back, core::iter::once(element), limit)?)
-                })
+                    Ok::<(), Failure>(part.push(ListEnd::Back, core::iter::once(element), limit)?)
+                })?;
+                match merged {
+                    None => *list = part,
+                    Some((_, index)) if index <= list.view().len() => list.splice(index, part, limit)?,
+                    Some(_) => return Err(Failure::Corrupt),
+                }
+                Ok(())
             })
         }
         Object::Set(elements) => {
@@ -182,7 +204,7 @@ pub fn put(store: &mut Store, db: usize, key: &[u8], (kind, value): (u8, &[u8]),
                 if is_packed {
                     *set = Set::Packed(Packed::new());
                 }
-                fill(&elements, &mut room, |member| Ok(set.add(records, Value::Bytes(member), limits)?))
+                fill(&elements, &mut room, |member| Ok(set.add(records, Value::Bytes(member), limits)? || !is_new))
             })
         }
         Object::Hash(pairs) => {
@@ -190,19 +212,28 @@ pub fn put(store: &mut Store, db: usize, key: &[u8], (kind, value): (u8, &[u8]),
             build(place, |hash: &mut Hash, records| {
                 pairs.for_each_pair(|field, value| {
                     room.check()?;
-                    if hash.set(records, field, value, limits)? { Ok(()) } else { Err(Failure::Corrupt) }
+                    if hash.set(records, field, value, limits)? || !is_new { Ok(()) } else { Err(Failure::Corrupt) }
                 })
             })
         }
         Object::Stream(mut value) => {
             let limits = streams::block_limits(options);
-            build(place, |stream: &mut Box<Stream>, _| fill_stream(stream, &mut value, &mut room, limits))
+            build(place, |stream: &mut Box<Stream>, _| {
+                let mut part = Stream::default();
+                fill_stream(&mut part, &mut value, &mut room, limits)?;
+                match is_new {
+                    true => **stream = part,
+                    false if stream.is_behind(&part) => stream.merge(part)?,
+                    false => return Err(Failure::Corrupt),
+                }
+                Ok(())
+            })
         }
         Object::SortedSet(scored) => {
             let limits = options.zset_limits();
             build(place, |set: &mut SortedSet, records| {
                 fill_sorted(&scored, &mut room, |member, score| {
-                    if set.view(records).score(member).is_some() {
+                    if is_new && set.view(records).score(member).is_some() {
                         return Err(Failure::Corrupt);
                     }
                     Ok(set.set(records, member, score, limits)?)
@@ -334,17 +365,32 @@ struct Place<'a> {
     key: &'a [u8],
     expiry: Option<Expiry>,
     now_ms: u64,
+    /// What it is merged with.
+    merged: Option<Found>,
 }
 
 /// Makes a collection, which must have members, for a key.
 fn build<C: Collection>(place: Place<'_>, make: impl FnOnce(&mut C, &mut Records) -> Result<(), Failure>) -> Outcome {
     let mut failure = Failure::OutOfMemory;
-    let made = place.db.build(|collection: &mut C, records| {
+    let make = |collection: &mut C, records: &mut Records| {
         make(collection, records).map_err(|error| {
             failure = error;
             OutOfMemory
         })
-    });
+    };
+    if let Some(found) = place.merged {
+        if place.db.kind(found) != C::KIND {
+            return Err(BAD_FORMAT);
+        }
+        place.db.edit(place.key, Some(found), place.now_ms, make).map_err(|_| failure)?;
+        let found = place.db.find_any(place.key);
+        if let (Some(found), Some(expiry)) = (found, place.expiry) {
+            let expires_ms = if let Expiry::At(at_ms) = expiry { Some(at_ms) } else { None };
+            place.db.set_expires_ms(found, expires_ms)?;
+        }
+        return Ok(());
+    }
+    let made = place.db.build(make);
     let collection = made.map_err(|_| failure)?;
     if collection.is_empty() {
         return Err(BAD_FORMAT);

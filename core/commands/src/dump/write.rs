@@ -4,8 +4,8 @@ use crate::{Error, Store, double::DoubleText, lists, streams, strings::with_text
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use kayvee_keyspace::{
-    BlockLimits, Direction, Found, Group, HashView, IntsetRef, Kind, ListView, PartLimit, SetView, SortedSetView,
-    Stream, StreamId, Value,
+    BlockLimits, Direction, Found, Group, HashView, IntsetRef, Kind, PartLimit, SetView, SortedSetView, Stream,
+    StreamId, Value,
 };
 use kayvee_rdb::{Compression, Dialect, Listpack, Writer, kind, stream};
 
@@ -29,17 +29,25 @@ pub fn value(store: &Store, db: usize, found: Found, writer: &mut Writer, dialec
             write_value(writer, db.value(found));
             Ok(())
         }
-        Kind::List => write_list(writer, db.list(found), lists::limit(options)),
+        Kind::List => write_list(writer, db.list(found).iter(), lists::limit(options)),
         Kind::Hash => write_hash(writer, db.hash(found)),
         Kind::Set => write_set(writer, db.set_at(found), dialect),
         Kind::SortedSet => write_sorted_set(writer, db.sorted_set(found)),
-        Kind::Stream => write_stream(writer, db.stream(found), streams::block_limits(options), dialect),
+        Kind::Stream => {
+            let all = Entries { start: StreamId::MIN, end: StreamId::MAX, len: db.stream(found).len() };
+            let limits = streams::block_limits(options);
+            write_stream(writer, db.stream(found), all, limits, dialect).map(|()| {
+                let groups = db.stream(found).groups();
+                writer.len(groups.len() as u64);
+                groups.iter().for_each(|group| write_group(writer, group, dialect));
+            })
+        }
     };
     // Only memory can be missing.
     written.map_err(|_| Error::OUT_OF_MEMORY)
 }
 
-fn write_value(writer: &mut Writer, value: Value<'_>) {
+pub(super) fn write_value(writer: &mut Writer, value: Value<'_>) {
     match value {
         Value::Integer(number) => writer.integer(number),
         Value::Bytes(text) => writer.text(text),
@@ -54,7 +62,11 @@ fn write_packed(writer: &mut Writer, kind: u8, pack: Listpack) -> Result<(), kay
 }
 
 /// A list as parts, each of which is a listpack or one long element.
-fn write_list(writer: &mut Writer, list: ListView<'_>, limit: PartLimit) -> Result<(), kayvee_rdb::Error> {
+pub(super) fn write_list<'a>(
+    writer: &mut Writer,
+    elements: impl Iterator<Item = &'a [u8]>,
+    limit: PartLimit,
+) -> Result<(), kayvee_rdb::Error> {
     const PLAIN: u64 = 1;
     const PACKED: u64 = 2;
     /// Bytes around an entry's text.
@@ -72,7 +84,7 @@ fn write_list(writer: &mut Writer, list: ListView<'_>, limit: PartLimit) -> Resu
         Ok::<(), kayvee_rdb::Error>(())
     };
     let mut pack = Listpack::new();
-    for element in list.iter() {
+    for element in elements {
         // Redis takes no long element that is empty, whatever the limit.
         if !element.is_empty() && limit.exceeds(element.len() + FRAME, 1) {
             flush(&mut pack, &mut count, writer)?;
@@ -159,13 +171,24 @@ fn write_sorted_set(writer: &mut Writer, set: SortedSetView<'_>) -> Result<(), k
     Ok(())
 }
 
-fn id_of(id: StreamId) -> stream::Id {
+pub(super) fn id_of(id: StreamId) -> stream::Id {
     stream::Id { ms: id.ms, seq: id.seq }
 }
 
-fn write_stream(
+/// Which entries of a stream.
+#[derive(Clone, Copy)]
+pub(super) struct Entries {
+    pub start: StreamId,
+    pub end: StreamId,
+    /// How many they are.
+    pub len: u64,
+}
+
+/// Writes a stream without its groups, which follow.
+pub(super) fn write_stream(
     writer: &mut Writer,
     value: &Stream,
+    which: Entries,
     limits: BlockLimits,
     dialect: Dialect,
 ) -> Result<(), kayvee_rdb::Error> {
@@ -177,7 +200,7 @@ fn write_stream(
     let mut blocks = stream::Blocks::new(limit, writer);
     let mut fields: Vec<(&[u8], &[u8])> = Vec::new();
     let mut result = Ok(());
-    value.visit(StreamId::MIN, StreamId::MAX, Direction::Forward, |entry| {
+    value.visit(which.start, which.end, Direction::Forward, |entry| {
         fields.clear();
         result = fields.try_reserve(entry.len()).map_err(kayvee_rdb::Error::from).and_then(|()| {
             entry.for_each(|name, value| fields.push((name, value)));
@@ -188,14 +211,12 @@ fn write_stream(
     result?;
     blocks.finish()?;
     writer.stream_head(stream::Head {
-        len: value.len(),
+        len: which.len,
         last_id: id_of(value.last_id),
         first_id: id_of(value.first_id()),
         max_deleted_id: id_of(value.max_deleted_id),
         entries_added: value.entries_added,
     });
-    writer.len(value.groups().len() as u64);
-    value.groups().iter().for_each(|group| write_group(writer, group, dialect));
     Ok(())
 }
 

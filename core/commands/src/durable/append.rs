@@ -15,7 +15,7 @@ use kayvee_resp::Request;
 const KEPT_UNIT_BYTES: usize = 64 << 10;
 
 /// A record that is being written.
-struct Writing<'a> {
+pub(super) struct Writing<'a> {
     log: &'a mut Log,
     result: Result<(), RecordError>,
 }
@@ -63,9 +63,15 @@ impl Gathered {
 }
 
 impl Durable {
-    /// Appends a record of what `write` writes.
+    /// Appends a record of what `write` writes. Effects have happened already: they may use the last of the disk.
     #[inline]
-    fn append(&mut self, kind: Kind, now_ms: u64, write: impl FnOnce(&mut Writing<'_>)) -> Result<(), RecordError> {
+    pub(super) fn append(
+        &mut self,
+        kind: Kind,
+        now_ms: u64,
+        write: impl FnOnce(&mut Writing<'_>),
+    ) -> Result<(), RecordError> {
+        let kind = if self.is_tight && kind == Kind::EFFECTS { Kind::RELEASES } else { kind };
         let Some(log) = self.log.as_mut().filter(|_| !self.is_broken) else { return Ok(()) };
         log.begin_record(kind)?;
         let mut writing = Writing { log, result: Ok(()) };
@@ -77,7 +83,7 @@ impl Durable {
             Ok(()) => {
                 self.last_ms = now_ms;
                 let sequence = log.commit_record();
-                if kind == Kind::EFFECTS {
+                if matches!(kind, Kind::EFFECTS | Kind::RELEASES) {
                     self.last_effects = sequence;
                 }
                 Ok(())
@@ -100,7 +106,7 @@ impl Durable {
         self.gather(db, |sink| unit::write_command(sink, name, rest.iter().copied()));
     }
 
-    fn gather(&mut self, db: usize, write: impl FnOnce(&mut Gathered)) {
+    pub(super) fn gather(&mut self, db: usize, write: impl FnOnce(&mut Gathered)) {
         if db != self.unit_db {
             unit::write_database(&mut self.unit, db);
             self.unit_db = db;
@@ -108,9 +114,16 @@ impl Durable {
         write(&mut self.unit);
     }
 
-    /// Notes that databases change places.
-    pub(crate) fn note_swap(&mut self) {
+    /// Notes that two databases change places.
+    pub(crate) fn note_swap(&mut self, first: usize, second: usize) {
         self.unit_swaps = self.walk.is_some();
+        for sliced in &mut self.sliced {
+            match sliced.db {
+                db if db == first => sliced.db = second,
+                db if db == second => sliced.db = first,
+                _ => {}
+            }
+        }
     }
 
     /// Whether something has happened that is no record yet.
@@ -138,7 +151,8 @@ impl Store {
         if !is_alone || self.durable.has_unit() {
             return self.durable.gather(db, |sink| unit::write_command(sink, name, request.from(1)));
         }
-        let appended = self.durable.append(Kind::EFFECTS, self.now.unix_ms(), |writing| {
+        let now_ms = self.now.unix_ms();
+        let appended = self.durable.append(Kind::EFFECTS, now_ms, |writing| {
             if db != 0 {
                 unit::write_database(writing, db);
             }
@@ -172,8 +186,11 @@ impl Store {
         durable.unit = unit;
     }
 
-    /// Writes a key down. Returns whether that was possible.
+    /// Writes a key down, or the first part of it.
     pub(super) fn write_down(&mut self, db: usize, found: Found) -> Result<(), RecordError> {
+        if self.is_large(db, found) {
+            return self.begin_parts(db, found);
+        }
         let now_ms = self.now.unix_ms();
         self.prepare_value(db, found)?;
         let Store { durable, dbs, .. } = self;
@@ -196,17 +213,28 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a key down that is about to be used, unless the walk has been at it.
+    /// Writes a key down that is about to be used in whatever way, unless the walk has been at it.
     pub(crate) fn write_down_key(&mut self, db: usize, found: Found) {
-        if self.dbs[db].is_marked(found) {
+        self.write_down_for(db, found, None);
+    }
+
+    /// The same for one that is used by a command. Of a large collection only what the command depends on is written.
+    fn write_down_for(&mut self, db: usize, found: Found, what: Option<(&'static Command, Request<'_>)>) {
+        let is_sliced = !self.durable.sliced.is_empty() && self.dbs[db].is_partial(found);
+        if !is_sliced && self.dbs[db].is_marked(found) {
             return;
         }
         if self.replication.walks() {
             return self.copy_key(db, found);
         }
-        if self.durable.walks()
-            && let Err(error) = self.write_down(db, found)
-        {
+        if !self.durable.walks() {
+            return;
+        }
+        let is_written = match is_sliced && self.is_sliced(db, found) {
+            true => Ok(()),
+            false => self.write_down(db, found),
+        };
+        if let Err(error) = is_written.and_then(|()| self.write_needed(db, found, what)) {
             // What is changed now would be missing from what the compaction writes.
             self.abandon_compaction(error);
         }
@@ -249,7 +277,7 @@ impl Store {
     }
 }
 
-fn head(db: &Db, found: Found) -> Head<'_> {
+pub(super) fn head(db: &Db, found: Found) -> Head<'_> {
     Head { key: db.key(found), expires_ms: db.expires_ms(found), used: db.use_field(found) }
 }
 
@@ -264,7 +292,9 @@ impl Context<'_> {
     /// Writes down the keys that a command is about to use and that the walk has not been at.
     #[cold]
     pub(crate) fn write_down_before(&mut self, command: &'static Command, request: Request<'_>) {
-        if !command.may_change_data() || overwrites(command, request) {
+        // What a file is to have must be there before it is overwritten; a replica is told of that.
+        let may_come_first = || overwrites(command, request) && !self.store.copies_to_file();
+        if !command.may_change_data() || may_come_first() {
             return;
         }
         // A request that is malformed changes nothing.
@@ -272,7 +302,7 @@ impl Context<'_> {
         let db = self.db_index();
         for (at, _) in keys {
             if let Some(found) = self.store.dbs[db].find_any(&request[at]) {
-                self.store.write_down_key(db, found);
+                self.store.write_down_for(db, found, Some((command, request)));
             }
         }
     }

@@ -70,6 +70,10 @@ impl Durable {
         if self.compaction().is_some() || now_ns < self.again_after_ns {
             return false;
         }
+        // One that finds no room takes what is left for what is deleted.
+        if !log.has_room_for_compaction() {
+            return false;
+        }
         let (used, live) = (log.used_bytes(), log.live_bytes());
         let is_short = log.room_bytes() < log.size_bytes() / 100 * SHORT_PERCENT;
         let base = self.base_bytes.max(1);
@@ -186,6 +190,7 @@ impl Store {
             durable.append_bytes(GAP, now_ms, &[])?;
         }
         let mut text = Gathered::default();
+        unit::write_beginning(&mut text);
         for library in scripting.library_texts() {
             unit::write_command(&mut text, b"FUNCTION", [&b"LOAD"[..], b"REPLACE", library].into_iter());
         }
@@ -221,6 +226,12 @@ impl Store {
         for _ in 0..SLICE_PLACES {
             if self.durable.log.as_ref().is_none_or(|log| log.is_congested()) {
                 return Ok(());
+            }
+            if self.write_next_part()? {
+                if clock.monotonic_ns() >= until_ns {
+                    break;
+                }
+                continue;
             }
             let Some((db, cursor)) = self.walk_place() else {
                 self.end_walk();
@@ -259,6 +270,7 @@ impl Store {
             return;
         }
         log::warn!("the compaction of the log is given up: {why}");
+        self.forget_parts();
         self.abandon_walk();
         if let Some(log) = &mut self.durable.log {
             log.cancel_compaction();

@@ -13,15 +13,19 @@ use kayvee_resp::Request;
 const SPARE_BYTES: u64 = 64 << 10;
 
 impl Durable {
-    /// The error for a command that changes data, if the change could not be made to last.
+    /// The error for a command that changes data, if the change could not be made to last. One that needs no memory may
+    /// use the last of the disk: without that, data could never be deleted from a full one.
     #[inline]
-    pub(crate) fn refusal(&self, options: &Options, request_bytes: usize) -> Option<Error> {
+    pub(crate) fn refusal(&self, options: &Options, request_bytes: usize, needs_memory: bool) -> Option<Error> {
         let log = self.log.as_ref().filter(|_| options.appendonly)?;
         let reason = match log.failure() {
             Some(failure) if failure.error == BlockError::NoSpace => "No space left on device",
             Some(_) => "Input/output error",
             None if self.refuses => "No space left on device",
-            None if log.room_bytes() < SPARE_BYTES + request_bytes as u64 => "No space left on device",
+            None if log.room_bytes() >= SPARE_BYTES + request_bytes as u64 => return None,
+            None if needs_memory || log.free_bytes() < SPARE_BYTES / 2 + request_bytes as u64 => {
+                "No space left on device"
+            }
             None => return None,
         };
         Some(alloc::format!("MISCONF Errors writing to the AOF file: {reason}").into())
@@ -156,7 +160,7 @@ impl Store {
 
     /// Tells the log how many bytes a compaction would write, at the most, if anything has changed: what is written of a
     /// value is no longer than what it takes here.
-    fn measure_live_bytes(&mut self) {
+    pub(super) fn measure_live_bytes(&mut self) {
         let Some(log) = &mut self.durable.log else { return };
         let appended = Some(log.appended());
         if self.durable.measured_at != appended {
@@ -164,6 +168,7 @@ impl Store {
             let used = self.environment.heap.used_bytes().saturating_sub(self.startup_bytes);
             log.set_live_bytes(used.max(self.dbs.iter().map(|db| db.overhead_bytes() as u64).sum()));
         }
+        self.durable.is_tight = log.room_bytes() == 0;
     }
 
     /// When the log has to be driven, in monotonic nanoseconds, even if nothing happens.

@@ -2,7 +2,7 @@
 
 use super::{
     Durable, GAP,
-    unit::{Item, LEAST_KEY_BYTES, Malformed, Reader},
+    unit::{Head, Item, LEAST_KEY_BYTES, Malformed, Reader},
 };
 use crate::{Context, Error, Origin, Session, Store, dump, table::ByName};
 use alloc::{boxed::Box, string::String, vec::Vec};
@@ -90,6 +90,10 @@ struct Replay<'a> {
     records: u64,
     /// Whether a gap has been passed, behind which nothing can be relied upon.
     is_behind_gap: bool,
+    /// Whether anything has been taken over, and whether a compaction has begun after that: what it has written of the
+    /// keys is there then.
+    has_some: bool,
+    skips_state: bool,
     failures: u64,
 }
 
@@ -103,6 +107,8 @@ impl Replay<'_> {
             reply: Vec::new(),
             records: 0,
             is_behind_gap: false,
+            has_some: false,
+            skips_state: false,
             failures: 0,
         }
     }
@@ -123,6 +129,7 @@ impl Replay<'_> {
         let mut places = core::mem::take(&mut self.places);
         let result = self.items(&mut reader, &mut places);
         self.places = places;
+        self.has_some = true;
         result
     }
 
@@ -150,6 +157,9 @@ impl Replay<'_> {
     }
 
     fn load(&mut self, db: usize, strings: &[WrittenString<'_>]) -> Result<(), Refusal> {
+        if self.skips_state {
+            return Ok(());
+        }
         self.store.dbs[db].load_strings(strings).map_err(|_| Refusal::OutOfMemory)
     }
 
@@ -160,20 +170,29 @@ impl Replay<'_> {
             Item::Database(number) if number < store.dbs.len() => *db = number,
             Item::Database(number) => return Err(Refusal::NoDatabase(number)),
             Item::Command(request) => return self.command(*db, request),
+            Item::Beginning => self.skips_state = self.has_some,
+            Item::Size(_) | Item::Value(..) | Item::Part(..) if self.skips_state => {}
             Item::Size(keys) => store.dbs[*db].expect((keys as u64).min(self.most_keys) as usize),
             Item::String(first) => return self.strings(*db, first, reader),
-            Item::Value(head, value) => {
-                let (kind, value) = value.split_first().ok_or(Refusal::BadValue)?;
-                let expiry = head.expires_ms.map_or(Expiry::Never, Expiry::At);
-                let loaded = dump::load_value(store, *db, head.key, (*kind, value), Some(expiry));
-                loaded.map_err(|error| match error == Error::OUT_OF_MEMORY {
-                    true => Refusal::OutOfMemory,
-                    false => Refusal::BadValue,
-                })?;
-                if let Some(found) = store.dbs[*db].find_any(head.key) {
-                    store.dbs[*db].set_use_field(found, head.used);
-                }
-            }
+            Item::Value(head, value) => return self.value(*db, head, value, None),
+            Item::Part(head, index, value) => return self.value(*db, head, value, Some(index)),
+        }
+        Ok(())
+    }
+
+    /// Takes over a collection, or a part of one.
+    #[inline(never)]
+    fn value(&mut self, db: usize, head: Head<'_>, value: &[u8], merge_at: Option<usize>) -> Result<(), Refusal> {
+        let store = &mut *self.store;
+        let (kind, value) = value.split_first().ok_or(Refusal::BadValue)?;
+        let expiry = head.expires_ms.map_or(Expiry::Never, Expiry::At);
+        let given = dump::give_value(store, db, head.key, (*kind, value), Some(expiry), merge_at);
+        given.map_err(|error| match error == Error::OUT_OF_MEMORY {
+            true => Refusal::OutOfMemory,
+            false => Refusal::BadValue,
+        })?;
+        if let Some(found) = store.dbs[db].find_any(head.key) {
+            store.dbs[db].set_use_field(found, head.used);
         }
         Ok(())
     }
@@ -289,6 +308,7 @@ impl Store {
         let took_ms = (clock.monotonic_ns() - began_ns) / 1_000_000;
         log::info!("DB loaded from the log: {keys} keys, {records} records, {took_ms} ms");
         self.durable.opened(log, is_whole);
+        self.measure_live_bytes();
         self.saves.loaded_keys = keys as u64;
         self.effects.are_logged = is_whole;
         if self.options.appendonly && !is_whole {
@@ -328,6 +348,7 @@ impl Store {
 
     /// Takes another store's keys and libraries in place of its own.
     pub(crate) fn take_data_of(&mut self, other: &mut Store) {
+        self.save_anew();
         for db in 0..self.dbs.len() {
             self.db_changed(db, None);
             self.take_down(db);

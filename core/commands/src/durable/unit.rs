@@ -8,6 +8,9 @@
 //!        | 4 | head | value                                         a key and its string
 //!        | 5 | head | length: varint | value                        a key and its value in the form of Redis' dumps
 //!        | 6 | keys: varint                                         about so many keys will follow
+//!        | 7                                                        a compaction begins
+//!        | 8 | head | index: varint | length: varint | value        a part of a key's collection, to be merged with what
+//!                                                                  is there; a list's is inserted at the index
 //! head   = flags: 8 | use: 24 | [expiry: 64] | length: varint | key
 //! value  = integer: 64 | length: varint | text
 //! ```
@@ -23,6 +26,8 @@ const COMMAND: u8 = 3;
 const STRING: u8 = 4;
 const VALUE: u8 = 5;
 const SIZE: u8 = 6;
+const BEGINNING: u8 = 7;
+const PART: u8 = 8;
 
 const HAS_EXPIRY: u8 = 1 << 0;
 const IS_INTEGER: u8 = 1 << 1;
@@ -89,6 +94,18 @@ pub fn write_database(sink: &mut impl Sink, db: usize) {
 /// Says how many keys will follow, about.
 pub fn write_size(sink: &mut impl Sink, keys: usize) {
     Short::new().byte(SIZE).varint(keys as u64).put(sink);
+}
+
+/// Says that a compaction begins: all data will follow, between effects.
+pub fn write_beginning(sink: &mut impl Sink) {
+    sink.put(&[BEGINNING]);
+}
+
+/// A part of a key's collection.
+pub fn write_part(sink: &mut impl Sink, head: Head<'_>, index: usize, value: &[u8]) {
+    head.write(sink, PART, 0);
+    Short::new().varint(index as u64).varint(value.len() as u64).put(sink);
+    sink.put(value);
 }
 
 /// An effect: a command of these words.
@@ -158,6 +175,9 @@ pub enum Item<'a> {
     String(WrittenString<'a>),
     Value(Head<'a>, &'a [u8]),
     Size(usize),
+    Beginning,
+    /// The key, the index in a list, and the value.
+    Part(Head<'a>, usize, &'a [u8]),
 }
 
 /// The least that a record says of a key: what it is, flags, use, and two lengths.
@@ -209,6 +229,8 @@ impl<'a> Reader<'a> {
             STRING => Item::String(self.string()?),
             VALUE => Item::Value(self.head()?.0, self.text()?),
             SIZE => Item::Size(self.length()?),
+            BEGINNING => Item::Beginning,
+            PART => Item::Part(self.head()?.0, self.length()?, self.text()?),
             _ => return Err(Malformed),
         }))
     }
@@ -300,6 +322,8 @@ mod tests {
                 Item::String(string) => format!("{string:?}"),
                 Item::Value(head, value) => format!("{head:?} {value:?}"),
                 Item::Size(keys) => format!("{keys} keys"),
+                Item::Beginning => "beginning".into(),
+                Item::Part(head, index, value) => format!("{head:?} at {index} {value:?}"),
             });
         }
         Ok(items)
@@ -318,6 +342,8 @@ mod tests {
         write_string(&mut bytes, Head { expires_ms: None, ..head }, Value::Bytes(&long));
         write_value(&mut bytes, head, &long);
         write_size(&mut bytes, 70_000);
+        write_beginning(&mut bytes);
+        write_part(&mut bytes, head, 200, &long);
         let words: [&[u8]; 4] = [b"set", b"k", b"", &long];
         let expected = [
             "time 1600000000000".into(),
@@ -334,6 +360,8 @@ mod tests {
             ),
             format!("{head:?} {long:?}"),
             "70000 keys".into(),
+            "beginning".into(),
+            format!("{head:?} at 200 {long:?}"),
         ];
         assert_eq!(shown(&bytes).unwrap(), expected);
         let whole = (0..bytes.len()).filter(|&len| shown(&bytes[..len]).is_ok()).count();

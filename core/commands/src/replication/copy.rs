@@ -1,12 +1,13 @@
-//! All data for replicas, written as a dump file while clients are served.
+//! All data for replicas or for a file, written as a dump while clients are served.
 //!
 //! The dump is the data as they were when it began, because a key is written down before it is changed. What overwrites a
-//! key may come first: its effect follows the dump and does the same again.
+//! key may come first if the dump is for replicas: its effect follows the dump and does the same again.
 
 use super::master::{DIALECT, State};
 use crate::{Store, dump};
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use kayvee_keyspace::Found;
+use kayvee_platform::WriteFile;
 use kayvee_rdb::{Checksum, Compression, file::FileWriter};
 
 /// How long a turn may write, in nanoseconds.
@@ -21,8 +22,7 @@ const AHEAD_BYTES: usize = 1 << 20;
 /// A dump that is being written.
 pub struct Copy {
     file: FileWriter,
-    /// What follows its last byte, so that its end is known.
-    mark: String,
+    sink: Sink,
     /// The database of the last key.
     db: Option<usize>,
     /// The numbers that databases had at the beginning.
@@ -30,10 +30,30 @@ pub struct Copy {
     /// For the keys of a place.
     keys: Vec<Found>,
     keys_written: u64,
-    is_spoiled: bool,
+    /// Why nothing can come of it.
+    failure: Option<String>,
 }
 
+/// Where a dump goes.
+enum Sink {
+    /// What follows its last byte tells them its end.
+    Replicas { mark: String },
+    File {
+        file: Box<dyn WriteFile>,
+        started_ns: u64,
+        /// Changes that there had been.
+        changes: u64,
+    },
+}
+
+const NO_MEMORY: &str = "there is no memory for it";
+
 impl Copy {
+    fn new(file: FileWriter, sink: Sink, databases: usize) -> Copy {
+        let numbers = (0..databases).collect();
+        Copy { file, sink, db: None, numbers, keys: Vec::new(), keys_written: 0, failure: None }
+    }
+
     /// Notes that two databases change places.
     pub fn swap(&mut self, first: usize, second: usize) {
         self.numbers.swap(first, second);
@@ -64,13 +84,23 @@ impl Store {
         self.each_replica().any(|(_, replica)| replica.state == State::Copies && replica.dump_bytes > AHEAD_BYTES)
     }
 
-    /// Goes on with a dump for replicas, or begins one, for a moment.
+    /// Whether a dump for a file is being written.
+    pub(crate) fn copies_to_file(&self) -> bool {
+        self.replication.copy.as_ref().is_some_and(|copy| matches!(copy.sink, Sink::File { .. }))
+    }
+
+    /// Goes on with a dump, or begins one, for a moment.
     #[inline(never)]
     pub fn copy_slice(&mut self) {
+        self.end_saving();
         if self.replication.copy.is_none() {
-            let is_wanted = self.each_replica().any(|(_, replica)| replica.state == State::Waits);
-            if is_wanted && !self.durable.walks() && !self.scripting.is_busy() {
+            if self.durable.walks() || self.scripting.is_busy() {
+                return;
+            }
+            if self.each_replica().any(|(_, replica)| replica.state == State::Waits) {
                 self.begin_copy();
+            } else if let Some(file) = self.begin_saving() {
+                self.begin_copy_to_file(file);
             }
             return;
         }
@@ -81,8 +111,9 @@ impl Store {
                 return;
             }
             let Some((db, cursor)) = self.walk_place() else { return self.end_copy() };
-            if !self.copy_place(db, cursor) {
-                return self.abandon_copy("there is no memory for it");
+            self.copy_place(db, cursor);
+            if let Some(why) = self.replication.copy.as_mut().and_then(|copy| copy.failure.take()) {
+                return self.abandon_copy(&why);
             }
             if clock.monotonic_ns() >= until_ns {
                 return;
@@ -96,10 +127,7 @@ impl Store {
         self.feed_replicas();
         self.effects.name_database();
         let mark = self.new_id();
-        let mut file = FileWriter::new(DIALECT, Compression::Off, Checksum::On);
-        for (name, text) in dump::about(self) {
-            file.aux(name, text.as_bytes());
-        }
+        let mut file = self.new_dump(Compression::Off, Checksum::On);
         if let Some(link) = &self.replication.link {
             // What comes from the master does not name the database that its next effect is about.
             file.aux("repl-stream-db", format!("{}", self.stream_db(link)).as_bytes());
@@ -110,32 +138,42 @@ impl Store {
         log::info!("Starting to copy {} keys to {} replicas", self.all_keys(), slots.len());
         self.begin_walk();
         slots.into_iter().for_each(|slot| self.greet(slot, &head));
-        let numbers = (0..self.dbs.len()).collect();
-        self.replication.copy = Some(Box::new(Copy {
-            file,
-            mark,
-            db: None,
-            numbers,
-            keys: Vec::new(),
-            keys_written: 0,
-            is_spoiled: false,
-        }));
+        self.replication.copy = Some(Box::new(Copy::new(file, Sink::Replicas { mark }, self.dbs.len())));
     }
 
-    /// Writes the keys at a place of the walk. Returns whether there was memory for it.
-    fn copy_place(&mut self, db: usize, cursor: u64) -> bool {
-        let Some(copy) = &mut self.replication.copy else { return false };
+    fn begin_copy_to_file(&mut self, sink: Box<dyn WriteFile>) {
+        self.end_unit();
+        let compression = if self.options.rdbcompression { Compression::On } else { Compression::Off };
+        let mut file = self.new_dump(compression, self.checksum());
+        self.scripting.library_texts().for_each(|text| file.function(text));
+        log::info!("Saving {} keys in the background", self.all_keys());
+        self.begin_walk();
+        let started_ns = self.environment.clock.monotonic_ns();
+        let sink = Sink::File { file: sink, started_ns, changes: self.changes };
+        self.replication.copy = Some(Box::new(Copy::new(file, sink, self.dbs.len())));
+    }
+
+    fn new_dump(&self, compression: Compression, checksum: Checksum) -> FileWriter {
+        let mut file = FileWriter::new(DIALECT, compression, checksum);
+        for (name, text) in dump::about(self) {
+            file.aux(name, text.as_bytes());
+        }
+        file
+    }
+
+    /// Writes the keys at a place of the walk.
+    fn copy_place(&mut self, db: usize, cursor: u64) {
+        let Some(copy) = &mut self.replication.copy else { return };
         let mut keys = core::mem::take(&mut copy.keys);
         keys.clear();
         let next = self.dbs[db].unmarked_at(cursor, &mut keys);
         keys.iter().for_each(|&found| self.copy_key(db, found));
-        let Some(copy) = &mut self.replication.copy else { return true };
+        let Some(copy) = &mut self.replication.copy else { return };
         copy.keys = keys;
         match next {
-            Ok(next) if !copy.is_spoiled => self.dbs[db].continue_walk_at(next),
-            _ => return false,
+            Ok(next) => self.dbs[db].continue_walk_at(next),
+            Err(_) => copy.failure = Some(NO_MEMORY.into()),
         }
-        true
     }
 
     /// Writes a key that the walk has not been at.
@@ -146,53 +184,93 @@ impl Store {
             copy.file.database(copy.numbers[db] as u64, keys, volatile);
             copy.db = Some(db);
         }
-        copy.is_spoiled |= dump::write_entry(self, db, found, &mut copy.file, DIALECT).is_err();
+        if dump::write_entry(self, db, found, &mut copy.file, DIALECT).is_err() {
+            copy.failure.get_or_insert(NO_MEMORY.into());
+        }
         copy.keys_written += 1;
         self.dbs[db].mark(found);
-        if copy.file.waiting() >= PIECE_BYTES {
-            let slots = self.slots_in(State::Copies);
-            let sent: Result<(), kayvee_rdb::Error> = copy.file.drain(|bytes| {
-                slots.iter().for_each(|&slot| self.send_dump(slot, bytes));
-                Ok(())
-            });
-            copy.is_spoiled |= sent.is_err();
+        if copy.file.waiting() >= PIECE_BYTES && copy.failure.is_none() {
+            let Copy { file, sink, .. } = &mut *copy;
+            copy.failure = file.drain(|bytes| self.give(sink, bytes)).err().map(|Undone(why)| why);
         }
         self.replication.copy = Some(copy);
     }
 
+    /// Gives bytes to where the dump goes.
+    fn give(&mut self, sink: &mut Sink, bytes: &[u8]) -> Result<(), Undone> {
+        match sink {
+            Sink::Replicas { .. } => {
+                self.slots_in(State::Copies).into_iter().for_each(|slot| self.send_dump(slot, bytes));
+                Ok(())
+            }
+            Sink::File { file, .. } => file.write(bytes).map_err(Undone),
+        }
+    }
+
     fn end_copy(&mut self) {
         let Some(copy) = self.replication.copy.take() else { return };
-        let slots = self.slots_in(State::Copies);
-        let Copy { file, mark, keys_written, .. } = *copy;
-        let ended: Result<(), kayvee_rdb::Error> = file.finish(|bytes| {
-            slots.iter().for_each(|&slot| self.send_dump(slot, bytes));
-            Ok(())
-        });
-        if ended.is_err() {
-            return slots.into_iter().for_each(|slot| self.disconnect(slot));
-        }
+        let Copy { file, mut sink, keys_written, .. } = *copy;
+        let ended = file.finish(|bytes| self.give(&mut sink, bytes));
         self.end_walk_of_copy();
-        log::info!("Copied {keys_written} keys to {} replicas", slots.len());
-        for slot in slots {
-            self.send_dump(slot, mark.as_bytes());
-            self.end_dump(slot);
+        match (sink, ended) {
+            (Sink::Replicas { mark }, Ok(())) => {
+                let slots = self.slots_in(State::Copies);
+                log::info!("Copied {keys_written} keys to {} replicas", slots.len());
+                for slot in slots {
+                    self.send_dump(slot, mark.as_bytes());
+                    self.end_dump(slot);
+                }
+            }
+            (Sink::File { file, started_ns, changes }, Ok(())) => {
+                self.note_saving(file.finish_soon(), started_ns, changes);
+            }
+            (Sink::Replicas { .. }, Err(_)) => self.disconnect_copying(),
+            (Sink::File { .. }, Err(Undone(why))) => self.saving_failed(&why),
         }
+    }
+
+    fn disconnect_copying(&mut self) {
+        self.slots_in(State::Copies).into_iter().for_each(|slot| self.disconnect(slot));
     }
 
     /// Gives a dump up: the replicas that wait for it have to ask again.
     pub(super) fn abandon_copy(&mut self, why: &str) {
-        if self.replication.copy.take().is_none() {
-            return;
-        }
-        log::warn!("copying to replicas is given up: {why}");
+        let Some(copy) = self.replication.copy.take() else { return };
         self.abandon_walk();
-        self.slots_in(State::Copies).into_iter().for_each(|slot| self.disconnect(slot));
+        match copy.sink {
+            Sink::Replicas { .. } => {
+                log::warn!("copying to replicas is given up: {why}");
+                self.disconnect_copying();
+            }
+            Sink::File { .. } => self.saving_failed(why),
+        }
+    }
+
+    /// Gives up a dump for a file, of which then nothing is left. Returns whether there was one.
+    pub(crate) fn drop_copy_to_file(&mut self) -> bool {
+        let copies = self.copies_to_file();
+        if copies {
+            self.replication.copy = None;
+            self.abandon_walk();
+        }
+        copies
     }
 
     /// Gives a dump up that nobody waits for any more.
     pub(super) fn abandon_copy_for_nobody(&mut self) {
-        if self.replication.copy.is_some() && !self.each_replica().any(|(_, replica)| replica.state == State::Copies) {
+        let is_for_them = self.replication.copy.is_some() && !self.copies_to_file();
+        if is_for_them && !self.each_replica().any(|(_, replica)| replica.state == State::Copies) {
             self.abandon_copy("the replicas are gone");
         }
+    }
+}
+
+/// Why a dump comes to nothing.
+struct Undone(String);
+
+impl From<kayvee_rdb::Error> for Undone {
+    fn from(_: kayvee_rdb::Error) -> Undone {
+        // Nothing is read that could be corrupt.
+        Undone(NO_MEMORY.into())
     }
 }

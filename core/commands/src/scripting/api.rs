@@ -289,7 +289,10 @@ fn admit(context: &mut Context<'_>, running: &Running, request: Request<'_>) -> 
     }
     if writes
         && !running.has_written
-        && let Some(error) = context.store.durable.refusal(&context.store.options, request.bytes_len())
+        && let Some(error) = {
+            let needs_memory = command.flags.contains(Flags::DENYOOM);
+            context.store.durable.refusal(&context.store.options, request.bytes_len(), needs_memory)
+        }
     {
         return refused(context, error);
     }

@@ -207,6 +207,23 @@ impl Group {
         }
     }
 
+    /// Takes over what is pending in another group, for the consumers of the same names.
+    #[cold]
+    pub(super) fn take_pending_of(&mut self, other: &Group) -> Result<(), OutOfMemory> {
+        let mut result = Ok(());
+        other.visit_pending(StreamId::MIN, |pending| {
+            let consumer = other.consumer(pending.consumer);
+            result = self.add_consumer(consumer.name(), consumer.seen_ms).and_then(|(place, is_new)| {
+                if is_new {
+                    self.consumer_mut(place).active_ms = consumer.active_ms;
+                }
+                self.deliver(Pending { consumer: place, ..pending })
+            });
+            if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        result
+    }
+
     /// Forgets an entry. Returns whether it was pending.
     pub fn acknowledge(&mut self, id: StreamId) -> bool {
         let Some(pending) = self.pending.remove(|key| key.cmp(&id)) else { return false };

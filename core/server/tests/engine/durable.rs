@@ -323,6 +323,58 @@ fn a_full_disk_refuses_writes_until_there_is_room() {
     assert_eq!(three.ask(&format!("SET key:{keys} {value}")), "+OK");
 }
 
+/// A compaction that a crash has cut leaves its part on a disk that was almost full: the next one finds no room. Nothing is
+/// lost, all can be read, and what is deleted makes room.
+#[test]
+fn a_disk_that_a_cut_compaction_has_filled_recovers_when_data_are_deleted() {
+    const VALUE_BYTES: usize = 900;
+    let options = [ALWAYS, &["--auto-aof-rewrite-percentage", "0"]].concat();
+    let mut one = Durable::new(&options, Disk::new(4 << 20));
+    let value = "x".repeat(VALUE_BYTES);
+    let mut keys = 0;
+    while one.ask(&format!("SET key:{keys} {value}")) == "+OK" {
+        keys += 1;
+        one.bench.advance_ms(10);
+        assert!(keys < 10_000, "the disk is never full");
+    }
+    let digest = one.digest();
+    // A compaction runs, and the disk takes no more than a part of it.
+    one.disk.budget = 9;
+    let client = one.client;
+    one.send(client, "BGREWRITEAOF");
+    (0..20).for_each(|_| one.turn());
+    let mut two = one.reopened(&options);
+    assert_eq!(two.digest(), digest);
+    let full = "-MISCONF Errors writing to the AOF file: No space left on device";
+    assert_eq!(two.ask(&format!("SET more {value}")), full);
+    // It is not tried for ever: what is left is for what is deleted.
+    for _ in 0..20 {
+        two.bench.advance_ms(6000);
+        (0..200).for_each(|_| two.turn());
+    }
+    assert_eq!((two.ask("PING"), two.ask(&format!("SET more {value}"))), (full.into(), full.into()));
+    assert_eq!(two.ask("GET key:7"), format!("$900 {value}"));
+    let mut gone = 0;
+    while gone < keys && two.ask(&format!("SET more {value}")) != "+OK" {
+        let names: String = (gone..gone + 20).map(|key| format!(" key:{key}")).collect();
+        assert_eq!(two.ask(&format!("DEL{names}")), format!(":{}", 20.min(keys - gone)));
+        gone += 20;
+        two.bench.advance_ms(1000);
+    }
+    assert!((1..keys).contains(&gone), "{gone} of {keys} keys had to go");
+    // It is compacted by itself, and as good as new.
+    for _ in 0..20 {
+        two.bench.advance_ms(6000);
+        (0..200).for_each(|_| two.turn());
+    }
+    for at in 0..gone - 1 {
+        assert_eq!(two.ask(&format!("SET key:{at} {value}")), "+OK", "key {at} of {gone}");
+        two.bench.advance_ms(100);
+    }
+    let digest = two.digest();
+    assert_eq!(two.reopened(&options).digest(), digest);
+}
+
 /// What a command has told the log alone says nothing of what a replica that comes later is told.
 #[test]
 fn expired_keys_are_told_one_by_one_after_the_log_was_on() {
