@@ -11,6 +11,7 @@ use kayvee_server::{CutOff, Dialect, Engine, Error, Loaded, Progress};
 use std::{
     fs::{self, Metadata},
     io::{self, IsTerminal},
+    os::unix::fs::FileTypeExt,
     path::Path,
     time::Instant,
 };
