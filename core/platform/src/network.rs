@@ -9,6 +9,10 @@ figures! {
         turns: Counter,
         /// Nanoseconds that these turns took.
         turns_ns: Counter,
+        /// Of these, nanoseconds until the host had been told of frames to send, and its rest where it has one.
+        notifying_ns: Counter,
+        /// Frequency of the processor's cycle counter, in which guests count what a request takes.
+        cycles_hz: Gauge,
         /// Frames taken from the device.
         frames_received: Counter,
         /// Frames given to the device.

@@ -290,6 +290,12 @@ impl NetTx {
         }
     }
 
+    /// Whether there are frames that [`flush`](FrameTx::flush) has yet to tell the device of.
+    #[inline]
+    pub fn is_behind(&self) -> bool {
+        self.queue.unpublished() > 0
+    }
+
     /// The largest frame that is taken to be divided.
     fn large_frame_bytes(&self) -> usize {
         let pieces = usize::from(self.queue.size() / LARGE_FRAME_DIVISOR);

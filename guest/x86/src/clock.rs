@@ -86,6 +86,7 @@ pub struct GuestClock {
     start_ns: Cell<u64>,
     latest_ns: Cell<u64>,
     slept_ns: Cell<u64>,
+    notifying_ns: Cell<u64>,
     /// Wall-clock time is monotonic time plus this.
     unix_offset_ns: Cell<u64>,
     wall_clock_due_ns: Cell<u64>,
@@ -103,6 +104,7 @@ pub static CLOCK: GuestClock = GuestClock {
     start_ns: Cell::new(0),
     latest_ns: Cell::new(0),
     slept_ns: Cell::new(0),
+    notifying_ns: Cell::new(0),
     unix_offset_ns: Cell::new(0),
     wall_clock_due_ns: Cell::new(0),
     follower: Cell::new(None),
@@ -201,6 +203,20 @@ impl GuestClock {
         let start_ns = self.monotonic_ns();
         sleep(start_ns);
         self.slept_ns.set(self.slept_ns.get() + (self.monotonic_ns() - start_ns));
+    }
+
+    /// Nanoseconds that [`count_notification`](Self::count_notification) has counted.
+    pub fn notifying_ns(&self) -> u64 {
+        self.notifying_ns.get()
+    }
+
+    /// Calls `notify`, which leaves the machine for the host, and counts the time until it returns.
+    #[inline]
+    pub fn count_notification<R>(&self, notify: impl FnOnce() -> R) -> R {
+        let start_ns = self.monotonic_ns();
+        let result = notify();
+        self.notifying_ns.set(self.notifying_ns.get() + (self.monotonic_ns() - start_ns));
+        result
     }
 
     /// The frequency of the cycle counter as far as it is known.

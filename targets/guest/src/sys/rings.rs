@@ -2,7 +2,7 @@
 
 use alloc::{format, string::String};
 use core::{ptr::NonNull, time::Duration};
-use kayvee_x86::{machine::Setup, port};
+use kayvee_x86::{clock::CLOCK, machine::Setup, port};
 use kayvee_xdp::{DESCRIPTION_BYTES, Description, Doorbell, Parts, Ring, RingPlace, Rings, SharedMemory, XdpDevice};
 
 /// Where a monitor may put what it shares: main memory is below, or above.
@@ -30,12 +30,13 @@ impl DoorbellPort {
 
 impl Doorbell for DoorbellPort {
     fn ring(&mut self) -> bool {
-        match self.rest.take() {
+        let rest = self.rest.take();
+        CLOCK.count_notification(|| match rest {
             // SAFETY: the monitor has named the port for this purpose; it knows no memory.
             None => unsafe { port::write_u8(self.bell, 0) },
             // SAFETY: as above.
             Some(rest) => unsafe { port::write_u32(self.send, rest.as_micros() as u32) },
-        }
+        });
         // The bell only wakes up who sends, and the other way has sent all.
         false
     }
