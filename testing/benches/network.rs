@@ -5,38 +5,15 @@
 
 use kayvee_net::{Addressing, Addressing6, Config, Event, Limits, Stack};
 use kayvee_testing::network::{
-    frames::{self, Segment},
+    frames::{self, Client},
     wire::{Faults, Wire},
     world::{PORT, SERVER},
 };
-use smoltcp::wire::{TcpControl, TcpSeqNumber};
 use std::time::{Duration, Instant};
 
 const ACTIVE: usize = 50;
 const REQUEST: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const REPLY: &[u8] = b"+PONG\r\n";
-
-/// A client that answers nothing and knows what to expect.
-struct Client {
-    port: u16,
-    /// The next byte that it sends, and the next that it receives.
-    sequence: TcpSeqNumber,
-    acknowledged: TcpSeqNumber,
-}
-
-impl Client {
-    fn frame(&self, control: TcpControl, acknowledged: Option<TcpSeqNumber>, payload: &[u8]) -> Vec<u8> {
-        let (from_port, sequence) = (self.port, self.sequence);
-        Segment { to: SERVER, from_port, control, sequence, acknowledged, payload }.frame()
-    }
-
-    fn request(&mut self) -> Vec<u8> {
-        let frame = self.frame(TcpControl::Psh, Some(self.acknowledged), REQUEST);
-        self.sequence += REQUEST.len();
-        self.acknowledged += REPLY.len();
-        frame
-    }
-}
 
 /// One turn of a server that answers PING, and how long it took.
 fn turn(stack: &mut Stack, wire: &mut Wire, now_ns: u64) -> Duration {
@@ -56,15 +33,11 @@ fn turn(stack: &mut Stack, wire: &mut Wire, now_ns: u64) -> Duration {
 
 /// Opens a connection by hand.
 fn connect(stack: &mut Stack, wire: &mut Wire, port: u16) -> Client {
-    let mut client = Client { port, sequence: TcpSeqNumber(1000), acknowledged: TcpSeqNumber(0) };
-    wire.server.inject(client.frame(TcpControl::Syn, None, &[]));
-    turn(stack, wire, 0);
-    let reply = wire.server.drain_sent().next().expect("a SYN is answered");
-    client.sequence += 1;
-    client.acknowledged = frames::syn_ack_sequence(&reply).expect("a SYN is accepted") + 1;
-    wire.server.inject(client.frame(TcpControl::None, Some(client.acknowledged), &[]));
-    turn(stack, wire, 0);
-    client
+    Client::open(port, |frame| {
+        wire.server.inject(frame);
+        turn(stack, wire, 0);
+        wire.server.drain_sent().next()
+    })
 }
 
 fn main() {
@@ -86,7 +59,7 @@ fn main() {
             // Others each time, so that caches have to hold them all.
             let first = n * ACTIVE % connections;
             for client in &mut clients[first..first + ACTIVE] {
-                wire.server.inject(client.request());
+                wire.server.inject(client.request(REQUEST, REPLY.len()));
             }
             elapsed += turn(&mut stack, &mut wire, n as u64 * 100_000);
             assert_eq!(

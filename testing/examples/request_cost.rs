@@ -20,11 +20,10 @@ use kayvee_station::{Peers, Station, Web};
 use kayvee_testing::{
     disk::SimulatedDisk,
     network::{
-        frames::{self, Segment},
+        frames::{self, Client},
         world::{PORT, SERVER},
     },
 };
-use smoltcp::wire::{TcpControl, TcpSeqNumber};
 use std::{
     env,
     hint::black_box,
@@ -152,30 +151,12 @@ impl Machine {
     }
 }
 
-/// A client that answers nothing and knows what to expect.
-struct Client {
-    port: u16,
-    sequence: TcpSeqNumber,
-    acknowledged: TcpSeqNumber,
-}
-
-impl Client {
-    fn frame(&self, control: TcpControl, acknowledged: Option<TcpSeqNumber>, payload: &[u8]) -> Vec<u8> {
-        let (from_port, sequence) = (self.port, self.sequence);
-        Segment { to: SERVER, from_port, control, sequence, acknowledged, payload }.frame()
-    }
-
-    fn open(machine: &mut Machine, port: u16) -> Client {
-        let mut client = Client { port, sequence: TcpSeqNumber(1000), acknowledged: TcpSeqNumber(0) };
-        machine.give(vec![client.frame(TcpControl::Syn, None, &[])]);
+fn open(machine: &mut Machine, port: u16) -> Client {
+    Client::open(port, |frame| {
+        machine.give(vec![frame]);
         machine.turn(0);
-        client.sequence += 1;
-        let reply = &machine.card.tx.buffer[..MAX_FRAME_BYTES];
-        client.acknowledged = frames::syn_ack_sequence(reply).expect("a SYN is accepted") + 1;
-        machine.give(vec![client.frame(TcpControl::None, Some(client.acknowledged), &[])]);
-        machine.turn(0);
-        client
-    }
+        (machine.card.tx.sent > 0).then(|| machine.card.tx.buffer[..MAX_FRAME_BYTES].to_vec())
+    })
 }
 
 /// A site with a page of so many bytes.
@@ -209,17 +190,12 @@ fn main() {
     let mut machine = Machine::new(connections + 8, site);
     machine.give(vec![frames::arp_request(SERVER)]);
     machine.turn(0);
-    let mut clients: Vec<Client> = (0..connections).map(|n| Client::open(&mut machine, 1024 + n as u16)).collect();
+    let mut clients: Vec<Client> = (0..connections).map(|n| open(&mut machine, 1024 + n as u16)).collect();
     let request = request.repeat(pipeline);
     let mut elapsed = Duration::ZERO;
     for turn in 0..turns {
         let busy = clients.iter_mut().step_by((connections / BUSY).max(1)).take(BUSY);
-        let frames = busy.map(|client| {
-            let frame = client.frame(TcpControl::Psh, Some(client.acknowledged), request.as_bytes());
-            client.sequence += request.len();
-            client.acknowledged += reply_bytes * pipeline;
-            frame
-        });
+        let frames = busy.map(|client| client.request(request.as_bytes(), reply_bytes * pipeline));
         let frames: Vec<_> = frames.collect();
         let count = frames.len();
         machine.give(frames);

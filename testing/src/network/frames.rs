@@ -1,6 +1,6 @@
 //! Frames made by hand, for tests that are a station themselves.
 
-use super::world::{CLIENT, PORT};
+use super::world::{CLIENT, PORT, SERVER};
 use smoltcp::{
     phy::ChecksumCapabilities,
     wire::{
@@ -54,6 +54,39 @@ impl Segment<'_> {
             let (from, to) = (IpAddress::Ipv4(CLIENT), IpAddress::Ipv4(self.to));
             tcp.emit(&mut TcpPacket::new_unchecked(bytes), &from, &to, &ChecksumCapabilities::default());
         })
+    }
+}
+
+/// A client of the server that answers nothing and knows what to expect.
+pub struct Client {
+    port: u16,
+    /// The next byte that it sends, and the next that it receives.
+    sequence: TcpSeqNumber,
+    acknowledged: TcpSeqNumber,
+}
+
+impl Client {
+    /// Opens a connection. `exchange` gives the server a frame and returns what it sent last.
+    pub fn open(port: u16, mut exchange: impl FnMut(Vec<u8>) -> Option<Vec<u8>>) -> Client {
+        let mut client = Client { port, sequence: TcpSeqNumber(1000), acknowledged: TcpSeqNumber(0) };
+        let reply = exchange(client.frame(TcpControl::Syn, None, &[])).expect("a SYN is answered");
+        client.sequence += 1;
+        client.acknowledged = syn_ack_sequence(&reply).expect("a SYN is accepted") + 1;
+        exchange(client.frame(TcpControl::None, Some(client.acknowledged), &[]));
+        client
+    }
+
+    /// A request, after which so many bytes of a reply are expected.
+    pub fn request(&mut self, bytes: &[u8], reply_bytes: usize) -> Vec<u8> {
+        let frame = self.frame(TcpControl::Psh, Some(self.acknowledged), bytes);
+        self.sequence += bytes.len();
+        self.acknowledged += reply_bytes;
+        frame
+    }
+
+    fn frame(&self, control: TcpControl, acknowledged: Option<TcpSeqNumber>, payload: &[u8]) -> Vec<u8> {
+        let (from_port, sequence) = (self.port, self.sequence);
+        Segment { to: SERVER, from_port, control, sequence, acknowledged, payload }.frame()
     }
 }
 
