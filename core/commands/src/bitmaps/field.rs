@@ -199,6 +199,9 @@ fn write_all(context: &mut Context<'_>, key: &[u8], operations: &[Operation], la
     }
     if changed {
         context.changed(EventClass::STRING, "setbit", key);
+    } else if grew {
+        // Nobody is told, as in Redis, but where the string is kept it has to grow as well.
+        context.store.changes += 1;
     }
     context.reply.array(results.len());
     for result in results {
