@@ -129,9 +129,9 @@ const SECTIONS: &[Section] = &[
     },
     Section {
         name: "replication",
-        what: "copies, failovers and keys that move, between Kayvee's processes and redis-server",
+        what: "copies, failovers and keys that move, between Kayvee's processes, its guests and redis-server",
         run: |_| {
-            need_linux_build()?;
+            need_build()?;
             ignored_tests("kayvee-cli", "replication")
         },
     },

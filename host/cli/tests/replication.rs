@@ -1,14 +1,22 @@
 //! Copies on other stores, stores that change places with them, and keys that move, between this project's stores and
-//! redis-server.
+//! redis-server, as processes and as booted guests.
 //!
-//! These tests start redis-server and the release build, so `./kayvee test replication` runs them:
+//! These tests start redis-server, processes and guests from the release build, so `./kayvee test replication` runs them:
 //! `cargo build --release && cargo test --release -p kayvee-cli --test replication -- --ignored`.
 
 mod servers;
 
-use kayvee_testing::client::Reply;
+use kayvee_testing::client::{Client, Reply};
 use servers::{Folder, PATIENCE, POLL_INTERVAL, Server, expect_same, fill};
-use std::{thread, time::Instant};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    net::{SocketAddr, TcpListener, UdpSocket},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    thread,
+    time::Instant,
+};
 
 /// What starts a server.
 type Start = fn(&Folder, &[&str]) -> Server;
@@ -160,5 +168,132 @@ fn keys_move_between_stores() {
         assert_eq!(migrate("b", &["REPLACE", "AUTH2", "mover", "word"]), "+OK", "{what}");
         locked.expect(&["MGET", "a", "b"], "[\"v\" \"v\"]");
         from.expect(&["DBSIZE"], ":0");
+    }
+}
+
+/// A `kayvee run` and the line `ready: …` that it says.
+fn run(arguments: &[&str], redis_options: &[&str]) -> (Child, String, String) {
+    let state_folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("replication");
+    fs::create_dir_all(&state_folder).unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
+    command.env("XDG_RUNTIME_DIR", state_folder).args(["run", "--memory", "128", "--port", &port]);
+    command.args(arguments).arg("--").args(redis_options);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut ready = String::new();
+    stdout.read_line(&mut ready).unwrap();
+    assert!(ready.starts_with("ready: "), "{command:?} did not get ready: {ready:?}");
+    // Nobody needs what comes next, but it must not fill the pipe.
+    thread::spawn(move || stdout.read_to_end(&mut Vec::new()));
+    (child, ready, port)
+}
+
+fn end(child: &mut Child) {
+    assert!(Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status().unwrap().success());
+    let status = child.wait().unwrap();
+    assert!(status.success(), "kayvee run: {status}");
+}
+
+/// A booted guest with a link of its own.
+struct Guest {
+    server: Server,
+    /// Its end of the link.
+    address: SocketAddr,
+    /// This host's end.
+    host: String,
+}
+
+impl Guest {
+    fn start(arguments: &[&str]) -> Guest {
+        let (child, ready, port) = run(arguments, &["--enable-debug-command", "yes"]);
+        let client = Client::connect(&format!("127.0.0.1:{port}")).unwrap();
+        let server = Server { child, client, port };
+        // `also at ADDRESS)`, or `also at ADDRESS and ADDRESS6)` where this host has IPv6.
+        let place = ready.split_once("also at ").unwrap_or_else(|| panic!("{arguments:?} has no link: {ready:?}")).1;
+        let address: SocketAddr = place.split([' ', ')']).next().unwrap().parse().unwrap();
+        // Connecting a datagram socket sends nothing, and chooses the address from which this host reaches the guest.
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.connect(address).unwrap();
+        let host = socket.local_addr().unwrap().ip().to_string();
+        Guest { server, address, host }
+    }
+}
+
+/// Whether this host lets a guest have a link; says so where it does not.
+fn links_work() -> bool {
+    let works = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    if !works {
+        println!("skipped: a link in this network needs root");
+    }
+    works
+}
+
+/// Whether `auto` chooses KVM, which it does where a guest boots; says so where it does not.
+fn kvm_works() -> bool {
+    let (mut child, ready, _) = run(&["--target", "auto"], &[]);
+    end(&mut child);
+    let works = ready.contains("KVM");
+    if !works {
+        println!("skipped: no guest boots under KVM here");
+    }
+    works
+}
+
+/// The guest copies the process over its link, the process copies the guest, they change places, and keys move both ways.
+fn expect_agreement(guest: &mut Guest, process: &mut Server, seed: u64, what: &str) {
+    let Guest { server: guest, address, host } = guest;
+    let (guest_host, guest_port) = (address.ip().to_string(), address.port().to_string());
+    let process_port = process.port.clone();
+    // The guest is the replica.
+    fill(process, seed);
+    guest.expect(&["REPLICAOF", host, &process_port], "+OK");
+    fill(process, seed + 10);
+    expect_copy(guest, process, &format!("{what}: the guest copies"));
+    fill(process, seed + 20);
+    expect_copy(guest, process, &format!("{what}: the guest goes on copying"));
+    // The guest is the master.
+    guest.expect(&["REPLICAOF", "NO", "ONE"], "+OK");
+    fill(guest, seed + 30);
+    process.expect(&["REPLICAOF", &guest_host, &guest_port], "+OK");
+    fill(guest, seed + 40);
+    expect_copy(process, guest, &format!("{what}: the guest is copied"));
+    fill(guest, seed + 50);
+    expect_copy(process, guest, &format!("{what}: the guest goes on being copied"));
+    // They change places.
+    guest.expect(&["FAILOVER", "TO", host, &process_port, "TIMEOUT", "60000"], "+OK");
+    let what_fails_over = format!("{what}: the guest fails over");
+    wait_until(&what_fails_over, || info_has(process, "role:master") && info_has(guest, "role:slave"));
+    fill(process, seed + 60);
+    expect_copy(guest, process, &what_fails_over);
+    guest.expect(&["REPLICAOF", "NO", "ONE"], "+OK");
+    move_keys(guest, process, [host, &process_port], &format!("{what}: from the guest"));
+    move_keys(process, guest, [&guest_host, &guest_port], &format!("{what}: to the guest"));
+}
+
+fn expect_guest_replicates(arguments: &[&str]) {
+    let mut guest = Guest::start(arguments);
+    for (seed, (name, start)) in (0..).zip([REDIS, KAYVEE]) {
+        let folder = Folder::new("process");
+        // Only this host and the guest reach it there.
+        let mut process = start(&folder, &["--bind", "127.0.0.1", &guest.host, "--protected-mode", "no"]);
+        expect_agreement(&mut guest, &mut process, seed, &format!("{arguments:?} and {name}"));
+    }
+    end(&mut guest.server.child);
+}
+
+#[test]
+#[ignore = "starts a guest, redis-server and the release build"]
+fn a_guest_under_emulation_copies_and_is_copied() {
+    if links_work() {
+        expect_guest_replicates(&["--target", "tcg", "--net", "tap"]);
+    }
+}
+
+#[test]
+#[ignore = "starts a guest, redis-server and the release build"]
+fn a_guest_in_the_own_monitor_copies_and_is_copied() {
+    if links_work() && kvm_works() {
+        expect_guest_replicates(&["--target", "kvm", "--vmm", "kayvee", "--net", "xdp"]);
     }
 }
