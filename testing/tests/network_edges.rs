@@ -258,6 +258,17 @@ fn an_idle_stack_wants_no_turn() {
     assert!(deadline_ns > world.now_ns + SECOND_NS, "no sooner than the keepalive");
 }
 
+/// Of a stack for one client.
+fn config(address: Ipv4Addr, gateway: Option<Ipv4Addr>) -> Config {
+    Config {
+        addressing: Addressing::Static { address, prefix_bits: 24, gateway },
+        addressing6: Addressing6::Off,
+        limits: Limits::for_memory(1 << 20, 1),
+        keepalive_s: 0,
+        seed: 1,
+    }
+}
+
 #[test]
 fn addresses_that_no_host_has_are_refused() {
     let mut wire = Wire::new(Faults::NONE, 1);
@@ -267,15 +278,7 @@ fn addresses_that_no_host_has_are_refused() {
         (Ipv4Addr::new(224, 0, 0, 1), None),
         (SERVER, Some(Ipv4Addr::new(239, 1, 2, 3))),
     ] {
-        let addressing = Addressing::Static { address, prefix_bits: 24, gateway };
-        let config = Config {
-            addressing,
-            addressing6: Addressing6::Off,
-            limits: Limits::for_memory(1 << 20, 1),
-            keepalive_s: 0,
-            seed: 1,
-        };
-        assert!(Stack::new(config, &mut wire.server, 0).is_err(), "{address} {gateway:?}");
+        assert!(Stack::new(config(address, gateway), &mut wire.server, 0).is_err(), "{address} {gateway:?}");
     }
 }
 
@@ -299,15 +302,7 @@ impl Take for EchoPort {
 #[test]
 fn datagrams_for_a_service_are_answered_to_where_they_came_from() {
     let mut wire = Wire::new(Faults::NONE, 1);
-    let addressing = Addressing::Static { address: SERVER, prefix_bits: 24, gateway: None };
-    let config = Config {
-        addressing,
-        addressing6: Addressing6::Off,
-        limits: Limits::for_memory(1 << 20, 1),
-        keepalive_s: 0,
-        seed: 1,
-    };
-    let mut stack = Stack::new(config, &mut wire.server, 0).unwrap();
+    let mut stack = Stack::new(config(SERVER, None), &mut wire.server, 0).unwrap();
     stack.serve_datagrams(7);
     let mut answers = |frame: Vec<u8>| {
         wire.server.inject(frame);
@@ -345,15 +340,7 @@ fn datagrams_for_a_service_are_answered_to_where_they_came_from() {
 #[test]
 fn echo_requests_are_answered_and_nothing_else_is() {
     let mut wire = Wire::new(Faults::NONE, 1);
-    let addressing = Addressing::Static { address: SERVER, prefix_bits: 24, gateway: None };
-    let config = Config {
-        addressing,
-        addressing6: Addressing6::Off,
-        limits: Limits::for_memory(1 << 20, 1),
-        keepalive_s: 0,
-        seed: 1,
-    };
-    let mut stack = Stack::new(config, &mut wire.server, 0).unwrap();
+    let mut stack = Stack::new(config(SERVER, None), &mut wire.server, 0).unwrap();
     let mut replies = |frame: Vec<u8>| {
         wire.server.inject(frame);
         stack.poll(&mut wire.server, 0);

@@ -64,14 +64,7 @@ static SUBCOMMANDS: &[Command] = &[
     },
     Command { name: "genpass", arity: -2, summary: "Makes a password.", handler: Some(genpass), ..ROW },
     Command { name: "getuser", arity: 3, flags: ADMIN, summary: "Shows a user.", handler: Some(getuser), ..ROW },
-    Command {
-        name: "help",
-        arity: 2,
-        flags: Flags::LOADING.union(Flags::STALE),
-        summary: "Shows help about the subcommands.",
-        handler: Some(help),
-        ..ROW
-    },
+    ROW.help(help),
     Command { name: "list", arity: 2, flags: ADMIN, summary: "Shows all users as rules.", handler: Some(list), ..ROW },
     Command {
         name: "load",

@@ -42,14 +42,7 @@ pub static SUBCOMMANDS: &[Command] = &[
         handler: Some(tracking::getredir),
         ..ROW
     },
-    Command {
-        name: "help",
-        flags: Flags::LOADING.union(Flags::STALE),
-        since: "5.0.0",
-        summary: "Explains the subcommands.",
-        handler: Some(help_text),
-        ..ROW
-    },
+    Command { since: "5.0.0", ..ROW.help(help_text) },
     Command {
         name: "id",
         since: "5.0.0",

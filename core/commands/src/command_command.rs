@@ -56,15 +56,7 @@ pub static SUBCOMMANDS: &[Command] = &[
         handler: Some(getkeysandflags),
         ..ROW
     },
-    Command {
-        name: "help",
-        arity: 2,
-        since: "5.0.0",
-        complexity: "O(1)",
-        summary: "Explains the subcommands.",
-        handler: Some(help_text),
-        ..ROW
-    },
+    Command { since: "5.0.0", ..ROW.help(help_text) },
     Command {
         name: "info",
         tips: &["nondeterministic_output_order"],

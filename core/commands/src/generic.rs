@@ -291,15 +291,7 @@ static OBJECT: &[Command] = &[
         handler: Some(object::freq),
         ..ROW
     },
-    Command {
-        name: "help",
-        arity: 2,
-        flags: Flags::LOADING.union(Flags::STALE),
-        since: "6.2.0",
-        summary: "Lists the subcommands.",
-        handler: Some(object::help),
-        ..ROW
-    },
+    Command { since: "6.2.0", ..ROW.help(object::help) },
     Command {
         name: "idletime",
         tips: &["nondeterministic_output"],

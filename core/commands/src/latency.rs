@@ -168,14 +168,7 @@ pub static SUBCOMMANDS: &[Command] = &[
         handler: Some(graph),
         ..ROW
     },
-    Command {
-        name: "help",
-        arity: 2,
-        flags: Flags::LOADING.union(Flags::STALE),
-        summary: "Explains the subcommands.",
-        handler: Some(help_text),
-        ..ROW
-    },
+    ROW.help(help_text),
     Command {
         name: "histogram",
         arity: -2,

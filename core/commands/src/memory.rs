@@ -22,14 +22,7 @@ pub static SUBCOMMANDS: &[Command] = &[
         handler: Some(doctor),
         ..ROW
     },
-    Command {
-        name: "help",
-        arity: 2,
-        flags: Flags::LOADING.union(Flags::STALE),
-        summary: "Explains the subcommands.",
-        handler: Some(help_text),
-        ..ROW
-    },
+    ROW.help(help_text),
     Command {
         name: "malloc-stats",
         arity: 2,

@@ -19,16 +19,11 @@ pub static COMMANDS: &[Command] = &[Command {
 
 static MODULE_SUBCOMMANDS: &[Command] = &[
     Command {
-        name: "help",
-        arity: 2,
-        flags: Flags::LOADING.union(Flags::STALE),
         since: "5.0.0",
-        summary: "Explains the subcommands.",
-        handler: Some(|context, _| {
+        ..ROW.help(|context, _| {
             help(context, "MODULE", MODULE_SUBCOMMANDS);
             Ok(())
-        }),
-        ..ROW
+        })
     },
     Command {
         name: "list",

@@ -122,15 +122,7 @@ static SUBCOMMANDS: &[Command] = &[
         handler: Some(|context, request| channels(context, request, Scope::Channel)),
         ..ROW
     },
-    Command {
-        name: "help",
-        arity: 2,
-        flags: Flags::LOADING.union(Flags::STALE),
-        since: "6.2.0",
-        summary: "Explains the subcommands.",
-        handler: Some(help_text),
-        ..ROW
-    },
+    Command { since: "6.2.0", ..ROW.help(help_text) },
     Command {
         name: "numpat",
         arity: 2,

@@ -185,9 +185,6 @@ pub static COMMANDS: &[Command] = &[
     },
 ];
 
-const HELP_ROW: Command =
-    Command { name: "help", arity: 2, flags: ANY_TIME, since: "5.0.0", summary: "Explains the subcommands.", ..ROW };
-
 static CONFIG: &[Command] = &[
     Command {
         name: "get",
@@ -199,7 +196,7 @@ static CONFIG: &[Command] = &[
         handler: Some(config_get),
         ..ROW
     },
-    Command { handler: Some(config_help), ..HELP_ROW },
+    Command { since: "5.0.0", ..ROW.help(config_help) },
     Command {
         name: "resetstat",
         arity: 2,

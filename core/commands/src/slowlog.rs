@@ -49,15 +49,7 @@ pub static SUBCOMMANDS: &[Command] = &[
         handler: Some(get),
         ..ROW
     },
-    Command {
-        name: "help",
-        arity: 2,
-        flags: Flags::LOADING.union(Flags::STALE),
-        since: "6.2.0",
-        summary: "Explains the subcommands.",
-        handler: Some(help_text),
-        ..ROW
-    },
+    Command { since: "6.2.0", ..ROW.help(help_text) },
     Command {
         name: "len",
         arity: 2,

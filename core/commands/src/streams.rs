@@ -259,15 +259,7 @@ static XGROUP: &[Command] = &[
         handler: Some(groups::destroy),
         ..ROW
     },
-    Command {
-        name: "help",
-        arity: 2,
-        flags: Flags::LOADING.union(Flags::STALE),
-        since: "5.0.0",
-        summary: "Lists the subcommands.",
-        handler: Some(groups::help),
-        ..ROW
-    },
+    Command { since: "5.0.0", ..ROW.help(groups::help) },
     Command {
         name: "setid",
         arity: -5,
@@ -304,15 +296,7 @@ static XINFO: &[Command] = &[
         handler: Some(info::groups),
         ..ROW
     },
-    Command {
-        name: "help",
-        arity: 2,
-        flags: Flags::LOADING.union(Flags::STALE),
-        since: "5.0.0",
-        summary: "Lists the subcommands.",
-        handler: Some(info::help),
-        ..ROW
-    },
+    Command { since: "5.0.0", ..ROW.help(info::help) },
     Command {
         name: "stream",
         arity: -3,

@@ -378,6 +378,19 @@ impl Command {
         handler: None,
         subcommands: &[],
     };
+
+    /// The row of `HELP` beside others that are like `self`.
+    pub const fn help(self, handler: Handler) -> Command {
+        Command {
+            name: "help",
+            arity: 2,
+            flags: Flags::LOADING.union(Flags::STALE),
+            complexity: "O(1)",
+            summary: "Explains the subcommands.",
+            handler: Some(handler),
+            ..self
+        }
+    }
 }
 
 /// Every command, in alphabetical order within its family.

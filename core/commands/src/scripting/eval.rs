@@ -127,15 +127,7 @@ pub static SCRIPT_SUBCOMMANDS: &[Command] = &[
         handler: Some(flush),
         ..SUB_ROW
     },
-    Command {
-        name: "help",
-        arity: 2,
-        flags: Flags::LOADING.union(Flags::STALE),
-        since: "5.0.0",
-        summary: "Explains the subcommands.",
-        handler: Some(help_text),
-        ..SUB_ROW
-    },
+    Command { since: "5.0.0", ..SUB_ROW.help(help_text) },
     Command {
         name: "kill",
         arity: 2,

@@ -46,15 +46,7 @@ pub static FUNCTION_SUBCOMMANDS: &[Command] = &[
         handler: Some(flush),
         ..ROW
     },
-    Command {
-        name: "help",
-        arity: 2,
-        flags: Flags::LOADING.union(Flags::STALE),
-        complexity: "O(1)",
-        summary: "Explains the subcommands.",
-        handler: Some(help_text),
-        ..ROW
-    },
+    ROW.help(help_text),
     Command {
         name: "kill",
         arity: 2,
