@@ -3,7 +3,7 @@
 //! The kernel releases a record lock with its process and tells who holds it, so neither a killed supervisor nor a
 //! process number that was given out again can pass for a living instance.
 
-use crate::{args::RunArgs, console::next_line, log, sys};
+use crate::{args::RunArgs, console::next_line, log, supervise, sys};
 use anyhow::{Context, Result, anyhow, bail};
 use nix::{
     fcntl::{FcntlArg, fcntl},
@@ -26,7 +26,7 @@ use std::{
 };
 
 /// Longer than a supervisor gives its store.
-const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+const STOP_TIMEOUT: Duration = Duration::from_secs(supervise::STOP_TIMEOUT.as_secs() + 5);
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Monitors answer at once.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -353,7 +353,12 @@ fn stop_one(instance: &Instance) -> Result<()> {
         if instance.supervisor()? == Some(pid) {
             let process = process?;
             process.signal(Signal::SIGTERM)?;
-            if !process.wait(STOP_TIMEOUT)? {
+            let mut has_ended = process.wait(supervise::STOP_NOTICE)?;
+            if !has_ended {
+                eprintln!("kayvee: waiting for '{name}' to end; `kayvee logs {name}` may tell why it takes long");
+                has_ended = process.wait(STOP_TIMEOUT - supervise::STOP_NOTICE)?;
+            }
+            if !has_ended {
                 eprintln!("kayvee: '{name}' did not end within {} s and is killed", STOP_TIMEOUT.as_secs());
                 process.signal(Signal::SIGKILL)?;
                 if !process.wait(KILL_TIMEOUT)? {

@@ -15,8 +15,10 @@ use std::{
 
 /// A slow machine that emulates the guest still boots it in a few seconds.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a store may take to end in good order.
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a store may take to end in good order: to write what is not on its disk yet, wait for replicas, save a file.
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+/// A store that takes longer than this to end keeps its user waiting, who is told why.
+pub const STOP_NOTICE: Duration = Duration::from_secs(3);
 
 /// What happens in a run.
 pub enum Event {
@@ -100,7 +102,7 @@ pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcom
     drop(command);
     let process = sys::Process::open(child.id())?;
     let keyboard = child.stdin.take();
-    let console = console::follow(reader, log, sender.clone());
+    let console = console::follow(reader, log.clone(), sender.clone());
     let ended = sender.clone();
     thread::spawn(move || ended.send(Event::Ended(child.wait())));
     let signalled = sender.clone();
@@ -108,6 +110,7 @@ pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcom
 
     let mut supervision = Supervision {
         process,
+        log,
         keyboard,
         sender,
         carry,
@@ -145,6 +148,7 @@ pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcom
 
 struct Supervision {
     process: sys::Process,
+    log: Arc<Log>,
     /// Where Ctrl-D asks it to end.
     keyboard: Option<ChildStdin>,
     sender: mpsc::Sender<Event>,
@@ -159,7 +163,10 @@ struct Supervision {
 enum Phase {
     Boot,
     Serve,
+    /// It is asked to end.
     Stop,
+    /// It was, and takes so long that the user was told.
+    SlowStop,
     Kill,
 }
 
@@ -168,7 +175,8 @@ impl Phase {
         match self {
             Phase::Boot => Some(BOOT_TIMEOUT),
             Phase::Serve | Phase::Kill => None,
-            Phase::Stop => Some(STOP_TIMEOUT),
+            Phase::Stop => Some(STOP_NOTICE),
+            Phase::SlowStop => Some(STOP_TIMEOUT - STOP_NOTICE),
         }
     }
 }
@@ -193,7 +201,7 @@ impl Supervision {
                 announced.or_else(|error| self.fail(error))
             }
             Event::Answered(Err(error)) if self.phase == Phase::Boot => self.fail(error),
-            Event::Signal if self.phase == Phase::Stop => self.end(Signal::SIGKILL),
+            Event::Signal if matches!(self.phase, Phase::Stop | Phase::SlowStop) => self.end(Signal::SIGKILL),
             Event::Signal if self.phase == Phase::Serve => self.ask_to_end(),
             Event::Signal => self.end(Signal::SIGTERM),
             Event::CarrierFailed(error) => self.fail(anyhow!(error).context("carrying the guest's connections")),
@@ -203,6 +211,15 @@ impl Supervision {
 
     fn time_out(&mut self) -> Result<()> {
         if self.phase == Phase::Stop {
+            let left = (STOP_TIMEOUT - STOP_NOTICE).as_secs();
+            self.log.line(&format!(
+                "kayvee: the store is still ending: it may be saving data, or waiting for replicas. It is killed in {left} s; \
+                 Ctrl-C kills it now"
+            ));
+            self.phase = Phase::SlowStop;
+            return Ok(());
+        }
+        if self.phase == Phase::SlowStop {
             self.failure.get_or_insert_with(|| anyhow!("it did not end within {} s", STOP_TIMEOUT.as_secs()));
             return self.end(Signal::SIGKILL);
         }

@@ -325,6 +325,32 @@ fn a_store_that_is_killed_is_a_failure() {
     }
 }
 
+/// Tells a store that stands still to end, and waits until the user is told that this takes long.
+fn end_slowly() -> (Store, u32) {
+    let mut cli = kayvee();
+    cli.stderr(Stdio::piped());
+    let mut store = Store::start_by(cli, "linux", &[], &[]);
+    let supervised = store.supervised();
+    send_signal("STOP", supervised);
+    send_signal("TERM", store.cli.id());
+    let mut lines = BufReader::new(store.cli.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("the store is still ending")));
+    // What it says from now on has to go somewhere.
+    std::thread::spawn(move || lines.for_each(drop));
+    (store, supervised)
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_store_that_takes_long_to_end_is_waited_for() {
+    let (mut store, supervised) = end_slowly();
+    send_signal("CONT", supervised);
+    assert_eq!(store.wait().code(), Some(0));
+    // Whoever does not want to wait says so once more.
+    let (store, _) = end_slowly();
+    assert_eq!(store.end("INT").code(), Some(1));
+}
+
 #[test]
 #[ignore = "starts guests: ./kayvee test"]
 fn a_disk_keeps_data_from_one_target_to_the_next() {
