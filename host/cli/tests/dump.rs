@@ -266,7 +266,11 @@ fn the_process_saves_and_loads_as_redis_does() {
     server.expect(&["DBSIZE"], ":4");
     server.expect(&["SET", "f", "1"], "+OK");
     server.expect(&["BGSAVE"], "+Background saving started");
-    server.expect(&["DBSIZE"], ":5");
+    let deadline = Instant::now() + PATIENCE;
+    while !server.call(&["INFO", "persistence"]).to_string().contains("rdb_bgsave_in_progress:0") {
+        assert!(Instant::now() < deadline, "the save does not end");
+        thread::sleep(POLL_INTERVAL);
+    }
     drop(server);
     let mut server = Server::kayvee(&folder, &[]);
     server.expect(&["DBSIZE"], ":5");
