@@ -13,6 +13,7 @@ use command::{Tally, cargo, run, testing};
 use std::{
     io,
     process::{Command, ExitCode},
+    time::Instant,
 };
 use store::{RedisServer, Store};
 
@@ -176,11 +177,12 @@ fn test(names: &[&String], effort: Effort) -> ExitCode {
     let wanted = |section: &&Section| names.is_empty() || names.iter().any(|name| *name == section.name);
     for section in SECTIONS.iter().filter(wanted) {
         println!("\n== {}: {}", section.name, section.what);
+        let start = Instant::now();
         let tally = (section.run)(effort).unwrap_or_else(|error| {
             println!("FAILED {}: {error}", section.name);
             Tally { failed: 1, ..Tally::default() }
         });
-        println!("== {}: {tally}", section.name);
+        println!("== {}: {tally}, {} s", section.name, start.elapsed().as_secs());
         if tally.failed > 0 {
             failed_sections.push(section.name);
         }
