@@ -1,7 +1,7 @@
 //! Servers that tests start, and data for them.
 
 use kayvee_testing::{
-    client::{Client, Reply},
+    client::{Client, Reply, encode},
     random::Random,
 };
 use std::{
@@ -93,6 +93,18 @@ impl Server {
         self.client.call(words).unwrap()
     }
 
+    /// Sends requests without waiting for each reply.
+    fn pipelined(&mut self, requests: &[Vec<u8>]) -> Vec<Reply> {
+        /// So few that neither end's socket fills up with what the other has not read.
+        const DEPTH: usize = 100;
+        let mut replies = Vec::new();
+        for some in requests.chunks(DEPTH) {
+            self.client.send(&some.concat()).unwrap();
+            replies.extend(some.iter().map(|_| self.client.read_reply().unwrap()));
+        }
+        replies
+    }
+
     pub fn expect(&mut self, words: &[&str], reply: &str) {
         assert_eq!(self.call(words).to_string(), reply, "{words:?} at port {}", self.port);
     }
@@ -103,11 +115,17 @@ impl Server {
         for db in 0..16 {
             self.expect(&["SELECT", &db.to_string()], "+OK");
             let keys = self.call(&["KEYS", "*"]);
-            for key in keys.items().unwrap().iter().map(|key| key.text().unwrap()) {
-                let digest = self.client.call(&[b"DEBUG", &b"DIGEST-VALUE"[..], key]).unwrap();
-                let expiry = self.client.call(&[&b"PEXPIRETIME"[..], key]).unwrap();
-                let kind = self.client.call(&[&b"TYPE"[..], key]).unwrap();
-                state.insert((db, key.to_vec()), format!("{kind} {digest} {expiry}"));
+            let keys: Vec<&[u8]> = keys.items().unwrap().iter().map(|key| key.text().unwrap()).collect();
+            let questions = |&key: &&[u8]| {
+                [
+                    encode(&[b"DEBUG", &b"DIGEST-VALUE"[..], key]),
+                    encode(&[b"PEXPIRETIME", key]),
+                    encode(&[b"TYPE", key]),
+                ]
+            };
+            let replies = self.pipelined(&keys.iter().flat_map(questions).collect::<Vec<_>>());
+            for (key, replies) in keys.iter().zip(replies.chunks(3)) {
+                state.insert((db, key.to_vec()), replies.iter().map(|reply| format!("{reply} ")).collect());
             }
         }
         self.expect(&["SELECT", "0"], "+OK");
@@ -174,10 +192,8 @@ pub fn fill(server: &mut Server, seed: u64) {
 }
 
 fn fill_key(server: &mut Server, random: &mut Random, key: &[u8], size: usize) {
-    let mut call = |words: &[&[u8]]| {
-        let reply = server.client.call(words).unwrap();
-        assert!(!matches!(reply, Reply::Error(_)), "{reply}");
-    };
+    let mut requests = Vec::new();
+    let mut call = |words: &[&[u8]]| requests.push(encode(words));
     let words = |random: &mut Random| -> Vec<Vec<u8>> { (0..size).map(|_| word(random)).collect() };
     match random.below(9) {
         0 => call(&[b"SET", key, &word(random)]),
@@ -220,5 +236,8 @@ fn fill_key(server: &mut Server, random: &mut Random, key: &[u8], size: usize) {
         }
         7 => words(random).iter().for_each(|word| call(&[b"PFADD", key, word])),
         _ => call(&[b"SETBIT", key, random.below(10_000).to_string().as_bytes(), b"1"]),
+    }
+    for reply in server.pipelined(&requests) {
+        assert!(!matches!(reply, Reply::Error(_)), "{reply}");
     }
 }
