@@ -114,7 +114,8 @@ pub struct RunArgs {
     pub memory: Option<u32>,
 
     /// How the store is reached: auto; tap, with an address of its own on this host (needs rights); user, without any
-    /// rights; xdp, past the kernel's network over a link of its own, or xdp:INTERFACE[,ip=ADDRESS/BITS[,gateway=ADDRESS]]
+    /// rights; xdp, past the kernel's network over a link of its own, or
+    /// xdp:INTERFACE[,ip=ADDRESS/BITS[,gateway=ADDRESS][,ip6=ADDRESS/BITS[,gateway6=ADDRESS]]], on an interface of this host
     #[arg(long, value_name = "NETWORK", value_parser = Net::parse, default_value_t = Net::Auto)]
     pub net: Net,
 
@@ -192,7 +193,7 @@ const NAME_MAX_BYTES: usize = 64;
 pub enum Target {
     /// KVM where a probe boots, else the Linux process
     Auto,
-    /// A guest under QEMU with KVM
+    /// A guest under KVM, in what --vmm says
     Kvm,
     /// A guest under QEMU's emulation
     Tcg,
