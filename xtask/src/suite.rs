@@ -319,7 +319,7 @@ fn is_for_any_server(unit: &str) -> bool {
 }
 
 /// Units that external mode skips in whole or in large part.
-const OWN_SERVER_UNITS: [&str; 29] = [
+const OWN_SERVER_UNITS: [&str; 30] = [
     "integration/block-repl",
     "integration/convert-ziplist-hash-on-load",
     "integration/convert-ziplist-zset-on-load",
@@ -333,6 +333,7 @@ const OWN_SERVER_UNITS: [&str; 29] = [
     "integration/replication-3",
     "integration/replication-4",
     "integration/replication-psync",
+    "integration/shutdown",
     "unit/acl",
     "unit/acl-v2",
     "unit/auth",

@@ -7,6 +7,7 @@
 use crate::{
     Context, Error, Origin, Store, args,
     replication::{self, Wanted},
+    shutdown::FAILED,
     table::{Categories, Command, Flags},
     transactions::for_each_request,
 };
@@ -66,6 +67,8 @@ pub enum OnTimeout {
     Integer(i64),
     /// How many copies there are by then of what the client wrote. It is over once there are as many as are wanted.
     Copies(Wanted),
+    /// That the store does not end.
+    EndFailed,
 }
 
 impl OnTimeout {
@@ -75,6 +78,7 @@ impl OnTimeout {
             OnTimeout::NullArray => context.reply.null_array(),
             OnTimeout::Integer(number) => context.reply.integer(number),
             OnTimeout::Copies(wanted) => context.store.copies(wanted).write(&mut context.reply),
+            OnTimeout::EndFailed => context.reply.error(&FAILED.0),
         }
     }
 }

@@ -92,11 +92,14 @@ fn server(store: &Store, out: &mut Text) {
     line(out, "executable", "");
     line(out, "config_file", store.environment.host.config_file().unwrap_or_default());
     line(out, "io_threads_active", 0);
+    if let Some(until_ns) = store.shutdown_waits_until_ns() {
+        line(out, "shutdown_in_milliseconds", until_ns.saturating_sub(store.now.monotonic_ns) / 1_000_000);
+    }
 }
 
 fn clients(store: &Store, out: &mut Text) {
     let most = |bytes: fn(&Session) -> usize| store.all_sessions().map(bytes).max().unwrap_or(0);
-    line(out, "connected_clients", store.clients);
+    line(out, "connected_clients", store.clients - store.replicas.len());
     line(out, "cluster_connections", 0);
     line(out, "maxclients", store.options.maxclients);
     line(out, "client_recent_max_input_buffer", most(|session| session.pending.query_capacity));

@@ -73,6 +73,7 @@ mod replication;
 mod scripting;
 mod server;
 mod sets;
+mod shutdown;
 mod slowlog;
 mod sort;
 mod streams;

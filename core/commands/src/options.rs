@@ -154,6 +154,21 @@ pub struct ShutdownOn {
     pub force: bool,
 }
 
+impl ShutdownOn {
+    /// Adds what a word asks for. Returns whether that is known.
+    #[inline(never)]
+    pub(crate) fn add(&mut self, word: &[u8]) -> bool {
+        let words = [
+            ("save", &mut self.save),
+            ("nosave", &mut self.nosave),
+            ("now", &mut self.now),
+            ("force", &mut self.force),
+        ];
+        let asked = words.into_iter().find(|(known, _)| word.eq_ignore_ascii_case(known.as_bytes()));
+        asked.map(|(_, flag)| *flag = true).is_some()
+    }
+}
+
 /// All options, with redis.conf's meanings and units.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]

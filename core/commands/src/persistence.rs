@@ -318,12 +318,11 @@ impl Store {
         is_refused.then_some(UNSAVED)
     }
 
-    /// Gets ready to end. Returns whether it may: not if what is to be saved cannot be.
-    pub fn prepare_shutdown(&mut self, on: ShutdownOn) -> bool {
+    /// Saves what is to be saved before the end. Returns whether that may come: not if saving fails.
+    pub(crate) fn save_at_end(&mut self, on: ShutdownOn) -> bool {
         if self.has_log() {
             let has_points = !self.options.save.is_empty() && !self.options.appendonly;
             self.save_to_log_at_end(on.save || (has_points && !on.nosave));
-            self.shutdown = Some(0);
             return true;
         }
         self.drop_copy_to_file();
@@ -333,18 +332,14 @@ impl Store {
             self.saving_failed(&why);
         }
         let has_files = self.environment.host.has_files();
-        let saves = on.save || (!on.nosave && !self.options.save.is_empty() && has_files);
-        if saves {
-            log::info!("Saving the final RDB snapshot before exiting.");
-            if !has_files || self.save_dump().is_err() {
-                if !on.force {
-                    log::warn!("Error trying to save the DB, can't exit.");
-                    return false;
-                }
-                log::warn!("Error trying to save the DB; ending all the same.");
-            }
+        if !on.save && (on.nosave || self.options.save.is_empty() || !has_files) {
+            return true;
         }
-        self.shutdown = Some(0);
-        true
+        log::info!("Saving the final RDB snapshot before exiting.");
+        if has_files && self.save_dump().is_ok() {
+            return true;
+        }
+        log::warn!("Error trying to save the DB, {}.", if on.force { "exit anyway" } else { "can't exit" });
+        on.force
     }
 }

@@ -105,7 +105,7 @@ pub struct Replication {
     /// When replicas were last sent something so that they hear anything at all.
     pinged_ns: u64,
     /// When time-outs are looked at next.
-    next_tick_ns: u64,
+    pub(crate) next_tick_ns: u64,
     /// The dump that is being written.
     copy: Option<Box<Copy>>,
     /// A change of places with a replica.
@@ -182,7 +182,7 @@ impl Store {
         self.option_number("repl-backlog-size")
     }
 
-    fn option_number(&self, name: &str) -> u64 {
+    pub(crate) fn option_number(&self, name: &str) -> u64 {
         self.option(name).parse().unwrap_or(0)
     }
 
@@ -197,6 +197,7 @@ impl Store {
         self.ask_for_acks();
         self.end_ack_waits();
         self.tick_failover();
+        self.tick_shutdown();
         self.tick_migration();
         let now_ns = self.now.monotonic_ns;
         if now_ns < self.replication.next_tick_ns {

@@ -1,10 +1,10 @@
 //! The server as a whole: configuration, figures, databases, the end.
 
 use crate::{
-    Close, Context, Error, Outcome,
+    Context, Error, Outcome,
     args::{int, is, lower_case},
     command_command, debug, info, latency, memory,
-    options::{self, OPTIONS, OptionSpec, Property, ShutdownOn},
+    options::{self, OPTIONS, OptionSpec, Property},
     slowlog,
     store::Stats,
     table::{Categories, Command, Flags},
@@ -151,7 +151,7 @@ pub static COMMANDS: &[Command] = &[
         flags: ADMIN.union(Flags::NO_MULTI).union(Flags::ALLOW_BUSY),
         since: "1.0.0",
         summary: "Ends the server.",
-        handler: Some(shutdown),
+        handler: Some(crate::shutdown::shutdown),
         ..ROW
     },
     Command {
@@ -303,31 +303,6 @@ fn time(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     context.reply.array(2);
     context.reply.bulk(format!("{}", unix_us / 1_000_000).as_bytes());
     context.reply.bulk(format!("{}", unix_us % 1_000_000).as_bytes());
-    Ok(())
-}
-
-fn shutdown(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let has = |word: &str| request.from(1).any(|option| is(option, word));
-    let is_known = |option: &[u8]| ["nosave", "save", "now", "force", "abort"].iter().any(|known| is(option, known));
-    if !request.from(1).all(is_known) || (has("abort") && request.len() > 2) || (has("save") && has("nosave")) {
-        return Err(Error::SYNTAX);
-    }
-    if has("abort") {
-        // A signal has asked for it, and what happens in the background is stopped.
-        if context.store.shutdown.take().is_none() {
-            return Err(Error::text("ERR No shutdown in progress."));
-        }
-        log::warn!("Shutdown manually aborted.");
-        context.reply.ok();
-        return Ok(());
-    }
-    let session = context.session();
-    log::warn!("SHUTDOWN by client {} at {}", session.id, session.remote);
-    let on = ShutdownOn { save: has("save"), nosave: has("nosave"), now: has("now"), force: has("force") };
-    if !context.store.prepare_shutdown(on) {
-        return Err(Error::text("ERR Errors trying to SHUTDOWN. Check logs."));
-    }
-    context.session().close = Some(Close::AfterOutput);
     Ok(())
 }
 

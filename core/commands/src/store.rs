@@ -14,6 +14,7 @@ use crate::{
     pubsub::Listeners,
     replication::Replication,
     scripting::Scripting,
+    shutdown::Ending,
     slowlog::SlowLog,
     table::{self, ByName, Command},
     tracking::Trackers,
@@ -245,6 +246,10 @@ pub struct Store {
     pub(crate) tracking: Trackers,
     /// What has been saved and loaded.
     pub saves: Saves,
+    /// Whether clients that write wait for the end of a failover, or for that of the store.
+    pub(crate) holds_writes: bool,
+    /// An end that waits for replicas.
+    pub(crate) ending: Option<Ending>,
     /// Set when the store is to end, with the exit status.
     pub shutdown: Option<u8>,
     /// How often each command was called, by the address of its row.
@@ -339,6 +344,8 @@ impl Store {
             replication: Replication::new(new_id(&mut replication_rng)),
             tracking: Trackers::default(),
             saves: Saves::new(now),
+            holds_writes: false,
+            ending: None,
             shutdown: None,
             calls: Vec::with_capacity(all_commands),
             timed: None,

@@ -869,10 +869,8 @@ impl Engine {
             .map(|status| Shutdown { status })
     }
 
-    /// Asks for a clean shutdown from outside, as a signal does. It fails if what is to be saved cannot be.
+    /// Asks for a clean shutdown from outside, as a signal does. It may fail, if what is to be saved cannot be.
     pub fn request_shutdown(&mut self, on: ShutdownOn) {
-        if self.store.shutdown.is_none() && !self.store.prepare_shutdown(on) {
-            log::warn!("Errors trying to shut down the server. Check the logs for more information.");
-        }
+        self.store.begin_shutdown(on);
     }
 }

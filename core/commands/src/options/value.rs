@@ -153,13 +153,8 @@ pub fn shutdown_on(value: &[u8]) -> Result<ShutdownOn, String> {
         return Err(not_one_of(WORDS.into_iter()));
     }
     for word in words {
-        match WORDS.iter().position(|known| word.eq_ignore_ascii_case(known)) {
-            Some(0) => {}
-            Some(1) => on.save = true,
-            Some(2) => on.nosave = true,
-            Some(3) => on.now = true,
-            Some(4) => on.force = true,
-            _ => return Err(not_one_of(WORDS.into_iter())),
+        if !word.eq_ignore_ascii_case("default") && !on.add(word.as_bytes()) {
+            return Err(not_one_of(WORDS.into_iter()));
         }
     }
     if on.save && on.nosave {

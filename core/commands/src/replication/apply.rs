@@ -147,15 +147,17 @@ impl Store {
         self.replication.link.is_some() && self.options.replica_ignore_maxmemory
     }
 
-    /// Lets keys whose time has come stay, hidden, while nothing may change or a master says when they go.
+    /// Lets keys whose time has come stay, hidden, while nothing may change or a master says when they go; and clients that
+    /// write wait, if nothing may change.
     pub(crate) fn apply_expiry_rule(&mut self) {
+        self.holds_writes = self.fails_over() || self.is_ending();
         let keeps = self.keeps_expired();
         self.dbs.iter_mut().for_each(|db| db.keeps_expired = keeps);
     }
 
     /// Whether keys whose time has come stay, hidden.
     pub fn keeps_expired(&self) -> bool {
-        self.pause.is_some() || self.fails_over() || self.replication.link.is_some()
+        self.pause.is_some() || self.holds_writes || self.replication.link.is_some()
     }
 }
 

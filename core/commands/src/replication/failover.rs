@@ -121,7 +121,7 @@ impl Store {
     #[inline]
     pub fn pause_in_force(&self) -> Option<Pause> {
         let pause = self.pause.filter(|pause| pause.until_ns > self.now.monotonic_ns);
-        pause.or(self.fails_over().then_some(Pause { until_ns: u64::MAX, writes_only: true }))
+        pause.or(self.holds_writes.then_some(Pause { until_ns: u64::MAX, writes_only: true }))
     }
 
     fn replica_at(&self, host: &str, port: u16) -> Option<u32> {

@@ -76,6 +76,16 @@ impl Replica {
         self.state == State::Online
     }
 
+    /// Whether it has so many bytes of effects, as far as it has said.
+    pub(crate) fn has(&self, offset: u64) -> bool {
+        self.is_online() && self.acknowledged >= offset
+    }
+
+    /// How many bytes of effects it has said that it has.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
     /// Notes that bytes were sent to it.
     pub fn sent(&mut self, len: usize, now_ns: u64) {
         // One that wants to know the dump's length gets every effect at once, though its dump is still on the way.
@@ -421,7 +431,7 @@ impl Store {
     }
 
     /// The replicas with what is known of each.
-    pub(super) fn each_replica(&self) -> impl Iterator<Item = (u32, &Replica)> {
+    pub(crate) fn each_replica(&self) -> impl Iterator<Item = (u32, &Replica)> {
         let replica = |slot: &u32| Some((*slot, self.sessions[*slot as usize].as_deref()?.replica.as_ref()?));
         self.replicas.iter().filter_map(replica)
     }

@@ -1,7 +1,7 @@
 //! Copies of the data in other engines, over connections whose bytes come in pieces and that are cut.
 
 use crate::{bench::Bench, disk::Disk};
-use kayvee_server::{ClientId, Fate, Peer};
+use kayvee_server::{ClientId, Fate, Peer, ShutdownOn};
 use std::sync::atomic::Ordering;
 
 const OPTIONS: &[&str] = &["--enable-debug-command", "yes", "--repl-backlog-size", "20000"];
@@ -447,4 +447,69 @@ fn a_failover_that_is_refused() {
     (0..300).for_each(|_| chain.turn(20));
     assert!(chain.ask(0, "INFO replication").contains("master_failover_state:no-failover"));
     assert_eq!(chain.ask(0, "INCR n"), ":1");
+}
+
+/// The end waits for a replica that lags, and meanwhile nobody writes. It may be given up.
+#[test]
+fn an_end_waits_for_replicas() {
+    let mut chain = Chain::new(6, 2);
+    chain.follow();
+    chain.settle();
+    let (first, writer) = (chain.nodes[0].connect(), chain.nodes[0].connect());
+    let waits = |chain: &mut Chain| chain.ask(0, "INFO server").contains("\r\nshutdown_in_milliseconds:");
+    assert_eq!(chain.ask(0, "SHUTDOWN ABORT"), "-ERR No shutdown in progress.");
+    assert_eq!(chain.ask(0, "CONFIG SET save \"\" shutdown-timeout 2"), "+OK");
+    // What is given up ends as if nothing had been asked for.
+    assert_eq!(chain.ask(0, "INCR n"), ":1");
+    assert_eq!(chain.nodes[0].ask(first, "SHUTDOWN\r\nPING\r\n"), "");
+    assert!(waits(&mut chain));
+    assert_eq!(chain.nodes[0].ask(writer, "INCR n\r\n"), "");
+    assert_eq!(chain.ask(0, "GET n"), "$1\r\n1");
+    assert!(chain.ask(0, "INFO clients").contains("blocked_clients:2\r\n"));
+    assert_eq!(chain.ask(0, "SHUTDOWN ABORT"), "+OK");
+    assert_eq!(chain.nodes[0].take_text(first), "-ERR Errors trying to SHUTDOWN. Check logs.\r\n+PONG\r\n");
+    assert_eq!(chain.nodes[0].take_text(writer), ":2\r\n");
+    assert!(!waits(&mut chain) && chain.nodes[0].engine.shutdown().is_none());
+    // Where saving fails that is known when replicas have what they lack.
+    assert_eq!(chain.nodes[0].ask(first, "SHUTDOWN SAVE\r\n"), "");
+    assert_eq!(chain.nodes[0].ask(writer, "INCR n\r\n"), "");
+    while waits(&mut chain) {
+        chain.turn(20);
+    }
+    assert_eq!(chain.nodes[0].take_text(first), "-ERR Errors trying to SHUTDOWN. Check logs.\r\n");
+    assert_eq!(chain.nodes[0].take_text(writer), ":3\r\n");
+    // With one that keeps up it ends once that has everything.
+    chain.nodes[0].engine.request_shutdown(ShutdownOn::default());
+    assert!(waits(&mut chain));
+    while chain.nodes[0].engine.shutdown().is_none() {
+        chain.turn(20);
+    }
+    assert_eq!(chain.ask(1, "GET n"), "$1\r\n3");
+    let ended_ms = |chain: &mut Chain| {
+        let began_ns = chain.nodes[0].now.monotonic_ns;
+        while chain.nodes[0].engine.shutdown().is_none() {
+            chain.nodes[0].advance_ms(10);
+            chain.nodes[0].take(first);
+        }
+        (chain.nodes[0].now.monotonic_ns - began_ns) / 1_000_000
+    };
+    // One that says nothing is waited for as long as was set, and not at all by who does not want to.
+    assert_eq!(chain.ask(0, "SHUTDOWN ABORT"), "+OK");
+    assert_eq!(chain.ask(0, "INCR n"), ":4");
+    assert_eq!(chain.nodes[0].ask(first, "SHUTDOWN\r\n"), "");
+    assert_eq!(ended_ms(&mut chain), 2000);
+    assert_eq!(chain.ask(0, "SHUTDOWN ABORT"), "+OK");
+    chain.nodes[0].engine.request_shutdown(ShutdownOn { now: true, ..ShutdownOn::default() });
+    assert_eq!(ended_ms(&mut chain), 0);
+    // What a replica lacks it gets from its master, whoever it is the master of.
+    let mut chain = Chain::new(7, 3);
+    chain.follow();
+    chain.settle();
+    assert_eq!(chain.ask(0, "INCR n"), ":1");
+    while chain.ask(1, "GET n") != "$1\r\n1" {
+        chain.ask(0, "PING");
+        chain.carry(1);
+    }
+    chain.nodes[1].engine.request_shutdown(ShutdownOn::default());
+    assert!(chain.nodes[1].engine.shutdown().is_some());
 }
