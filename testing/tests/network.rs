@@ -1,14 +1,18 @@
 //! The TCP/IP stack against another one, over wires with every fault there is, in simulated time.
 
 use kayvee_net::Limits;
+use kayvee_platform::MAX_FRAME_BYTES;
 use kayvee_testing::{
     network::{
         SeedReport, seeds,
-        wire::{Faults, Offload},
+        wire::{Faults, Offload, Wire},
         world::{Client, Family, SECOND_NS, Traffic, World},
     },
     random::Random,
 };
+
+/// What links of the store's own carry.
+const LARGE_FRAME_BYTES: usize = 14 + 15_346;
 
 /// Runs clients with random data until all have got it back and every connection has ended.
 fn exchange(faults: Faults, traffic: Traffic, clients: usize, max_bytes: usize, seed: u64) {
@@ -17,15 +21,22 @@ fn exchange(faults: Faults, traffic: Traffic, clients: usize, max_bytes: usize, 
     // Twice as many as there are clients, because a SYN that was delayed or duplicated takes one for a while.
     let limits = Limits { connections: 2 * clients, buffer_bytes: 2 * clients * (8 << 10) };
     let family = if seed.is_multiple_of(2) { Family::V6 } else { Family::V4 };
-    let mut world = World::of(family, faults, traffic, limits, seed);
-    // With and without a device that completes checksums and divides large frames.
-    if rng.below(2) == 0 {
-        world.wire.server.set_offload(Offload::Divide);
+    let has_offload = rng.below(2) == 0;
+    let (frame_bytes, offload) = match rng.below(2) {
+        // A device that divides large frames, or one that sends them as they are to peers that take such, ordinary or small
+        // ones.
+        0 => ([MAX_FRAME_BYTES; 2], Offload::Divide),
+        _ => ([LARGE_FRAME_BYTES, [14 + 1280, MAX_FRAME_BYTES, LARGE_FRAME_BYTES][rng.below(3)]], Offload::Complete),
+    };
+    let mut world = World::over(Wire::of_frames(frame_bytes, faults, seed), family, traffic, limits, seed);
+    if has_offload {
+        world.wire.server.set_offload(offload);
     }
     let mut open: Vec<Client> = (0..clients)
         .map(|_| {
             let len = 1 + rng.below(max_bytes);
-            Client::open(&mut world, rng.bytes(len))
+            let buffer_bytes = [1000, 4096, 60_000][rng.below(3)];
+            Client::with_buffers(buffer_bytes, &mut world, rng.bytes(len))
         })
         .collect();
     while !open.is_empty() {

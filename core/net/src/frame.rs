@@ -257,6 +257,11 @@ pub(crate) struct Route {
     pub ends: Ends,
 }
 
+/// The largest packet on a link whose frames have so many bytes at the most.
+pub(crate) fn mtu(max_frame_bytes: usize) -> u16 {
+    u16::try_from(max_frame_bytes.max(MAX_FRAME_BYTES) - ETHERNET_BYTES).unwrap_or(u16::MAX)
+}
+
 /// Where TCP's checksum is.
 const CHECKSUM_AT: usize = 16;
 

@@ -50,11 +50,19 @@ impl Pool {
     /// Most blocks that a buffer which holds `held` of them may hold now.
     #[inline]
     pub fn allowance(&self, held: usize) -> usize {
+        self.allowance_from(MIN_BLOCKS, held)
+    }
+
+    /// The same for a buffer that is of little use with less than `least` blocks, and may hold them for as long as there are
+    /// some behind the reserve.
+    #[inline]
+    pub fn allowance_from(&self, least: usize, held: usize) -> usize {
         let free = self.limit - self.used;
         let unreserved = free.saturating_sub(self.limit / RESERVE_DIVISOR);
         // Of what it holds now and may take now, together, it may have 1/SHARE_DIVISOR of what stays free.
         let more = unreserved.saturating_sub(SHARE_DIVISOR * held) / (SHARE_DIVISOR + 1);
-        (held + more).clamp(MIN_BLOCKS.min(held + free), MAX_BLOCKS)
+        let least = least.min(held + unreserved).max(MIN_BLOCKS.min(held + free));
+        (held + more).clamp(least, MAX_BLOCKS)
     }
 
     /// A block, its bytes of no meaning.

@@ -34,6 +34,11 @@ pub trait FrameDevice {
     fn checksums(&self) -> Checksums {
         Checksums::Complete
     }
+    /// The largest frame that leaves and arrives as it is: more than [`MAX_FRAME_BYTES`] on a link whose other end is known
+    /// to take that.
+    fn max_frame_bytes(&self) -> usize {
+        MAX_FRAME_BYTES
+    }
     /// Borrows both halves at once.
     fn split(&mut self) -> (Self::Rx<'_>, Self::Tx<'_>);
     /// Fills in what it knows of itself: nothing, where it counts nothing.
@@ -119,7 +124,7 @@ impl<T: FrameRx> FrameRx for &mut T {
 
 /// The sending half of a [`FrameDevice`].
 pub trait FrameTx {
-    /// Whether [`transmit`](Self::transmit) has a free buffer.
+    /// Whether there is room for the largest frame.
     fn ready(&mut self) -> bool;
     /// Lends a buffer of `len` bytes (at most [`MAX_FRAME_BYTES`]) to `fill` and queues what it wrote.
     ///

@@ -7,7 +7,7 @@
 //!  32  rings in the order fill, completion, rx, tx, 32 bytes each:
 //!        0  guest-physical address, 8 bytes      8  length, 4 bytes
 //!       12  offsets of producer, consumer, flags and first entry, 4 bytes each     28  entries, 4 bytes
-//! 160  doorbell: port, 2 bytes       162  send: port, 2 bytes
+//! 160  doorbell: port, 2 bytes       162  send: port, 2 bytes       164  bytes of the largest frame, 4 bytes
 //! ```
 
 use crate::RingLayout;
@@ -17,7 +17,7 @@ use kayvee_platform::Checksums;
 /// What a description takes.
 pub const DESCRIPTION_BYTES: usize = 168;
 
-const MAGIC: [u8; 8] = *b"KVXDP\0\0\x02";
+const MAGIC: [u8; 8] = *b"KVXDP\0\0\x03";
 const RINGS_AT: usize = 32;
 const RING_BYTES: usize = 32;
 
@@ -45,6 +45,8 @@ pub struct Description {
     pub frames_len: u32,
     /// ... and of each.
     pub frame_bytes: u32,
+    /// Bytes of the largest frame that is sent or received, as [`Parts`](crate::Parts) has it.
+    pub max_frame_bytes: u32,
     /// Fill, completion, rx and tx ring.
     pub rings: [RingPlace; 4],
     /// Writing any byte to this port has the frames in the tx ring sent.
@@ -88,6 +90,7 @@ impl Description {
         }
         put(160, &self.doorbell_port.to_le_bytes());
         put(162, &self.send_port.to_le_bytes());
+        put(164, &self.max_frame_bytes.to_le_bytes());
         bytes
     }
 
@@ -118,6 +121,7 @@ impl Description {
             rings,
             doorbell_port: u16::from_le_bytes(number(bytes, 160)),
             send_port: u16::from_le_bytes(number(bytes, 162)),
+            max_frame_bytes: u32_at(164),
         })
     }
 }
@@ -139,6 +143,7 @@ mod tests {
             frames_address: 0xd020_0000,
             frames_len: 8 << 20,
             frame_bytes: 2048,
+            max_frame_bytes: 16_384,
             rings: [ring(1), ring(2), ring(3), ring(4)],
             doorbell_port: 0x510,
             send_port: 0x514,

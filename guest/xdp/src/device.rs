@@ -5,14 +5,32 @@
 
 use crate::{
     SharedMemory,
-    ring::{LayoutError, Ring, Rings, Violation},
+    ring::{CONTINUES, HAS_METADATA, LayoutError, Ring, Rings, Violation},
 };
 use alloc::vec::Vec;
-use core::sync::atomic::{Ordering, fence};
-use kayvee_platform::{Checksums, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, Received};
+use core::{
+    ops::Range,
+    sync::atomic::{Ordering, fence},
+};
+use kayvee_platform::{
+    Checksums, Completion, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, NetworkFigures, Offloads, Received,
+};
 
 /// What the kernel keeps free before a frame that it receives (`XDP_PACKET_HEADROOM`).
 const HEADROOM_BYTES: usize = 256;
+/// Pieces of the largest frame to be sent: the kernel's `MAX_SKB_FRAGS`, less one for the headers' page.
+const MAX_PIECES: usize = 16;
+
+/// What the kernel is to do with a frame stands so many bytes before it, on links with large frames (`struct
+/// xsk_tx_metadata`, Linux 6.8, in `Documentation/networking/xsk-tx-metadata.rst`).
+///
+/// ```text
+/// 0: flags, 8 bytes     8: where the checksum begins, 2 bytes     10: where it goes, counted from there, 2 bytes
+/// ```
+pub const METADATA_BYTES: u32 = 32;
+/// The flag that has the checksum completed (`XDP_TXMD_FLAGS_CHECKSUM`).
+const COMPLETES_CHECKSUM: u64 = 1 << 1;
+
 /// One place of so many is for sending: what is sent leaves at once, what arrives may have to wait.
 const TX_SHARE: usize = 4;
 /// So many received frames are given back together, if there are more of them.
@@ -36,6 +54,9 @@ pub struct Parts {
     pub frames: SharedMemory,
     /// ... and how much of it each has: a power of two.
     pub frame_bytes: u32,
+    /// The largest frame of the link. Where that is more than [`MAX_FRAME_BYTES`], the kernel takes and gives frames in
+    /// pieces, and completes checksums as [`METADATA_BYTES`] before them say.
+    pub max_frame_bytes: u32,
     /// The rings.
     pub rings: Rings,
 }
@@ -64,8 +85,11 @@ pub struct XdpTx<B> {
     free: Vec<u32>,
     /// By place: whether the kernel has it.
     is_lent: Vec<bool>,
-    /// The frame that is being made, before it is put into its place.
+    /// The frame that is being made, before it is put into its places.
     frame: Vec<u8>,
+    /// The largest frame, and the places that it takes.
+    max_frame_bytes: usize,
+    max_pieces: usize,
     error: Option<Violation>,
     doorbell: B,
 }
@@ -77,6 +101,16 @@ pub struct XdpDevice<B> {
     checksums: Checksums,
     rx: XdpRx,
     tx: XdpTx<B>,
+}
+
+/// A frame that was received, or a piece of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    place: u32,
+    /// Where it lies in the memory.
+    at: usize,
+    len: usize,
+    options: u32,
 }
 
 /// Some of the places, which the frames of one direction have.
@@ -115,16 +149,22 @@ fn table<T: Clone>(count: u32, value: T) -> Option<Vec<T>> {
 impl<B: Doorbell> XdpDevice<B> {
     /// Takes a socket into use whose rings nobody has used yet: gives the kernel places for frames to arrive.
     pub fn new(parts: Parts, doorbell: B) -> Result<XdpDevice<B>, LayoutError> {
-        let Parts { mac, checksums, frames, frame_bytes, rings: Rings { fill, completion, rx, tx } } = parts;
-        let bytes = frame_bytes as usize;
+        let Parts { mac, checksums, frames, frame_bytes, max_frame_bytes, rings } = parts;
+        let Rings { fill, completion, rx, tx } = rings;
+        let (bytes, max_frame_bytes) = (frame_bytes as usize, max_frame_bytes as usize);
         if !bytes.is_power_of_two() || bytes < HEADROOM_BYTES + MAX_FRAME_BYTES {
+            return Err(LayoutError);
+        }
+        // The headroom is more than the metadata takes.
+        let max_pieces = max_frame_bytes.div_ceil(bytes - HEADROOM_BYTES);
+        if max_frame_bytes < MAX_FRAME_BYTES || max_pieces > MAX_PIECES {
             return Err(LayoutError);
         }
         let places = frames.len() / bytes;
         // No more places than entries: then a ring always has room for what is put into it.
         let tx_count = (places / TX_SHARE).min(tx.entries().min(completion.entries()) as usize) as u32;
         let rx_count = (places - tx_count as usize).min(fill.entries().min(rx.entries()) as usize) as u32;
-        if tx_count == 0 || rx_count == 0 {
+        if (tx_count.min(rx_count) as usize) < max_pieces {
             return Err(LayoutError);
         }
         let (rx_memory, tx_memory) = frames.split_at(rx_count as usize * bytes);
@@ -137,7 +177,7 @@ impl<B: Doorbell> XdpDevice<B> {
             rx,
             frames: rx_frames,
             is_lent: table(rx_count, false).ok_or(LayoutError)?,
-            frame: table(frame_bytes, 0).ok_or(LayoutError)?,
+            frame: table(max_frame_bytes as u32, 0).ok_or(LayoutError)?,
             unreturned: 0,
             error: None,
         };
@@ -146,8 +186,9 @@ impl<B: Doorbell> XdpDevice<B> {
         let mut free = table(tx_count, 0).ok_or(LayoutError)?;
         free.iter_mut().zip((0..tx_count).rev()).for_each(|(free, place)| *free = place);
         let is_lent = table(tx_count, false).ok_or(LayoutError)?;
-        let frame = table(frame_bytes, 0).ok_or(LayoutError)?;
-        let tx = XdpTx { tx, completion, frames: tx_frames, free, is_lent, frame, error: None, doorbell };
+        let frame = table(max_frame_bytes as u32, 0).ok_or(LayoutError)?;
+        let (frames, error) = (tx_frames, None);
+        let tx = XdpTx { tx, completion, frames, free, is_lent, frame, max_frame_bytes, max_pieces, error, doorbell };
         Ok(XdpDevice { mac, checksums, rx, tx })
     }
 
@@ -202,14 +243,14 @@ impl XdpRx {
         }
     }
 
-    /// Takes the next frame: its place, where it lies in it, and its length.
+    /// Takes the next frame, or the next piece of one.
     #[inline]
-    fn next_frame(&mut self) -> Result<Option<(u32, usize, usize)>, Violation> {
+    fn next_piece(&mut self) -> Result<Option<Piece>, Violation> {
         if self.rx.waiting()? == 0 {
             self.give_back();
             return Ok(None);
         }
-        let (address, len) = self.rx.take_descriptor();
+        let (address, len, options) = self.rx.take_descriptor();
         let (place, offset) = self.frames.find(address).ok_or(Violation::Frame(address))?;
         if !core::mem::replace(&mut self.is_lent[place as usize], false) {
             return Err(Violation::Frame(address));
@@ -217,7 +258,28 @@ impl XdpRx {
         if len as usize > (1 << self.frames.bytes_log2) - offset {
             return Err(Violation::Length(len));
         }
-        Ok(Some((place, offset, len as usize)))
+        let at = ((place as usize) << self.frames.bytes_log2) + offset;
+        Ok(Some(Piece { place, at, len: len as usize, options }))
+    }
+
+    /// Copies the next frame, however many pieces it lies in, and returns how much of it there is. One that is larger than
+    /// the link's largest is cut off, which its headers tell.
+    #[inline]
+    fn next_frame(&mut self) -> Result<Option<usize>, Violation> {
+        let Some(mut piece) = self.next_piece()? else { return Ok(None) };
+        let mut filled = 0;
+        for _ in 0..self.frames.count {
+            let len = piece.len.min(self.frame.len() - filled);
+            self.frames.memory.copy_to(piece.at, &mut self.frame[filled..filled + len]);
+            filled += len;
+            self.give(piece.place);
+            if piece.options & CONTINUES == 0 {
+                return Ok(Some(filled));
+            }
+            // The kernel hands all pieces over together.
+            piece = self.next_piece()?.ok_or(Violation::Pieces)?;
+        }
+        Err(Violation::Pieces)
     }
 
     fn fail(&mut self, violation: Violation) {
@@ -247,13 +309,7 @@ impl FrameRx for XdpRx {
             return None;
         }
         match self.next_frame() {
-            Ok(Some((place, offset, len))) => {
-                let at = ((place as usize) << self.frames.bytes_log2) + offset;
-                self.frames.memory.copy_to(at, &mut self.frame[..len]);
-                self.give(place);
-                Some(consume(self.frame[..len].into()))
-            }
-            Ok(None) => None,
+            Ok(len) => len.map(|len| consume(self.frame[..len].into())),
             Err(violation) => {
                 self.fail(violation);
                 None
@@ -311,6 +367,38 @@ impl<B: Doorbell> XdpTx<B> {
         Ok(())
     }
 
+    /// Whether frames larger than [`MAX_FRAME_BYTES`] are sent, and checksums left to the kernel.
+    #[inline]
+    fn has_offloads(&self) -> bool {
+        self.max_frame_bytes > MAX_FRAME_BYTES
+    }
+
+    /// Where frames begin in their places.
+    #[inline]
+    fn start(&self) -> usize {
+        if self.has_offloads() { METADATA_BYTES as usize } else { 0 }
+    }
+
+    /// Queues a piece of the frame that was made, or all of it, in a free place.
+    #[inline]
+    fn put(&mut self, piece: Range<usize>, options: u32) {
+        let place = self.free.pop().expect("the caller has seen that there is room");
+        let (start, len) = (self.start(), piece.len() as u32);
+        self.frames.memory.copy_from(((place as usize) << self.frames.bytes_log2) + start, &self.frame[piece]);
+        self.is_lent[place as usize] = true;
+        self.tx.put_descriptor(self.frames.address(place) + start as u64, len, options);
+    }
+
+    /// Writes down what is to be done with the frame that comes next.
+    fn put_metadata(&mut self, task: Completion) {
+        let place = *self.free.last().expect("the caller has seen that there is room");
+        let mut metadata = [0; 12];
+        metadata[..8].copy_from_slice(&COMPLETES_CHECKSUM.to_ne_bytes());
+        metadata[8..10].copy_from_slice(&task.checksum_start.to_ne_bytes());
+        metadata[10..].copy_from_slice(&task.checksum_offset.to_ne_bytes());
+        self.frames.memory.copy_from((place as usize) << self.frames.bytes_log2, &metadata);
+    }
+
     fn ring(&mut self) {
         // Between publishing the entries and reading the flag, which the kernel sets before it looks at the ring for the
         // last time.
@@ -328,10 +416,10 @@ impl<B: Doorbell> XdpTx<B> {
 impl<B: Doorbell> FrameTx for XdpTx<B> {
     #[inline]
     fn ready(&mut self) -> bool {
-        if self.free.is_empty() {
+        if self.free.len() < self.max_pieces {
             self.reclaim();
         }
-        !self.free.is_empty() && self.error.is_none()
+        self.free.len() >= self.max_pieces && self.error.is_none()
     }
 
     #[inline]
@@ -339,12 +427,39 @@ impl<B: Doorbell> FrameTx for XdpTx<B> {
         if len > MAX_FRAME_BYTES || !self.ready() {
             return None;
         }
-        let place = self.free.pop()?;
         let result = fill(&mut self.frame[..len]);
-        self.frames.memory.copy_from((place as usize) << self.frames.bytes_log2, &self.frame[..len]);
-        self.is_lent[place as usize] = true;
-        self.tx.put_descriptor(self.frames.address(place), len as u32);
+        self.put(0..len, 0);
         Some(result)
+    }
+
+    #[inline]
+    fn offloads(&self) -> Offloads {
+        // A large frame is one packet on its link: nothing is divided.
+        Offloads { checksum: self.has_offloads(), large_frame_bytes: 0 }
+    }
+
+    #[inline]
+    fn room_bytes(&mut self) -> usize {
+        if self.ready() { self.max_frame_bytes } else { 0 }
+    }
+
+    #[inline]
+    fn transmit_offloaded(&mut self, len: usize, task: Completion, mut fill: impl FnMut(usize, &mut [u8])) -> bool {
+        if !self.has_offloads() || len > self.room_bytes() {
+            return false;
+        }
+        assert_eq!(task.segment_bytes, 0, "nothing is divided here");
+        fill(0, &mut self.frame[..len]);
+        self.put_metadata(task);
+        let most = (1 << self.frames.bytes_log2) - METADATA_BYTES as usize;
+        let (mut put, mut options) = (0, HAS_METADATA);
+        while put < len {
+            let piece = (len - put).min(most);
+            options |= if put + piece < len { CONTINUES } else { 0 };
+            self.put(put..put + piece, options);
+            (put, options) = (put + piece, 0);
+        }
+        true
     }
 
     #[inline]
@@ -375,8 +490,16 @@ impl<B: Doorbell> FrameDevice for XdpDevice<B> {
         self.checksums
     }
 
+    fn max_frame_bytes(&self) -> usize {
+        self.tx.max_frame_bytes
+    }
+
     fn split(&mut self) -> (&mut XdpRx, &mut XdpTx<B>) {
         (&mut self.rx, &mut self.tx)
+    }
+
+    fn put_figures(&self, figures: &mut NetworkFigures) {
+        figures.offload_checksum = u64::from(self.tx.has_offloads());
     }
 }
 
@@ -389,6 +512,7 @@ mod tests {
     };
     use alloc::{vec, vec::Vec};
     use core::sync::atomic::Ordering::Relaxed;
+    use kayvee_platform::Internet;
 
     const PLACES: u32 = 16;
     const RX_PLACES: u32 = 12;
@@ -450,6 +574,84 @@ mod tests {
             assert_eq!(kernel.send_all(), [vec![1; 60], vec![2; 1514], vec![3; 14]]);
             assert!(!card.tx.is_sending());
         }
+    }
+
+    const LARGE: usize = 5000;
+
+    fn large_card() -> (XdpDevice<Bell>, FakeKernel) {
+        let kernel = FakeKernel::new(PLACES, 16);
+        let (parts, bell) = kernel.parts_with(LARGE as u32);
+        (XdpDevice::new(parts, bell).unwrap(), kernel)
+    }
+
+    #[test]
+    fn large_frames_arrive_in_pieces_for_ever() {
+        let (mut card, kernel) = large_card();
+        for size in (14..=LARGE).step_by(if cfg!(miri) { 499 } else { 7 }) {
+            let frame: Vec<u8> = (0..size).map(|n| (n * 7 + size) as u8).collect();
+            kernel.deliver_pieces(&frame);
+            kernel.deliver_pieces(&frame[1..]);
+            for sent in [&frame[..], &frame[1..]] {
+                let got = receive(&mut card);
+                assert_eq!(got.as_deref(), Some(sent));
+            }
+            assert_eq!(receive(&mut card), None);
+        }
+        assert_eq!(card.error(), None);
+    }
+
+    #[test]
+    fn large_frames_leave_in_pieces_with_what_is_to_be_done() {
+        let task = Completion {
+            internet: Internet::V4,
+            checksum_start: 34,
+            checksum_offset: 16,
+            header_bytes: 54,
+            segment_bytes: 0,
+        };
+        let (mut card, kernel) = large_card();
+        assert_eq!(card.max_frame_bytes(), LARGE);
+        for size in (54..=LARGE).step_by(if cfg!(miri) { 499 } else { 31 }) {
+            let frame: Vec<u8> = (0..size).map(|n| (n * 3 + size) as u8).collect();
+            let tx = card.split().1;
+            let fill = |at: usize, bytes: &mut [u8]| bytes.copy_from_slice(&frame[at..at + bytes.len()]);
+            assert_eq!(tx.room_bytes(), LARGE);
+            assert!(tx.transmit_offloaded(size, task, fill));
+            tx.flush();
+            let metadata = [2, 0, 0, 0, 0, 0, 0, 0, 34, 0, 16, 0];
+            assert_eq!(kernel.send_large(), [(Some(metadata), frame)]);
+            assert!(send(&mut card, &[5; 60]));
+            card.split().1.flush();
+            assert_eq!(kernel.send_large(), [(None, vec![5; 60])], "the same memory, without anything to be done");
+        }
+        let tx = card.split().1;
+        assert!(!tx.transmit_offloaded(LARGE + 1, task, |_, _| panic!("too long")));
+        // Of four places a largest frame takes three.
+        assert!(tx.transmit_offloaded(LARGE, task, |_, bytes| bytes.fill(1)));
+        assert!(!tx.ready() && tx.room_bytes() == 0);
+        assert!(!tx.transmit_offloaded(60, task, |_, _| panic!("no room")));
+    }
+
+    #[test]
+    fn frames_larger_than_the_link_are_cut_off() {
+        let (mut card, kernel) = large_card();
+        for _ in 0..10 {
+            kernel.deliver_pieces(&[7; LARGE + 1]);
+            kernel.deliver_pieces(&[8; 3 * FRAME_BYTES as usize]);
+            kernel.deliver_pieces(&[9; 60]);
+            assert_eq!(receive(&mut card), Some(vec![7; LARGE]));
+            assert_eq!(receive(&mut card), Some(vec![8; LARGE]));
+            assert_eq!(receive(&mut card), Some(vec![9; 60]));
+            assert_eq!(receive(&mut card), None, "and with that all places are given back");
+        }
+    }
+
+    #[test]
+    fn frames_without_an_end_are_noticed() {
+        let (mut card, kernel) = large_card();
+        kernel.rx.put(256, 1 << 32 | 100);
+        assert_eq!(receive(&mut card), None);
+        assert_eq!(card.error(), Some(Violation::Pieces));
     }
 
     #[test]
@@ -514,9 +716,9 @@ mod tests {
         kernel.rx.put(256, 60);
         kernel.rx.put(256, 60);
         let rx = card.split().0;
-        let first = rx.next_frame();
+        let first = rx.next_piece();
         assert!(first.is_ok_and(|frame| frame.is_some()));
-        assert_eq!(rx.next_frame(), Err(Violation::Frame(256)));
+        assert_eq!(rx.next_piece(), Err(Violation::Frame(256)));
     }
 
     #[test]
@@ -582,7 +784,7 @@ mod tests {
             for _ in 0..40 {
                 let address = if random.bool() { random.u64(..) } else { random.u64(..2 * 16 * 2048) };
                 match random.u8(..8) {
-                    0 => kernel.rx.put(address, random.u64(..2200)),
+                    0 => kernel.rx.put(address, random.u64(..2) << 32 | random.u64(..2200)),
                     1 => kernel.completion.put(address, 0),
                     2 => kernel.rx.u32(kernel.rx.layout.producer).store(random.u32(..), Relaxed),
                     3 => kernel.tx.u32(kernel.tx.layout.consumer).store(random.u32(..), Relaxed),

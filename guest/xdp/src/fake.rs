@@ -1,6 +1,7 @@
 //! The kernel's side of the rings, for tests: it keeps to the rules, or breaks those that a test names.
 
-use crate::{Doorbell, Parts, Ring, RingLayout, Rings, SharedMemory};
+use crate::ring::{CONTINUES, HAS_METADATA};
+use crate::{Doorbell, METADATA_BYTES, Parts, Ring, RingLayout, Rings, SharedMemory};
 use core::{
     ptr::NonNull,
     sync::atomic::{
@@ -125,6 +126,11 @@ impl FakeKernel {
     }
 
     pub fn parts(&self) -> (Parts, Bell) {
+        self.parts_with(1514)
+    }
+
+    /// Of a link with frames of so many bytes.
+    pub fn parts_with(&self, max_frame_bytes: u32) -> (Parts, Bell) {
         // SAFETY: the memory is leaked, and used by this fake as the other side only.
         let frames = unsafe { SharedMemory::new(self.frames, (self.places * FRAME_BYTES) as usize) };
         let rings = Rings {
@@ -134,7 +140,8 @@ impl FakeKernel {
             tx: Ring::of_descriptors(self.tx.shared(), self.tx.layout).unwrap(),
         };
         let mac = [2, 0, 0, 0, 0, 7];
-        let parts = Parts { mac, checksums: Checksums::Partial, frames, frame_bytes: FRAME_BYTES, rings };
+        let parts =
+            Parts { mac, checksums: Checksums::Partial, frames, frame_bytes: FRAME_BYTES, max_frame_bytes, rings };
         (parts, Bell(self.rings.clone()))
     }
 
@@ -149,6 +156,42 @@ impl FakeKernel {
         }
         self.rx.put(at, frame.len() as u64);
         true
+    }
+
+    /// Does the same with a frame that lies in as many places as it needs.
+    pub fn deliver_pieces(&self, frame: &[u8]) {
+        let pieces = frame.chunks((u64::from(FRAME_BYTES) - HEADROOM_BYTES) as usize);
+        let last = pieces.len() - 1;
+        for (number, piece) in pieces.enumerate() {
+            assert!(self.deliver(piece));
+            if number < last {
+                let index = self.rx.u32(self.rx.layout.producer).load(Relaxed).wrapping_sub(1);
+                self.rx.word(index, 1).fetch_or(u64::from(CONTINUES) << 32, Relaxed);
+            }
+        }
+    }
+
+    /// Sends frames in pieces, and returns the metadata before each, if there is any, and its bytes.
+    pub fn send_large(&self) -> Vec<(Option<[u8; 12]>, Vec<u8>)> {
+        let (mut sent, mut goes_on) = (Vec::new(), false);
+        while let Some((address, rest)) = self.tx.take() {
+            let (len, options) = (rest as u32 as usize, (rest >> 32) as u32);
+            assert!(len <= (FRAME_BYTES - METADATA_BYTES) as usize, "a piece lies in its place");
+            // SAFETY: the place is the kernel's until it is in the completion ring; piece and metadata lie in it.
+            let (piece, metadata) = unsafe {
+                let at = self.frames.as_ptr().add(address as usize);
+                let metadata = at.sub(METADATA_BYTES as usize).cast::<[u8; 12]>();
+                (core::slice::from_raw_parts(at, len).to_vec(), metadata.read())
+            };
+            if !goes_on {
+                sent.push(((options & HAS_METADATA != 0).then_some(metadata), Vec::new()));
+            }
+            sent.last_mut().unwrap().1.extend(piece);
+            goes_on = options & CONTINUES != 0;
+            self.completion.put(address, 0);
+        }
+        assert!(!goes_on, "frames are handed over whole");
+        sent
     }
 
     /// Sends what is in the ring, and says so.

@@ -15,6 +15,11 @@ pub(crate) const ADDRESS_BYTES: usize = 8;
 /// Bytes of an entry that is a `struct xdp_desc`: receive and transmit ring.
 pub(crate) const DESCRIPTOR_BYTES: usize = 16;
 
+/// Options of a descriptor: the frame goes on with the next one (`XDP_PKT_CONTD`) ...
+pub(crate) const CONTINUES: u32 = 1 << 0;
+/// ... and what the kernel is to do with it stands before it (`XDP_TX_METADATA`).
+pub(crate) const HAS_METADATA: u32 = 1 << 1;
+
 /// The most entries of a ring that is accepted.
 pub(crate) const MAX_ENTRIES: u32 = 1 << 16;
 
@@ -54,6 +59,8 @@ pub enum Violation {
     Frame(u64),
     /// A frame is longer than its place.
     Length(u32),
+    /// A frame has no end, or more pieces than the largest has.
+    Pieces,
 }
 
 impl fmt::Display for Violation {
@@ -62,6 +69,7 @@ impl fmt::Display for Violation {
             Violation::Index => f.write_str("a ring's index is out of bounds"),
             Violation::Frame(address) => write!(f, "the frame at {address:#x} is not the kernel's to give"),
             Violation::Length(len) => write!(f, "a frame of {len} bytes is larger than its place"),
+            Violation::Pieces => f.write_str("a frame has no end"),
         }
     }
 }
@@ -145,14 +153,14 @@ impl Ring {
         address
     }
 
-    /// Takes a descriptor that waits: address and length.
+    /// Takes a descriptor that waits: address, length and options.
     #[inline]
-    pub(crate) fn take_descriptor(&mut self) -> (u64, u32) {
+    pub(crate) fn take_descriptor(&mut self) -> (u64, u32, u32) {
         let at = self.entry_at(self.own, DESCRIPTOR_BYTES);
         let (address, rest) = (self.memory.u64(at).load(Relaxed), self.memory.u64(at + 8).load(Relaxed));
         self.own = self.own.wrapping_add(1);
         // Length, then options, in the machine's byte order, which is little-endian.
-        (address, rest as u32)
+        (address, rest as u32, (rest >> 32) as u32)
     }
 
     /// Lets the other side use the places of the entries that were taken.
@@ -170,10 +178,10 @@ impl Ring {
 
     /// Adds a descriptor, for which there is room as in [`put_address`](Self::put_address).
     #[inline]
-    pub(crate) fn put_descriptor(&mut self, address: u64, len: u32) {
+    pub(crate) fn put_descriptor(&mut self, address: u64, len: u32, options: u32) {
         let at = self.entry_at(self.own, DESCRIPTOR_BYTES);
         self.memory.u64(at).store(address, Relaxed);
-        self.memory.u64(at + 8).store(len.into(), Relaxed);
+        self.memory.u64(at + 8).store(u64::from(options) << 32 | u64::from(len), Relaxed);
         self.own = self.own.wrapping_add(1);
     }
 

@@ -83,7 +83,7 @@ impl Network {
     pub fn direct() -> Result<Network> {
         let make = || {
             kayvee_xdp_socket::probe()?;
-            VethPair::create().context("making a link")
+            VethPair::create(kayvee_xdp_socket::link_mtu()).context("making a link")
         };
         Ok(Network::Direct(make().map_err(with_advice)?))
     }

@@ -261,7 +261,9 @@ impl Session {
             Attachment::Own => {
                 let addresses = store.listen_addresses(store.options().port)?;
                 let listeners = listen::listen(&addresses, store.options().tcp_backlog)?;
-                let pair = VethPair::create().context("making a link for the store").map_err(network::with_advice)?;
+                let pair = VethPair::create(kayvee_xdp_socket::link_mtu())
+                    .context("making a link for the store")
+                    .map_err(network::with_advice)?;
                 Some((listeners, pair))
             }
             Attachment::Interface { .. } => None,

@@ -188,7 +188,7 @@ fn share_an_interface_with(start: fn(&str) -> Store) {
     const ECHO_PORT: u16 = 7;
     apart(move || {
         // This namespace is the client's; the other end of the pair is the host's and the store's.
-        let pair = VethPair::create()?;
+        let pair = VethPair::create(1500)?;
         kayvee_link::bring_up(&pair.host_name, CLIENT, MASK)?;
         let listener = pair.namespace.enter(|| {
             kayvee_link::bring_up(VethPair::INNER_NAME, HOST, MASK)?;
@@ -259,7 +259,7 @@ fn stores_that_are_killed_leave_nothing_behind() {
 #[ignore = "needs root: ./kayvee test"]
 fn what_cannot_be_attached_to_is_refused_with_the_reason() {
     apart(|| {
-        let pair = VethPair::create()?;
+        let pair = VethPair::create(1500)?;
         let refused = |net: &str| {
             let output = Command::new(env!("CARGO_BIN_EXE_kayvee"))
                 .args(["run", "--target", "linux", "--net", net])

@@ -11,5 +11,5 @@ mod veth;
 
 pub use setup::set_up;
 pub use subnet::{Link, Link6, PREFIX_BITS};
-pub use sys::{bring_up, hardware_address, index, interface_request, set_queue_len, switch_on};
+pub use sys::{bring_up, hardware_address, interface_request, mtu, set_queue_len, switch_on};
 pub use veth::{Namespace, VethPair};

@@ -1,6 +1,6 @@
 //! Requests about interfaces that no crate here wraps safely. All `unsafe` of this crate is in this file.
 
-use nix::{errno::Errno, libc};
+use nix::{errno::Errno, libc, net::if_::if_nametoindex};
 use std::{
     io,
     mem::zeroed,
@@ -25,7 +25,7 @@ pub fn add_address6(name: &str, address: Ipv6Addr, prefix_bits: u8) -> io::Resul
     let request = libc::in6_ifreq {
         ifr6_addr: libc::in6_addr { s6_addr: address.octets() },
         ifr6_prefixlen: prefix_bits.into(),
-        ifr6_ifindex: index(name)? as i32,
+        ifr6_ifindex: if_nametoindex(name)? as i32,
     };
     let socket = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::DGRAM, None)?;
     // SAFETY: for a socket of this family the operation reads one `in6_ifreq`, which `request` is.
@@ -52,13 +52,22 @@ pub fn hardware_address(name: &str) -> io::Result<[u8; 6]> {
     Ok(std::array::from_fn(|index| bytes[index] as u8))
 }
 
-/// The number of an interface.
-pub fn index(name: &str) -> io::Result<u32> {
+/// The largest packet of an interface.
+pub fn mtu(name: &str) -> io::Result<u32> {
     let mut request = interface_request(name)?;
     // SAFETY: the operation reads and writes one `ifreq`, which `request` is.
-    Errno::result(unsafe { libc::ioctl(datagram_socket()?.as_raw_fd(), libc::SIOCGIFINDEX as _, &mut request) })?;
-    // SAFETY: the operation has set `ifru_ifindex`.
-    Ok(unsafe { request.ifr_ifru.ifru_ifindex } as u32)
+    Errno::result(unsafe { libc::ioctl(datagram_socket()?.as_raw_fd(), libc::SIOCGIFMTU as _, &mut request) })?;
+    // SAFETY: the operation has set `ifru_mtu`.
+    Ok(unsafe { request.ifr_ifru.ifru_mtu } as u32)
+}
+
+/// Sets it.
+pub fn set_mtu(name: &str, bytes: u32) -> io::Result<()> {
+    let mut request = interface_request(name)?;
+    request.ifr_ifru.ifru_mtu = bytes as libc::c_int;
+    // SAFETY: the operation reads one `ifreq` with `ifru_mtu` set, which `request` is.
+    Errno::result(unsafe { libc::ioctl(datagram_socket()?.as_raw_fd(), libc::SIOCSIFMTU as _, &request) })?;
+    Ok(())
 }
 
 /// Sets how many packets may wait on an interface to be sent.

@@ -80,16 +80,21 @@ impl VethPair {
     /// Name of the store's end in its namespace.
     pub const INNER_NAME: &str = INNER_NAME;
 
-    /// Makes a pair, both ends switched on.
-    pub fn create() -> Result<VethPair> {
+    /// Makes a pair for packets of at most `mtu` bytes, both ends switched on.
+    pub fn create(mtu: u32) -> Result<VethPair> {
         let namespace = Namespace::create()?;
         let (number, host_name) = create_numbered(&namespace)?;
         let mac = namespace.enter(|| {
             without_ipv6(INNER_NAME);
+            sys::set_mtu(INNER_NAME, mtu)?;
             sys::switch_on(INNER_NAME)?;
             Ok(sys::hardware_address(INNER_NAME)?)
         })?;
-        let link = setup::set_up(&host_name, number, mac).with_context(|| format!("setting up {host_name}"))?;
+        let set_up = || {
+            sys::set_mtu(&host_name, mtu)?;
+            setup::set_up(&host_name, number, mac)
+        };
+        let link = set_up().with_context(|| format!("setting up {host_name}"))?;
         Ok(VethPair { namespace, link, mac, host_name })
     }
 }

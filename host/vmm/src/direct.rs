@@ -14,7 +14,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use kayvee_xdp::{Description, RingPlace};
-use kayvee_xdp_socket::{Attachment, FRAME_BYTES, FRAMES_BYTES, FrameMemory, Socket};
+use kayvee_xdp_socket::{Attachment, FRAMES_BYTES, FrameMemory, Socket};
 use kvm_ioctls::{IoEventAddress, NoDatamatch, VmFd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
@@ -65,7 +65,8 @@ impl Direct {
             checksums: socket.checksums,
             frames_address,
             frames_len: frames.len() as u32,
-            frame_bytes: FRAME_BYTES,
+            frame_bytes: socket.frame_bytes,
+            max_frame_bytes: socket.max_frame_bytes,
             rings,
             doorbell_port: DOORBELL_PORT,
             send_port: SEND_PORT,

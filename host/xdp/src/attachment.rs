@@ -1,6 +1,6 @@
 //! What a store's network is attached to, as users and the processes of one run name it.
 
-use crate::{FrameMemory, Socket, Steering};
+use crate::{FrameMemory, Socket, Steering, link_mtu};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use kayvee_link::{Link6, Namespace, PREFIX_BITS, VethPair};
 use kayvee_platform::{Addressing, Addressing6};
@@ -102,7 +102,7 @@ impl Attachment {
     pub fn open(&self, frames: &FrameMemory) -> Result<Place> {
         match self {
             Attachment::Own => {
-                let pair = VethPair::create()?;
+                let pair = VethPair::create(link_mtu())?;
                 // The socket holds the namespace from now on.
                 let place = Attachment::to_pair(&pair).open(frames)?;
                 Ok(Place { name: format!("{}, a link of its own", pair.host_name), ..place })

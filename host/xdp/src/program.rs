@@ -229,13 +229,13 @@ mod tests {
 
     fn judge() -> anyhow::Result<()> {
         // A redirect needs a socket at its end.
-        let pair = VethPair::create().unwrap();
+        let pair = VethPair::create(crate::link_mtu()).unwrap();
         let frames = FrameMemory::allocate(1 << 20).unwrap();
         let open = || Socket::open(VethPair::INNER_NAME, Steering::All, &frames);
         let socket = pair.namespace.enter(open).unwrap();
         let map = sys::create_socket_map(1).unwrap();
         sys::enter_socket(map.as_fd(), 0, socket.as_fd()).unwrap();
-        let load = |steering| sys::load_program(&assemble(steering, map.as_raw_fd())).unwrap();
+        let load = |steering| sys::load_program(&assemble(steering, map.as_raw_fd()), sys::Frames::Plain).unwrap();
         let own6 = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
         let other6 = Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 7);
         let shared = load(Steering::Addresses(OWN, Some(own6)));

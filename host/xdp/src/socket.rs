@@ -3,23 +3,34 @@
 pub use crate::sys::RingMapping;
 use crate::{
     program::{self, Steering},
-    sys::{self, FrameMemory, Mode, RingKind},
+    sys::{self, FrameMemory, Frames, Mode, RingKind},
 };
 use anyhow::{Context, Result, bail};
 use kayvee_platform::Checksums;
-use kayvee_xdp::{Doorbell, Parts, Ring, Rings, XdpDevice};
+use kayvee_xdp::{Doorbell, METADATA_BYTES, Parts, Ring, Rings, XdpDevice};
+use nix::net::if_::if_nametoindex;
 use std::{
     fs, io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::Path,
     thread,
     time::{Duration, Instant},
 };
 
-/// A place for a frame: the smallest that the kernel takes, with room for its headroom and a frame.
-pub const FRAME_BYTES: u32 = 2048;
-/// Memory for the frames of a store: 4,096 places.
+/// A place for a frame: the smallest that the kernel takes, with room for its headroom and a frame ...
+const FRAME_BYTES: u32 = 2048;
+/// ... and the largest, for the pieces of large ones.
+const LARGE_FRAME_BYTES: u32 = 4096;
+/// Memory for the frames of a store: 2,048 places, or twice as many smaller ones.
 pub const FRAMES_BYTES: usize = 8 << 20;
+/// The largest packet of a link of the store's own, where the kernel carries frames in pieces: four places for what arrives,
+/// less the kernel's headroom in each. Of larger ones a window would be few.
+const LINK_MTU: u32 = 4 * (LARGE_FRAME_BYTES - HEADROOM_BYTES) - ETHERNET_HEADER_BYTES;
+/// What the kernel keeps free before what it receives (`XDP_PACKET_HEADROOM`).
+const HEADROOM_BYTES: u32 = 256;
+/// The largest packet of other links.
+const ETHERNET_MTU: u32 = 1500;
+const ETHERNET_HEADER_BYTES: u32 = 14;
 /// The queue that is used. A card with several would deliver some of the frames to the others.
 const QUEUE: u32 = 0;
 /// How long an interface may take to be free again, and how often to ask.
@@ -31,11 +42,13 @@ const SEND_BUFFER_BYTES: u32 = 4 << 20;
 /// An open socket. Closing it, in whatever way, also detaches the program.
 #[derive(Debug)]
 pub struct Socket {
-    fd: OwnedFd,
-    /// The attached program; the map and the program itself live as long as that.
-    _link: OwnedFd,
+    sender: Sender,
     /// Fill, completion, rx and tx ring.
     pub rings: [RingMapping; 4],
+    /// Bytes of the place of each frame, or of a piece of one.
+    pub frame_bytes: u32,
+    /// The largest frame that is sent or received.
+    pub max_frame_bytes: u32,
     /// The interface's Ethernet address, which is the store's.
     pub mac: [u8; 6],
     /// Whether who sends to it may leave checksums undone.
@@ -48,29 +61,37 @@ pub struct Socket {
 #[derive(Debug)]
 pub struct Sender {
     fd: OwnedFd,
+    /// The attached program; the map and the program itself live as long as that.
     _link: OwnedFd,
 }
 
 impl Socket {
     /// Opens a socket on an interface of this thread's network namespace, for frames in `frames`.
     pub fn open(interface: &str, steering: Steering, frames: &FrameMemory) -> Result<Socket> {
-        let index = kayvee_link::index(interface).with_context(|| format!("network interface '{interface}'"))?;
+        let index = if_nametoindex(interface).with_context(|| format!("network interface '{interface}'"))?;
         let mac = kayvee_link::hardware_address(interface)?;
         need_one_queue(interface)?;
         let fd = sys::open_socket().context("opening an AF_XDP socket")?;
         let socket = fd.as_fd();
-        register(socket, frames)?;
+        let checksums = checksums(interface);
+        let mtu = kayvee_link::mtu(interface).context("reading the interface's MTU")?;
+        // A card's driver would have to carry these by itself, and few do.
+        let wants_large = mtu > ETHERNET_MTU && checksums == Checksums::Partial;
+        let (sort, frame_bytes, max_frame_bytes) = if wants_large && register_large(socket, frames).is_ok() {
+            (Frames::Large, LARGE_FRAME_BYTES, mtu.min(LINK_MTU) + ETHERNET_HEADER_BYTES)
+        } else {
+            register(socket, frames)?;
+            (Frames::Plain, FRAME_BYTES, ETHERNET_MTU + ETHERNET_HEADER_BYTES)
+        };
         // Each place for a frame has an entry in every ring that it can be in.
-        let entries = (frames.len() / FRAME_BYTES as usize).next_power_of_two() as u32;
+        let entries = (frames.len() / frame_bytes as usize).next_power_of_two() as u32;
         let ring = |kind| sys::make_ring(socket, kind, entries).with_context(|| format!("making the {kind:?} ring"));
         let rings = [ring(RingKind::Fill)?, ring(RingKind::Completion)?, ring(RingKind::Rx)?, ring(RingKind::Tx)?];
         sys::widen(socket, entries, SEND_BUFFER_BYTES);
-        let map = sys::create_socket_map(QUEUE + 1).context("making the XDP program's map")?;
-        let instructions = program::assemble(steering, std::os::fd::AsRawFd::as_raw_fd(&map));
-        let program = sys::load_program(&instructions).context("loading the XDP program")?;
+        let (map, program) = load(steering, sort)?;
         let (link, mode) = when_free(|| attach(program.as_fd(), index))
             .with_context(|| format!("attaching the XDP program to '{interface}'"))?;
-        when_free(|| sys::bind(socket, index, QUEUE)).map_err(|error| match error.kind() {
+        when_free(|| sys::bind(socket, index, QUEUE, sort)).map_err(|error| match error.kind() {
             io::ErrorKind::ResourceBusy => {
                 anyhow::anyhow!("queue {QUEUE} of '{interface}' is in use by another AF_XDP socket")
             }
@@ -82,7 +103,8 @@ impl Socket {
             (false, Mode::Driver) => "copied by its driver",
             (false, Mode::Generic) => "copied by the kernel",
         };
-        Ok(Socket { fd, _link: link, rings, mac, checksums: checksums(interface), how })
+        let sender = Sender { fd, _link: link };
+        Ok(Socket { sender, rings, frame_bytes, max_frame_bytes, mac, checksums, how })
     }
 
     /// A network card of this process, over the memory that the socket was opened with.
@@ -95,20 +117,20 @@ impl Socket {
             rx: Ring::of_descriptors(rx.share(), layouts[2])?,
             tx: Ring::of_descriptors(tx.share(), layouts[3])?,
         };
-        let (mac, checksums) = (self.mac, self.checksums);
-        let parts = Parts { mac, checksums, frames: frames.share(), frame_bytes: FRAME_BYTES, rings };
-        Ok(XdpDevice::new(parts, Sender { fd: self.fd, _link: self._link })?)
+        let Socket { mac, checksums, frame_bytes, max_frame_bytes, .. } = self;
+        let parts = Parts { mac, checksums, frames: frames.share(), frame_bytes, max_frame_bytes, rings };
+        Ok(XdpDevice::new(parts, self.sender)?)
     }
 
     /// Has the kernel send what is in the tx ring. What it could not take remains there.
     pub fn send(&self) -> io::Result<()> {
-        sys::send(self.fd.as_fd())
+        sys::send(self.as_fd())
     }
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.sender.as_fd()
     }
 }
 
@@ -134,15 +156,30 @@ impl Doorbell for Sender {
 pub fn probe() -> Result<()> {
     let socket = sys::open_socket().context("opening an AF_XDP socket")?;
     register(socket.as_fd(), &FrameMemory::allocate(FRAMES_BYTES)?)?;
+    load(Steering::All, Frames::Plain).map(drop)
+}
+
+/// Loads the program, with a map for the socket that it steers frames to.
+fn load(steering: Steering, frames: Frames) -> Result<(OwnedFd, OwnedFd)> {
     let map = sys::create_socket_map(QUEUE + 1).context("making the XDP program's map")?;
-    let instructions = program::assemble(Steering::All, std::os::fd::AsRawFd::as_raw_fd(&map));
-    sys::load_program(&instructions).context("loading the XDP program")?;
-    Ok(())
+    let program = sys::load_program(&program::assemble(steering, map.as_raw_fd()), frames);
+    Ok((map, program.context("loading the XDP program")?))
+}
+
+/// Registers memory for frames in pieces, which newer kernels carry (Linux 6.11).
+fn register_large(socket: BorrowedFd<'_>, frames: &FrameMemory) -> io::Result<()> {
+    sys::register_frames(socket, frames, LARGE_FRAME_BYTES, METADATA_BYTES)
+}
+
+/// The largest packet of a link that is made for a store.
+pub fn link_mtu() -> u32 {
+    let register = || register_large(sys::open_socket()?.as_fd(), &FrameMemory::allocate(LARGE_FRAME_BYTES as usize)?);
+    if register().is_ok() { LINK_MTU } else { ETHERNET_MTU }
 }
 
 /// The kernel keeps the memory from being moved, which has a limit for those without rights.
 fn register(socket: BorrowedFd<'_>, frames: &FrameMemory) -> Result<()> {
-    sys::register_frames(socket, frames, FRAME_BYTES).map_err(|error| match error.raw_os_error() {
+    sys::register_frames(socket, frames, FRAME_BYTES, 0).map_err(|error| match error.raw_os_error() {
         Some(nix::libc::ENOBUFS) => {
             anyhow::Error::from(io::Error::from(io::ErrorKind::PermissionDenied)).context(format!(
                 "the frames take {} KiB of locked memory, more than this user may have (ulimit -l)",

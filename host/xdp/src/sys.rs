@@ -193,15 +193,21 @@ fn get_option<T: Copy>(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Resul
 /// Registers the memory of the frames.
 ///
 /// The kernel writes into it from now on wherever the fill ring says, as long as the socket is open: it is
-/// memory that only frames are in.
-pub fn register_frames(socket: BorrowedFd<'_>, frames: &FrameMemory, frame_bytes: u32) -> io::Result<()> {
+/// memory that only frames are in. Before what is sent there are so many bytes of metadata, if any.
+pub fn register_frames(
+    socket: BorrowedFd<'_>,
+    frames: &FrameMemory,
+    frame_bytes: u32,
+    tx_metadata_bytes: u32,
+) -> io::Result<()> {
+    const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
     let registration = libc::xdp_umem_reg {
         addr: frames.start().as_ptr() as u64,
         len: frames.len() as u64,
         chunk_size: frame_bytes,
         headroom: 0,
-        flags: 0,
-        tx_metadata_len: 0,
+        flags: if tx_metadata_bytes > 0 { XDP_UMEM_TX_METADATA_LEN } else { 0 },
+        tx_metadata_len: tx_metadata_bytes,
     };
     set_option(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
 }
@@ -237,10 +243,10 @@ pub fn widen(socket: BorrowedFd<'_>, frames: u32, bytes: u32) {
 }
 
 /// Binds to a queue of an interface, without copying where the card can, and waking the kernel only when it asks.
-pub fn bind(socket: BorrowedFd<'_>, interface: u32, queue: u32) -> io::Result<()> {
+pub fn bind(socket: BorrowedFd<'_>, interface: u32, queue: u32, frames: Frames) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
-        sxdp_flags: libc::XDP_USE_NEED_WAKEUP,
+        sxdp_flags: libc::XDP_USE_NEED_WAKEUP | if frames == Frames::Large { libc::XDP_USE_SG } else { 0 },
         sxdp_ifindex: interface,
         sxdp_queue_id: queue,
         sxdp_shared_umem_fd: 0,
@@ -277,6 +283,7 @@ mod bpf {
 
     pub const MAP_TYPE_XSKMAP: u32 = 17;
     pub const PROG_TYPE_XDP: u32 = 6;
+    pub const F_XDP_HAS_FRAGS: u32 = 1 << 5;
     pub const ATTACH_TYPE_XDP: u32 = 37;
 
     pub const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
@@ -308,6 +315,8 @@ mod bpf {
         pub log_level: u32,
         pub log_size: u32,
         pub log_buf: u64,
+        pub kern_version: u32,
+        pub prog_flags: u32,
     }
 
     #[repr(C)]
@@ -372,8 +381,17 @@ pub fn enter_socket(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>) -> 
     unsafe { call_bpf(bpf::MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
 }
 
+/// Whether a frame may be larger than its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frames {
+    /// None is.
+    Plain,
+    /// It lies in several then.
+    Large,
+}
+
 /// Loads an XDP program.
-pub fn load_program(instructions: &[Instruction]) -> io::Result<OwnedFd> {
+pub fn load_program(instructions: &[Instruction], frames: Frames) -> io::Result<OwnedFd> {
     let license = c"Apache-2.0";
     let mut attributes = bpf::ProgLoad {
         prog_type: bpf::PROG_TYPE_XDP,
@@ -383,6 +401,8 @@ pub fn load_program(instructions: &[Instruction]) -> io::Result<OwnedFd> {
         log_level: 0,
         log_size: 0,
         log_buf: 0,
+        kern_version: 0,
+        prog_flags: if frames == Frames::Large { bpf::F_XDP_HAS_FRAGS } else { 0 },
     };
     // SAFETY: these are the command's attributes, with the addresses of so many instructions and of a string.
     own(unsafe { call_bpf(bpf::PROG_LOAD, &mut attributes) })

@@ -96,6 +96,10 @@ impl FrameDevice for Card {
         either!(Card, self, card => card.checksums())
     }
 
+    fn max_frame_bytes(&self) -> usize {
+        either!(Card, self, card => card.max_frame_bytes())
+    }
+
     #[inline]
     fn split(&mut self) -> (Rx<'_>, Tx<'_>) {
         match self {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use kayvee_files::Recorder;
-use kayvee_platform::{Checksums, FrameDevice, FrameRx, FrameTx, Received};
+use kayvee_platform::{Checksums, Completion, FrameDevice, FrameRx, FrameTx, NetworkFigures, Offloads, Received};
 use kayvee_xdp::{Violation, XdpDevice, XdpRx, XdpTx};
 use kayvee_xdp_socket::Sender;
 use std::{cell::RefCell, fs::File, path::Path, rc::Rc};
@@ -50,6 +50,7 @@ pub struct Half<H> {
 pub struct Card {
     mac: [u8; 6],
     checksums: Checksums,
+    max_frame_bytes: usize,
     rx: Half<XdpRx>,
     tx: Half<XdpTx<Sender>>,
 }
@@ -58,9 +59,10 @@ impl Card {
     /// A card whose frames are recorded in a file, if one is named.
     pub fn new(device: XdpDevice<Sender>, record: Option<&Path>) -> Result<Card> {
         let record = Record::create(record)?;
-        let (mac, checksums) = (device.mac(), device.checksums());
+        let (mac, checksums, max_frame_bytes) = (device.mac(), device.checksums(), device.max_frame_bytes());
         let (rx, tx) = device.into_halves();
-        Ok(Card { mac, checksums, rx: Half { half: rx, record: record.clone() }, tx: Half { half: tx, record } })
+        let (rx, tx) = (Half { half: rx, record: record.clone() }, Half { half: tx, record });
+        Ok(Card { mac, checksums, max_frame_bytes, rx, tx })
     }
 
     /// What the kernel has done wrong, after which nothing is received nor sent.
@@ -106,6 +108,25 @@ impl FrameTx for Half<XdpTx<Sender>> {
     }
 
     #[inline]
+    fn offloads(&self) -> Offloads {
+        self.half.offloads()
+    }
+
+    #[inline]
+    fn room_bytes(&mut self) -> usize {
+        self.half.room_bytes()
+    }
+
+    #[inline]
+    fn transmit_offloaded(&mut self, len: usize, task: Completion, mut fill: impl FnMut(usize, &mut [u8])) -> bool {
+        self.half.transmit_offloaded(len, task, |at, frame| {
+            fill(at, frame);
+            // As above, a socket's frames are whole.
+            self.record.record(frame);
+        })
+    }
+
+    #[inline]
     fn flush(&mut self) {
         self.half.flush();
         self.record.flush();
@@ -130,7 +151,15 @@ impl FrameDevice for Card {
         self.checksums
     }
 
+    fn max_frame_bytes(&self) -> usize {
+        self.max_frame_bytes
+    }
+
     fn split(&mut self) -> (&mut Half<XdpRx>, &mut Half<XdpTx<Sender>>) {
         (&mut self.rx, &mut self.tx)
+    }
+
+    fn put_figures(&self, figures: &mut NetworkFigures) {
+        figures.offload_checksum = u64::from(self.tx.half.offloads().checksum);
     }
 }

@@ -1,7 +1,7 @@
 //! A host at the other end of the wire: plain `smoltcp`, driven the way its documentation says.
 
 use super::wire::End;
-use kayvee_platform::{FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES};
+use kayvee_platform::{FrameDevice, FrameRx, FrameTx};
 use smoltcp::{
     iface::{Config, Interface, SocketHandle, SocketSet},
     phy::{self, DeviceCapabilities, Medium},
@@ -105,7 +105,7 @@ impl phy::Device for Adapter<'_> {
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = MAX_FRAME_BYTES;
+        capabilities.max_transmission_unit = self.0.max_frame_bytes();
         capabilities
     }
 }

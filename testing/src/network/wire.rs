@@ -48,6 +48,7 @@ impl Faults {
 /// One end of a wire: a device with a ring of `TX_FRAMES` frames to send.
 pub struct End {
     mac: [u8; 6],
+    max_frame_bytes: usize,
     rx: Rx,
     tx: Tx,
 }
@@ -68,6 +69,8 @@ pub enum Offload {
     Divide,
     /// The same, but large frames go over the wire as they are, and are given in pieces: a link between two guests.
     Merge,
+    /// It completes checksums, and divides nothing.
+    Complete,
 }
 
 /// The receiving half of an [`End`].
@@ -80,11 +83,13 @@ pub struct Tx {
     unflushed: Vec<Vec<u8>>,
     sent: VecDeque<Vec<u8>>,
     offload: Offload,
+    /// The largest frame that is sent as it is.
+    max_frame_bytes: usize,
 }
 
 impl End {
-    fn new(mac: [u8; 6]) -> End {
-        End { mac, rx: Rx::default(), tx: Tx::default() }
+    fn new(mac: [u8; 6], max_frame_bytes: usize) -> End {
+        End { mac, max_frame_bytes, rx: Rx::default(), tx: Tx { max_frame_bytes, ..Tx::default() } }
     }
 
     /// Changes what it does for its station.
@@ -128,6 +133,10 @@ impl FrameDevice for End {
         self.mac
     }
 
+    fn max_frame_bytes(&self) -> usize {
+        self.max_frame_bytes
+    }
+
     fn split(&mut self) -> (&mut Rx, &mut Tx) {
         (&mut self.rx, &mut self.tx)
     }
@@ -140,7 +149,7 @@ impl FrameRx for Rx {
 
     fn receive<R>(&mut self, consume: impl FnOnce(Received<'_>) -> R) -> Option<R> {
         let frame = self.0.pop_front()?;
-        if self.1 == Offload::None {
+        if matches!(self.1, Offload::None | Offload::Complete) {
             return Some(consume(frame.as_slice().into()));
         }
         let first = if self.1 == Offload::Merge { PIECE_BYTES.min(frame.len()) } else { frame.len() };
@@ -156,7 +165,7 @@ impl FrameTx for Tx {
     }
 
     fn transmit<R>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
-        if !self.ready() || len > MAX_FRAME_BYTES {
+        if !self.ready() || len > self.max_frame_bytes {
             return None;
         }
         // What was in the buffer before must not matter.
@@ -169,6 +178,7 @@ impl FrameTx for Tx {
     fn offloads(&self) -> Offloads {
         match self.offload {
             Offload::None => Offloads::default(),
+            Offload::Complete => Offloads { checksum: true, large_frame_bytes: 0 },
             Offload::Divide | Offload::Merge => Offloads { checksum: true, large_frame_bytes: MAX_LARGE_FRAME_BYTES },
         }
     }
@@ -176,14 +186,15 @@ impl FrameTx for Tx {
     fn room_bytes(&mut self) -> usize {
         // As in a real queue, what is there may be too little for a large frame.
         let free = TX_FRAMES.saturating_sub(self.unflushed.len() + self.sent.len());
-        (free * MAX_FRAME_BYTES).min(self.offloads().large_frame_bytes.max(MAX_FRAME_BYTES))
+        (free * self.max_frame_bytes).min(self.offloads().large_frame_bytes.max(self.max_frame_bytes))
     }
 
     fn transmit_offloaded(&mut self, len: usize, task: Completion, mut fill: impl FnMut(usize, &mut [u8])) -> bool {
         if len > self.room_bytes() {
             return false;
         }
-        assert!(task.segment_bytes > 0 || len <= MAX_FRAME_BYTES, "a large frame has to be divided");
+        assert!(task.segment_bytes > 0 || len <= self.max_frame_bytes, "a large frame has to be divided");
+        assert!(task.segment_bytes == 0 || self.offload != Offload::Complete, "nothing is divided here");
         let mut frame = vec![0xa5; len];
         let mut at = 0;
         while at < len {
@@ -228,9 +239,15 @@ enum Destination {
 impl Wire {
     /// A wire whose faults are drawn from `seed`.
     pub fn new(faults: Faults, seed: u64) -> Wire {
+        Wire::of_frames([MAX_FRAME_BYTES; 2], faults, seed)
+    }
+
+    /// The same with frames of up to so many bytes at the server's end, and at the client's.
+    pub fn of_frames(max_frame_bytes: [usize; 2], faults: Faults, seed: u64) -> Wire {
+        let [server_bytes, client_bytes] = max_frame_bytes;
         Wire {
-            server: End::new([2, 0, 0, 0, 0, 1]),
-            client: End::new([2, 0, 0, 0, 0, 2]),
+            server: End::new([2, 0, 0, 0, 0, 1], server_bytes),
+            client: End::new([2, 0, 0, 0, 0, 2], client_bytes),
             faults,
             rng: Random::new(seed),
             in_flight: BTreeMap::new(),

@@ -107,7 +107,11 @@ impl World {
 
     /// The same of either family.
     pub fn of(family: Family, faults: Faults, traffic: Traffic, limits: Limits, seed: u64) -> World {
-        let mut wire = Wire::new(faults, seed);
+        World::over(Wire::new(faults, seed), family, traffic, limits, seed)
+    }
+
+    /// The same over a wire of the caller's.
+    pub fn over(mut wire: Wire, family: Family, traffic: Traffic, limits: Limits, seed: u64) -> World {
         let addressing = Addressing::Static { address: SERVER, prefix_bits: 24, gateway: None };
         let addressing6 = match family {
             Family::V4 => Addressing6::Off,
@@ -218,7 +222,12 @@ pub struct Client {
 impl Client {
     /// Begins to connect.
     pub fn open(world: &mut World, data: Vec<u8>) -> Client {
-        Client { handle: world.peer.connect(world.family.server(), PORT, 4096), data, sent: 0, received: 0 }
+        Client::with_buffers(4096, world, data)
+    }
+
+    /// The same with buffers of so many bytes for each direction.
+    pub fn with_buffers(bytes: usize, world: &mut World, data: Vec<u8>) -> Client {
+        Client { handle: world.peer.connect(world.family.server(), PORT, bytes), data, sent: 0, received: 0 }
     }
 
     /// Sends and receives what it can, and returns whether its connection has ended.

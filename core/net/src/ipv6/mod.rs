@@ -43,7 +43,6 @@ const MAX_SOLICITATIONS: u8 = 3;
 const SOLICITATION_INTERVAL_NS: u64 = 4 * SECOND_NS;
 /// What every link carries (RFC 8200 §5), and what one of Ethernet does.
 pub(crate) const MIN_MTU: u16 = 1280;
-pub(crate) const ETHERNET_MTU: u16 = 1500;
 const LINK_LOCAL_PREFIX: u128 = 0xfe80 << 112;
 /// Prefixes with room for an interface's identifier (RFC 4291 §2.5.1).
 const IDENTIFIER_BITS: u8 = 64;
@@ -117,6 +116,9 @@ pub(crate) struct Ipv6 {
     /// What is on the link, and until when that holds.
     prefixes: Vec<(u128, u8, u64)>,
     router: Option<(Ipv6Addr, u64)>,
+    /// The largest packet that the link carries ...
+    link_mtu: u16,
+    /// ... and that routers want on it.
     mtu: u16,
     solicitations_left: u8,
     solicit_at_ns: u64,
@@ -125,14 +127,15 @@ pub(crate) struct Ipv6 {
 
 impl Ipv6 {
     #[inline(never)]
-    pub fn new(addressing: Addressing6, mac: EthernetAddress, now_ns: u64) -> Ipv6 {
+    pub fn new(addressing: Addressing6, mac: EthernetAddress, mtu: u16, now_ns: u64) -> Ipv6 {
         let mut ipv6 = Ipv6 {
             mac,
             is_auto: addressing == Addressing6::Auto,
             addresses: Addresses::default(),
             prefixes: Vec::new(),
             router: None,
-            mtu: ETHERNET_MTU,
+            link_mtu: mtu,
+            mtu,
             solicitations_left: 0,
             solicit_at_ns: NEVER_NS,
             deadline_ns: NEVER_NS,
@@ -156,7 +159,7 @@ impl Ipv6 {
         &self.addresses
     }
 
-    /// Bytes of the largest packet that the link carries.
+    /// Bytes of the largest packet that is sent and received.
     pub fn mtu(&self) -> u16 {
         self.mtu
     }
@@ -316,7 +319,7 @@ impl Ipv6 {
             return None;
         }
         let (flow, seq) = quoted_flow(Ends::V6 { own, remote }, tcp)?;
-        Some(TooLarge { flow, seq, packet_bytes: mtu.min(ETHERNET_MTU.into()) as u16 })
+        Some(TooLarge { flow, seq, packet_bytes: u16::try_from(mtu).unwrap_or(u16::MAX) })
     }
 
     /// Somebody asks where an address is (RFC 4861 §7.1.1 and §7.2.3), or whether it may have it (RFC 4862 §5.4.3). Returns
@@ -405,7 +408,7 @@ impl Ipv6 {
             match (option[0], option.len()) {
                 (MTU, 8) => {
                     let mtu = u32::from_be_bytes([option[4], option[5], option[6], option[7]]);
-                    if (u32::from(MIN_MTU)..=u32::from(ETHERNET_MTU)).contains(&mtu) {
+                    if (u32::from(MIN_MTU)..=u32::from(self.link_mtu)).contains(&mtu) {
                         self.mtu = mtu as u16;
                     }
                 }

@@ -13,7 +13,7 @@ use crate::{
     cookies::Cookies,
     ends::{Ends, FlowKey, is_host, is_host6},
     flows::Flows,
-    frame::announce,
+    frame::{self, announce},
     ipv6::{Change as Ipv6Change, Ipv6},
     neighbors::Neighbors,
     pool::Pool,
@@ -62,6 +62,8 @@ impl Take for NobodyTakes {
 pub struct Stack {
     mac: EthernetAddress,
     checksums: Checksums,
+    /// The largest packet of the link.
+    mtu: u16,
     keepalive_ns: u64,
     lease: Option<Lease>,
     /// The link has yet to be told of the address.
@@ -112,11 +114,13 @@ impl Stack {
         {
             return Err(ConfigError::Address(bad.into()));
         }
+        let mtu = frame::mtu(device.max_frame_bytes());
         let secrets = Secrets::new(config.seed);
         let connections = config.limits.connections;
         let mut stack = Stack {
             mac,
             checksums: device.checksums(),
+            mtu,
             keepalive_ns: 0,
             lease: None,
             unannounced: false,
@@ -124,7 +128,7 @@ impl Stack {
             ports: Vec::new(),
             datagram_ports: Vec::new(),
             control: Control::new(config.addressing, mac, config.seed, &mut device.split().1, now_ns),
-            ipv6: Ipv6::new(config.addressing6, mac, now_ns),
+            ipv6: Ipv6::new(config.addressing6, mac, mtu, now_ns),
             neighbors: Neighbors::default(),
             flows: Flows::new(secrets.flows()),
             secrets,

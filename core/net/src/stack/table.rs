@@ -3,7 +3,6 @@
 use super::{ConnectionId, Stack};
 use crate::{
     ends::{Ends, FlowKey},
-    ipv6::ETHERNET_MTU,
     tcp::{Connection, Origin, Owner, Resources, Setup, seq::Seq},
 };
 use smoltcp::wire::EthernetAddress;
@@ -42,7 +41,7 @@ impl Stack {
 
     pub(super) fn setup(&self, flow: FlowKey, iss: Seq) -> Setup {
         let mtu = match flow.ends {
-            Ends::V4 { .. } => ETHERNET_MTU,
+            Ends::V4 { .. } => self.mtu,
             Ends::V6 { .. } => self.ipv6.mtu(),
         };
         Setup { flow, mtu, iss, timestamp_offset: self.secrets.timestamp_offset(flow), keepalive_ns: self.keepalive_ns }

@@ -239,7 +239,7 @@ impl Connection {
             rcv_nxt: Seq(0),
             rcv_right: Seq(0),
             rcv_scale: 0,
-            rx: ReceiveQueue::default(),
+            rx: ReceiveQueue::new(own_segment_bytes),
             peer_fin: None,
             end_received: false,
             acknowledge: Acknowledge::No,

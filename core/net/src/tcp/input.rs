@@ -1,7 +1,7 @@
 //! What arriving segments do (RFC 9293 §3.10.7).
 
 use super::{
-    OWN_SEGMENT_BYTES,
+    ETHERNET_SEGMENT_BYTES,
     connection::{Acknowledge, Connection, NEVER_NS, Owner, PeerClock, Recovery, Resources, State},
     output::ACKNOWLEDGE_DELAY_NS,
     scoreboard::DUPLICATE_THRESHOLD,
@@ -502,7 +502,7 @@ impl Connection {
     fn acknowledge_data(&mut self, seq: Seq, before: Seq, had_runs: bool, now_ns: u64) {
         if seq.after(before) {
             self.duplicates_due = (self.duplicates_due + 1).min(MAX_DUPLICATES_DUE);
-        } else if had_runs || self.rcv_nxt.since(self.acknowledged) >= 2 * u32::from(OWN_SEGMENT_BYTES) {
+        } else if had_runs || self.rcv_nxt.since(self.acknowledged) >= 2 * ETHERNET_SEGMENT_BYTES {
             self.acknowledge = Acknowledge::Now;
         } else if self.acknowledge == Acknowledge::No {
             self.acknowledge = Acknowledge::Soon;

@@ -20,5 +20,6 @@ mod tests;
 pub(crate) use connection::{Change, Connection, NEVER_NS, Origin, Owner, Resources, Setup, State};
 pub(crate) use input::Verdict;
 
-/// The largest segment that a peer sends: what an Ethernet frame has room for (RFC 6691 §2).
-pub(crate) const OWN_SEGMENT_BYTES: u16 = 1460;
+/// Data in an Ethernet frame: the largest segment of most peers, on links with larger frames as well. By it is counted what
+/// is to be acknowledged, and how far a window opens.
+pub(crate) const ETHERNET_SEGMENT_BYTES: u32 = 1460;

@@ -1,7 +1,7 @@
 //! What a connection sends, and when.
 
 use super::{
-    OWN_SEGMENT_BYTES,
+    ETHERNET_SEGMENT_BYTES,
     connection::{Acknowledge, Connection, NEVER_NS, OWN_WINDOW_SCALE, Recovery, Resources, State},
     segment::{Flags, Segment, Timestamps},
     seq::Seq,
@@ -109,8 +109,8 @@ impl Connection {
                 let is_first = !matches!(self.recovery, Recovery::Timeout(_));
                 self.congestion.timed_out(self.segment_bytes, is_first);
             }
-            if self.trip.backoff() > 0 {
-                // The peer may have thrown away what it had reported (RFC 2018 §8).
+            if self.trip.backoff() > 0 || self.scoreboard.has(self.una) {
+                // The peer may have thrown away what it had reported, or shows that it has (RFC 2018 §8).
                 self.scoreboard.clear();
             }
             self.recovery = Recovery::Timeout(self.nxt);
@@ -270,6 +270,18 @@ impl Connection {
         Some(self.data(from, len, &resources.pool, now_ns))
     }
 
+    /// Most bytes of data in a segment now: of large ones, so many that several fit into the send buffer and into the
+    /// peer's window. The peer acknowledges every second one of them (RFC 5681 §4.2), and others are on their way then.
+    #[inline]
+    fn useful_segment_bytes(&self, unsent: u32, pool: &Pool) -> u32 {
+        const SEGMENTS: u32 = 4;
+        if self.segment_bytes.min(unsent) <= ETHERNET_SEGMENT_BYTES {
+            return self.segment_bytes;
+        }
+        let capacity = (pool.allowance(self.tx.held()) * BLOCK_BYTES) as u32;
+        self.segment_bytes.min((capacity.min(self.max_window) / SEGMENTS).max(ETHERNET_SEGMENT_BYTES))
+    }
+
     /// The next segment that was not sent before.
     #[inline]
     pub(super) fn fresh(&mut self, most: u32, pool: &Pool, now_ns: u64) -> Option<Transmission> {
@@ -282,15 +294,18 @@ impl Connection {
         }
         let right = self.una + self.window;
         let usable = if self.nxt.before(right) { right.since(self.nxt) } else { 0 };
+        let segment_bytes = self.useful_segment_bytes(unsent, pool);
+        let most = if segment_bytes < self.segment_bytes { segment_bytes } else { most };
         let mut len = unsent.min(most).min(usable);
         // RFC 9293 §3.8.6.2.1: no small segments because of a small window, but for the last. Nothing is held back
         // because of segments on their way (Nagle), as replies have somebody waiting for them.
-        let is_silly = len < unsent && len < self.segment_bytes && (len == 0 || len < self.max_window / 2);
+        let is_silly = len < unsent && len < segment_bytes && (len == 0 || len < self.max_window / 2);
         if is_silly {
             if self.una != self.nxt {
                 return None;
             }
-            if !core::mem::take(&mut self.probe_due) {
+            // As no acknowledgment will come, what fills a frame elsewhere does not wait for more.
+            if !core::mem::take(&mut self.probe_due) && len < ETHERNET_SEGMENT_BYTES {
                 self.arm(now_ns);
                 return None;
             }
@@ -389,7 +404,7 @@ impl Connection {
     /// Where the right edge of the receive window may be now.
     #[inline]
     fn possible_right(&self, pool: &Pool) -> (Seq, u32) {
-        let capacity = pool.allowance(self.rx.held()) * BLOCK_BYTES;
+        let capacity = self.rx.allowance(pool) * BLOCK_BYTES;
         let most = if self.rcv_scale > 0 { usize::MAX } else { usize::from(u16::MAX) };
         let space = capacity.saturating_sub(self.rx.len()).min(most);
         (self.rcv_nxt + space as u32, capacity as u32)
@@ -398,7 +413,7 @@ impl Connection {
     /// How far the window opens before it is told: not by a few bytes (RFC 9293 §3.8.6.2.2).
     #[inline]
     fn worthwhile(capacity: u32) -> u32 {
-        (capacity / 2).min(u32::from(OWN_SEGMENT_BYTES))
+        (capacity / 2).min(ETHERNET_SEGMENT_BYTES)
     }
 
     /// The window field of the next segment. The right edge never moves to the left.
@@ -428,7 +443,8 @@ impl Connection {
         if right.after(self.rcv_right) {
             let opened = right.since(self.rcv_right);
             // Where the peer has room left, this can wait for data to go with.
-            if told < 2 * u32::from(OWN_SEGMENT_BYTES) && opened >= Self::worthwhile(capacity) || opened >= capacity / 2
+            if told < 2 * u32::from(self.own_segment_bytes) && opened >= Self::worthwhile(capacity)
+                || opened >= capacity / 2
             {
                 self.acknowledge = Acknowledge::Now;
             }

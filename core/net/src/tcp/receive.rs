@@ -16,7 +16,10 @@ const MAX_RUNS: usize = 32;
 pub(crate) struct ReceiveQueue {
     blocks: VecDeque<Option<Block>>,
     /// How many of these are there.
-    held: usize,
+    held: u32,
+    /// Blocks for a segment of the peer's, wherever it begins. With a window of less than a segment Linux sends nothing
+    /// but a probe now and then.
+    least: u32,
     /// Where in the first block the readable bytes begin.
     start: usize,
     /// Readable bytes.
@@ -28,6 +31,12 @@ pub(crate) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
+    /// For segments of so many bytes.
+    pub fn new(segment_bytes: u16) -> ReceiveQueue {
+        let least = usize::from(segment_bytes).div_ceil(BLOCK_BYTES) + 1;
+        ReceiveQueue { least: least as u32, ..ReceiveQueue::default() }
+    }
+
     #[inline]
     pub fn len(&self) -> usize {
         self.len
@@ -39,9 +48,10 @@ impl ReceiveQueue {
         self.len == 0 && self.runs.is_empty()
     }
 
+    /// Most blocks that it may hold now.
     #[inline]
-    pub fn held(&self) -> usize {
-        self.held
+    pub fn allowance(&self, pool: &Pool) -> usize {
+        pool.allowance_from(self.least as usize, self.held as usize)
     }
 
     #[inline]
@@ -55,7 +65,11 @@ impl ReceiveQueue {
     pub fn insert(&mut self, next: Seq, seq: Seq, bytes: &[u8], pool: &mut Pool) -> Seq {
         let ahead = seq.since(next);
         if ahead == 0 {
-            let stored = self.store(self.len, bytes, pool);
+            let mut stored = self.store(self.len, bytes, pool);
+            if stored < bytes.len() && !self.runs.is_empty() {
+                self.forget_runs(self.len + stored, pool);
+                stored += self.store(self.len + stored, &bytes[stored..], pool);
+            }
             self.len += stored;
             let next = next + stored as u32;
             return if self.runs.is_empty() { next } else { self.join(next) };
@@ -64,8 +78,27 @@ impl ReceiveQueue {
             queue.store(queue.len + ahead as usize, bytes, pool) == bytes.len()
         }) {
             self.latest = seq;
+        } else {
+            // Where nothing is here now, nothing may stay held.
+            self.consume(0, pool);
         }
         next
+    }
+
+    /// Makes room for what is in order, of which `end` bytes are here: without it, what is not could wait for ever, and all
+    /// others' memory with it. Its sender has it still (RFC 2018 §8).
+    #[cold]
+    #[inline(never)]
+    fn forget_runs(&mut self, end: usize, pool: &mut Pool) {
+        self.runs.clear();
+        let kept = (self.start + end).div_ceil(BLOCK_BYTES).min(self.blocks.len());
+        for block in self.blocks.drain(kept..).flatten() {
+            self.held -= 1;
+            pool.give(block);
+        }
+        if end == 0 {
+            self.consume(0, pool);
+        }
     }
 
     /// Takes the runs that are no longer beyond a hole.
@@ -126,7 +159,7 @@ impl ReceiveQueue {
             self.blocks.resize_with(index + 1, || None);
         }
         if self.blocks[index].is_none() {
-            if self.held >= pool.allowance(self.held) {
+            if self.held as usize >= self.allowance(pool) {
                 return None;
             }
             self.blocks[index] = Some(pool.take()?);
@@ -205,7 +238,7 @@ mod tests {
             let stream: Vec<u8> = (0..20_000).map(|_| random() as u8).collect();
             let base = Seq(u32::MAX - 5000);
             let mut pool = Pool::new(1 << 20);
-            let (mut queue, mut next) = (ReceiveQueue::default(), base);
+            let (mut queue, mut next) = (ReceiveQueue::new(1460), base);
             let mut read = vec![];
             while read.len() < stream.len() {
                 let arrived = next.since(base) as usize;
@@ -226,14 +259,14 @@ mod tests {
             }
             assert!(read == stream);
             assert!(!queue.has_runs());
-            assert_eq!((queue.held(), pool.used_bytes()), (0, 0));
+            assert_eq!((queue.held, pool.used_bytes()), (0, 0));
         }
     }
 
     #[test]
     fn the_latest_run_is_named_first() {
         let mut pool = Pool::new(1 << 20);
-        let mut queue = ReceiveQueue::default();
+        let mut queue = ReceiveQueue::new(1460);
         for at in [10, 30, 50, 20] {
             queue.insert(Seq(0), Seq(at), b"abc", &mut pool);
         }
@@ -244,10 +277,28 @@ mod tests {
         assert_eq!(queue.sack_blocks(4).as_slice()[0], (Seq(10), Seq(23)));
     }
 
+    /// With as little memory as there may be, what is in order gets it, and nobody keeps what nothing came of.
+    #[test]
+    fn what_is_in_order_comes_first() {
+        let mut pool = Pool::new(3 * BLOCK_BYTES);
+        let (mut queue, segment) = (ReceiveQueue::new(1460), [1; 2 * BLOCK_BYTES]);
+        queue.insert(Seq(0), Seq(BLOCK_BYTES as u32), &segment[..2000], &mut pool);
+        queue.insert(Seq(0), Seq(2 * BLOCK_BYTES as u32), &segment[..2000], &mut pool);
+        assert_eq!((queue.runs.len(), queue.held), (2, 2));
+        assert_eq!(queue.insert(Seq(0), Seq(0), &segment, &mut pool), Seq(2 * BLOCK_BYTES as u32));
+        assert_eq!((queue.runs.len(), queue.held, queue.readable().len()), (0, 2, BLOCK_BYTES));
+        queue.consume(2 * BLOCK_BYTES, &mut pool);
+        let ahead = Seq(2 * BLOCK_BYTES as u32 + 100);
+        for segment in [&segment[..], &[2; 3 * BLOCK_BYTES]] {
+            queue.insert(Seq(2 * BLOCK_BYTES as u32), ahead, segment, &mut pool);
+            assert_eq!((queue.holds_nothing(), queue.held, pool.used_bytes()), (true, 0, 0));
+        }
+    }
+
     #[test]
     fn holes_are_bounded() {
         let mut pool = Pool::new(1 << 20);
-        let mut queue = ReceiveQueue::default();
+        let mut queue = ReceiveQueue::new(1460);
         for at in 0..1000 {
             queue.insert(Seq(0), Seq(1 + 2 * at), b"x", &mut pool);
         }

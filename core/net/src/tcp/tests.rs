@@ -13,6 +13,9 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 extern crate std;
 use std::{vec, vec::Vec};
 
+mod crowd;
+mod large;
+
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 /// The first sequence numbers of the peer and of ourselves: both wrap soon.
@@ -792,6 +795,22 @@ fn an_old_window_does_not_replace_a_new_one() {
     script.give(old, b"");
     script.send(100);
     assert_eq!(script.sent_data(), [(0, 100)]);
+}
+
+/// RFC 2018 §8: one whose first missing byte is one that it has reported has thrown that away, and perhaps the rest.
+#[test]
+fn what_was_thrown_away_plainly_is_sent_again_at_the_first_timeout() {
+    let mut script = Script::established(syn());
+    script.send(5 * 1448);
+    script.sent();
+    script.report(&[(1448, 5 * 1448)]);
+    script.sent();
+    script.acknowledge(1448);
+    assert_eq!(script.sent_data(), []);
+    script.pass(200 * MS);
+    assert_eq!(script.sent_data(), [(1448, 1448)]);
+    script.acknowledge(1448);
+    assert_eq!(script.sent_data(), [(2 * 1448, 1448), (3 * 1448, 1448)]);
 }
 
 /// RFC 2018 §8: a peer may throw away what it had reported; after two timeouts nothing is taken for granted.

@@ -46,7 +46,8 @@ impl Doorbell for DoorbellPort {
 pub fn open(setup: &mut Setup, description_at: u64) -> Result<XdpDevice<DoorbellPort>, String> {
     let page = share(setup, description_at, DESCRIPTION_BYTES as u32)?;
     let description = Description::decode(&page.read()).map_err(|error| format!("{error}"))?;
-    let Description { mac, checksums, frame_bytes, doorbell_port: bell, send_port: send, .. } = description;
+    let Description { mac, checksums, frame_bytes, max_frame_bytes, doorbell_port: bell, send_port: send, .. } =
+        description;
     if bell.max(send) >= PORTS_END {
         return Err(format!("the network's ports {bell:#x} and {send:#x} are out of reach"));
     }
@@ -61,7 +62,7 @@ pub fn open(setup: &mut Setup, description_at: u64) -> Result<XdpDevice<Doorbell
         rx: ring(rx, Ring::of_descriptors)?,
         tx: ring(tx, Ring::of_descriptors)?,
     };
-    let parts = Parts { mac, checksums, frames, frame_bytes, rings };
+    let parts = Parts { mac, checksums, frames, frame_bytes, max_frame_bytes, rings };
     XdpDevice::new(parts, DoorbellPort { bell, send, rest: None }).map_err(|error| format!("{error}"))
 }
 
