@@ -9,8 +9,9 @@ mod servers;
 use servers::{Folder, PATIENCE, POLL_INTERVAL, Server, State, expect_same, fill};
 use std::{
     fs,
+    io::{BufRead, BufReader},
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -166,73 +167,157 @@ fn an_import_that_fails_leaves_what_was_there() {
     assert!(fail(&["export", "--disk", &bad, "-o", &folder.path("out.rdb")]).contains("disk "));
 }
 
-/// What a disk holds, if there is one.
-fn state_on(disk: &str, folder: &Folder) -> Option<State> {
-    if !Path::new(disk).exists() {
+/// The digest of what a disk holds, unless it is refused.
+fn digest_on(disk: &str, folder: &Folder) -> Option<String> {
+    let check = kayvee(&["log", "check", disk]);
+    if !check.status.success() {
+        let said = String::from_utf8_lossy(&check.stderr).into_owned();
+        assert!(said.contains("the disk is blank"), "{said}");
         return None;
     }
-    succeed(&["log", "check", disk]);
     let mut server = Server::kayvee(folder, &["--appendonly", "yes", "--disk", disk]);
-    Some(server.state())
+    Some(server.call(&["DEBUG", "DIGEST"]).to_string())
+}
+
+/// Two dump files, of a little and of a lot of data, with their digests.
+struct Dumps {
+    few: (String, String),
+    many: (String, String),
+}
+
+impl Dumps {
+    fn write(folder: &Folder) -> Dumps {
+        const KEYS: &str = "4000";
+        const VALUE_BYTES: &str = "5000";
+        let mut server = Server::kayvee(folder, &[]);
+        let mut save = |name: &str| {
+            server.expect(&["SAVE"], "+OK");
+            fs::rename(folder.path("dump.rdb"), folder.path(name)).unwrap();
+            let digest = server.call(&["DEBUG", "DIGEST"]).to_string();
+            server.expect(&["DEBUG", "POPULATE", KEYS, "key", VALUE_BYTES], "+OK");
+            (folder.path(name), digest)
+        };
+        Dumps { few: save("few.rdb"), many: save("many.rdb") }
+    }
+}
+
+fn import(source: &str, disk: &str) {
+    succeed(&["import", source, "--disk", disk, "--replace"]);
+}
+
+/// An import whatever the disk holds, which has something to write from now on.
+fn start_writing(source: &str, disk: &str) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
+    command.args(["import", source, "--disk", disk, "--replace"]).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut running = command.spawn().unwrap();
+    let mut said = BufReader::new(running.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.any(|line| line.contains("writing the disk")), "it fails");
+    running
+}
+
+/// Imports a lot again and again, each time ends that with SIGKILL at another moment of its writing, and has `look` see what
+/// is left.
+fn kill_imports(dumps: &Dumps, disk: &str, mut before: impl FnMut(u32), mut look: impl FnMut(u32)) {
+    const KILLS: u32 = 20;
+    let kills: u32 = std::env::var("KAYVEE_KILLS").map_or(KILLS, |kills| kills.parse().expect("a number"));
+    import(&dumps.many.0, disk);
+    let mut whole = start_writing(&dumps.many.0, disk);
+    let begin = Instant::now();
+    assert!(whole.wait().unwrap().success());
+    let took = begin.elapsed();
+    for kill in 0..kills {
+        before(kill);
+        let mut running = start_writing(&dumps.many.0, disk);
+        thread::sleep(took * kill / kills);
+        // It may be through already.
+        let _ = running.kill();
+        running.wait().unwrap();
+        look(kill);
+    }
+    import(&dumps.many.0, disk);
 }
 
 /// However early or late an import is killed, its disk holds what it held before, or all that was imported.
 #[test]
 #[ignore = "starts the release build"]
 fn a_killed_import_leaves_what_was_there_or_all() {
-    const KEYS: usize = 60_000;
-    let kills: u32 = std::env::var("KAYVEE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(12);
     let folder = Folder::new("killed");
-    let (dump, few, disk) = (folder.path("dump.rdb"), folder.path("few.rdb"), folder.path("kv.disk"));
-    let mut server = Server::kayvee(&folder, &[]);
-    server.expect(&["SET", "old", "value"], "+OK");
-    server.expect(&["SAVE"], "+OK");
-    let before = server.state();
-    fs::rename(&dump, &few).unwrap();
-    server.expect(&["DEBUG", "POPULATE", &KEYS.to_string(), "key", "300"], "+OK");
-    server.expect(&["SAVE"], "+OK");
-    let after = server.state();
-    drop(server);
-    let spec = format!("{disk}:256M");
-    let import = |source: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
-        command.args(["import", source, "--disk", &spec, "--replace"]).stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().unwrap()
+    let dumps = Dumps::write(&folder);
+    let (disk, beside) = (folder.path("kv.disk"), folder.path("kv.disk.import"));
+    let spec = format!("{disk}:64M");
+    // Over what is there, and on a disk that is new.
+    let is_new = |kill| kill % 3 == 2;
+    let before = |kill| {
+        let _ = fs::remove_file(&disk);
+        if !is_new(kill) {
+            import(&dumps.few.0, &spec);
+        }
     };
-    let begin = Instant::now();
-    assert!(import(&dump).wait().unwrap().success());
-    let took = begin.elapsed();
-    let (mut whole, mut untouched) = (0, 0);
-    for kill in 0..kills {
-        // Over what is there, and on a disk that is new.
-        let is_new = kill % 3 == 2;
-        fs::remove_file(&disk).unwrap();
-        if !is_new {
-            assert!(import(&few).wait().unwrap().success());
-        }
-        let mut running = import(&dump);
-        thread::sleep(took * kill / kills);
-        // It may be through already.
-        let _ = running.kill();
-        running.wait().unwrap();
-        match state_on(&disk, &folder) {
-            Some(state) if state.len() == after.len() => {
-                expect_same(&state, &after, "all of it");
-                whole += 1;
-            }
-            Some(state) => {
-                assert!(!is_new, "kill {kill} leaves {} keys", state.len());
-                expect_same(&state, &before, "what was there");
-                untouched += 1;
-            }
-            None => {
-                assert!(is_new, "kill {kill} erases what was there");
+    let (mut whole, mut untouched, mut parts) = (0, 0, 0);
+    let look = |kill| {
+        let left = Path::new(&disk).exists().then(|| digest_on(&disk, &folder).expect("it is sound"));
+        match left {
+            Some(digest) if digest == dumps.many.1 => whole += 1,
+            left => {
+                assert_eq!(left, (!is_new(kill)).then(|| dumps.few.1.clone()), "kill {kill}");
                 untouched += 1;
             }
         }
-        assert!(import(&dump).wait().unwrap().success(), "kill {kill}: the next one works");
+        // What was written until then nobody takes for a disk, unless it was about to get its name.
+        if Path::new(&beside).exists() {
+            let digest = digest_on(&beside, &folder);
+            assert!(digest.as_ref().is_none_or(|digest| *digest == dumps.many.1), "kill {kill}: {digest:?}");
+            parts += u32::from(digest.is_none());
+        }
+    };
+    kill_imports(&dumps, &spec, before, look);
+    println!(
+        "{whole} times all was there, {untouched} times what was there before; {parts} times a part beside it, refused"
+    );
+    assert_eq!(digest_on(&disk, &folder), Some(dumps.many.1), "the next one works");
+}
+
+/// A file as a block device.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    fn make(file: &str) -> Option<LoopDevice> {
+        let made = Command::new("losetup").args(["--find", "--show", file]).output().ok()?;
+        made.status.success().then(|| LoopDevice(String::from_utf8(made.stdout).unwrap().trim_end().to_string()))
     }
-    println!("{kills} kills: {whole} times all was there, {untouched} times nothing of it");
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// On a device data are erased before others take their place: an import that is killed leaves what it held, a blank disk, or
+/// all, and never a part.
+#[test]
+#[ignore = "starts the release build"]
+fn a_killed_import_leaves_no_part_on_a_device() {
+    let folder = Folder::new("device");
+    let file = folder.path("device");
+    fs::File::create(&file).unwrap().set_len(64 << 20).unwrap();
+    let Some(device) = LoopDevice::make(&file) else {
+        println!("skipped: a block device for the test needs losetup and root");
+        return;
+    };
+    let dumps = Dumps::write(&folder);
+    let (mut whole, mut untouched, mut blank) = (0, 0, 0);
+    let look = |kill| match digest_on(&device.0, &folder) {
+        Some(digest) if digest == dumps.many.1 => whole += 1,
+        Some(digest) => {
+            assert_eq!(digest, dumps.few.1, "kill {kill}");
+            untouched += 1;
+        }
+        None => blank += 1,
+    };
+    kill_imports(&dumps, &device.0, |_| import(&dumps.few.0, &device.0), look);
+    println!("{whole} times all was there, {untouched} times what was there before, {blank} times nothing");
+    assert_eq!(digest_on(&device.0, &folder), Some(dumps.many.1), "the next one works");
 }
 
 #[test]

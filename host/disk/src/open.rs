@@ -3,6 +3,7 @@
 use crate::{
     FileDisk, Spec,
     file::{BLOCK_BYTES, Wake},
+    withheld,
     worker::{Files, Fresh},
 };
 use kayvee_files::{plain, sync_name};
@@ -246,12 +247,12 @@ fn identify(file: &File, size_bytes: u64, path: &Path) -> Result<(), DiskError> 
     }
 }
 
-/// Whether the beginning of a file is zeros. Images of other kinds keep some there, but none so many.
+/// Whether the beginning of a file is zeros, or only begun. Images of other kinds keep some zeros there, but none so many.
 fn is_blank(file: &File, size_bytes: u64) -> io::Result<bool> {
     let mut start = Fresh::step()?;
     let len = (size_bytes / u64::from(BLOCK_BYTES) * u64::from(BLOCK_BYTES)).min(start.len() as u64);
     file.read_exact_at(&mut start[..len as usize], 0)?;
-    Ok(start.iter().all(|byte| *byte == 0))
+    Ok(start.iter().all(|byte| *byte == 0) || withheld::is_begun(&start))
 }
 
 /// Makes a file larger and takes the room for that from the file system, so that it cannot be short of it later.

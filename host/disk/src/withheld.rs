@@ -1,11 +1,23 @@
 //! A disk whose beginning is written last.
 //!
 //! Without its superblocks a disk is no log's. They are kept in memory until all that they speak of is on stable storage, so
-//! whatever ends the work before leaves nothing that could be taken for a whole disk.
+//! whatever ends the work before leaves nothing that could be taken for a whole disk. A mark tells that what lies behind is
+//! of no worth to anybody: such a disk counts as a blank one, and the work can be done again.
 
 use kayvee_log::SEGMENTS_AT;
 use kayvee_platform::{BlockBuffer, BlockDevice, BlockError, Finished, Geometry, Operation, Transfer, transfer_alone};
 use std::{collections::VecDeque, io};
+
+/// What stands in the beginning, outside of the superblocks' blocks, until that is written.
+const MARK: &[u8] = b"kayvee: not all has been written";
+const MARK_AT: usize = SEGMENTS_AT as usize - 4096;
+
+/// Whether the start of a disk is blank but for the mark, so that nothing that lies behind is of worth.
+pub(crate) fn is_begun(start: &[u8]) -> bool {
+    let Some(head) = start.get(..SEGMENTS_AT as usize) else { return false };
+    let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    is_blank(&head[..MARK_AT]) && head[MARK_AT..].strip_prefix(MARK).is_some_and(is_blank)
+}
 
 /// A disk whose beginning is in memory, and blank at first.
 pub struct Withheld<'d> {
@@ -18,7 +30,9 @@ pub struct Withheld<'d> {
 impl<'d> Withheld<'d> {
     /// Erases the beginning of a disk that has nothing to do, and keeps what is to stand there.
     pub fn new(disk: &'d mut dyn BlockDevice) -> io::Result<Withheld<'d>> {
-        carry_out(disk, Operation::WriteStable, BlockBuffer::zeroed(SEGMENTS_AT as usize)?)?;
+        let mut marked = BlockBuffer::zeroed(SEGMENTS_AT as usize)?;
+        marked[MARK_AT..][..MARK.len()].copy_from_slice(MARK);
+        carry_out(disk, Operation::WriteStable, marked)?;
         let head = BlockBuffer::zeroed(SEGMENTS_AT as usize)?;
         Ok(Withheld { disk, head, ended: VecDeque::new() })
     }

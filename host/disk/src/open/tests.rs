@@ -50,7 +50,7 @@ fn run(disk: &mut FileDisk, transfer: Transfer) -> Finished {
 const SIZE: u64 = 8 << 20;
 
 /// A log with one record.
-fn format(disk: &mut FileDisk) {
+fn format(disk: &mut dyn BlockDevice) {
     let mut log = Log::format(disk, [7; 16]).unwrap();
     let mut record = log.record(Kind::EFFECTS).unwrap();
     record.push(b"a record").unwrap();
@@ -173,6 +173,33 @@ fn what_is_no_disk_of_kayvee_s_is_left_alone() {
     let folder = FileDisk::open(&Spec { path: std::env::temp_dir(), size_bytes: None }, Box::new(|| {}));
     assert!(folder.err().unwrap().to_string().contains("neither a regular file nor"));
     assert!(FileDisk::open(&Spec::parse("/nowhere/x").unwrap(), Box::new(|| {})).is_err());
+}
+
+#[test]
+fn what_was_only_begun_can_be_begun_again() {
+    let place = Place::new("begun");
+    let mut disk = place.open(SIZE).unwrap();
+    format(&mut disk);
+    // It ends before its beginning is written.
+    for _ in 0..2 {
+        assert!(!disk.is_blank());
+        let mut withheld = crate::Withheld::new(&mut disk).unwrap();
+        format(&mut withheld);
+        drop(disk);
+        disk = place.open(None).expect("it counts as a blank one");
+        assert!(disk.is_blank());
+        let mut withheld = crate::Withheld::new(&mut disk).unwrap();
+        format(&mut withheld);
+        withheld.release().unwrap();
+        drop(disk);
+        disk = place.open(None).unwrap();
+    }
+    // Where the mark is not all that is there, somebody else has written.
+    crate::Withheld::new(&mut disk).unwrap();
+    drop(disk);
+    let file = OpenOptions::new().write(true).open(&place.0).unwrap();
+    file.write_all_at(b"CD001", 0x8001).unwrap();
+    assert!(place.open(None).err().unwrap().contains("no log of Kayvee's"));
 }
 
 #[test]
