@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
 """What durability costs: Kayvee's persistent log beside redis-server's append-only file, on the same file system.
 
-    experiments/durability.py [--parts set,restart,compaction] [--target linux|kvm|qemu] [--directory DIR]
-                              [--repetitions 5] [--requests 200000] [--keys 5000000]
+    experiments/durability.py [--parts set,restart,compaction,pauses] [--target linux|kvm|qemu] [--directory DIR]
+                              [--repetitions 5] [--requests 200000] [--keys 5000000] [--elements 10000000]
 
 set         SET under `appendfsync always` (50 clients, 50 clients with a pipeline of 16, one client) and under `everysec`,
             alternating, the side that is not measured stopped
 restart     time from start to the first reply about the data, with --keys small keys in a log that was compacted
 compaction  the most memory that a server and its children have while it compacts --keys keys under write load
+pauses      the longest that a second client waits for a reply: while --keys keys are saved to a dump file without a log, by
+            SAVE and by BGSAVE, and while the log is compacted with one sorted set, hash or list of --elements elements;
+            beside it the longest of as much time in which nothing else is done
 
 Needs redis-server and redis-benchmark, a built `./kayvee`, and for guests the right to make taps.
 """
 
 import argparse
+import multiprocessing
 import os
 import re
 import shutil
@@ -84,6 +88,12 @@ class Kayvee:
     def start(self):
         disk = f"{self.disk}:{DISK_GIB}G"
         return start_kayvee(self.target, self.memory_mib, ["--disk", disk, "--", "--enable-debug-command", "yes"])
+
+
+class KayveeWithoutDisk(Kayvee):
+    def start(self):
+        options = ["--dir", os.path.dirname(self.disk), "--save", "", "--enable-debug-command", "yes"]
+        return start_kayvee(self.target, self.memory_mib, ["--", *options])
 
 
 def wait_until_loaded(server):
@@ -222,6 +232,88 @@ def measure_compaction(sides, options):
         print(f"{'':34} {side.name:14} {steady:12,.0f} {peak:10,.0f} {peak / steady:6.2f}", flush=True)
 
 
+def ask_until(server, requests, stopped, longest_ms):
+    """Asks again and again, as a process of its own, and tells the longest that a reply took."""
+    connection = Connection(server)
+    while not stopped.is_set():
+        for words in requests:
+            begin = time.perf_counter()
+            connection.ask(*words)
+            longest_ms.value = max(longest_ms.value, (time.perf_counter() - begin) * 1000)
+
+
+def longest_wait_ms(server, requests, work):
+    """The longest wait of a client while something is done, and how long that took in seconds."""
+    stopped, longest_ms = multiprocessing.Event(), multiprocessing.Value("d", 0.0)
+    asker = multiprocessing.Process(target=ask_until, args=(server, requests, stopped, longest_ms))
+    asker.start()
+    try:
+        while longest_ms.value == 0:
+            time.sleep(0.01)
+        longest_ms.value = 0.0
+        begin = time.monotonic()
+        work()
+        took_s = time.monotonic() - begin
+    finally:
+        stopped.set()
+        asker.join()
+    return longest_ms.value, took_s
+
+
+def save_in_background(connection):
+    connection.ask("BGSAVE")
+    while connection.info("persistence", "rdb_bgsave_in_progress") != "0":
+        time.sleep(0.02)
+
+
+# command, the words of an element
+COLLECTIONS = {
+    "sorted set": ("ZADD", lambda number: (number, f"member:{number}")),
+    "hash": ("HSET", lambda number: (f"field:{number}", number)),
+    "list": ("RPUSH", lambda number: (f"element:{number}",)),
+}
+FILL_AT_ONCE = 1000
+
+
+def fill_collection(connection, command, element, count):
+    for first in range(0, count, FILL_AT_ONCE):
+        connection.ask(command, "large", *(word for number in range(first, first + FILL_AT_ONCE) for word in element(number)))
+
+
+def measure_pauses(sides, options):
+    print(f"{'longest wait of a second client':34} {'':14} {'took s':>8} {'ms':>8} {'idle ms':>8}")
+
+    def measure(what, server, requests, work):
+        wait_ms, took_s = longest_wait_ms(server, requests, work)
+        idle_ms, _ = longest_wait_ms(server, requests, lambda: time.sleep(took_s))
+        print(f"{what:34} {server.name:14} {took_s:8.2f} {wait_ms:8.1f} {idle_ms:8.1f}", flush=True)
+
+    redis, kayvee = sides
+    for side in [redis, KayveeWithoutDisk(os.path.dirname(kayvee.disk), kayvee.target, kayvee.memory_mib)]:
+        server = side.start()
+        wait_until_loaded(server)
+        connection = Connection(server)
+        if side is redis:
+            connection.ask("CONFIG", "SET", "appendonly", "no")
+        connection.ask("DEBUG", "POPULATE", options.keys, "key:with16", 16)
+        requests = [("SET", "key:with16:7", "changed"), ("GET", "key:with16:8"), ("SET", "new", "value")]
+        measure(f"SAVE of {options.keys:,} keys", server, requests, lambda: connection.ask("SAVE"))
+        measure(f"BGSAVE of {options.keys:,} keys", server, requests, lambda: save_in_background(connection))
+        server.stop()
+    servers = [side.start() for side in sides]
+    for kind, (command, element) in COLLECTIONS.items():
+        for server in servers:
+            wait_until_loaded(server)
+            connection = Connection(server)
+            fill_collection(connection, command, element, options.elements)
+            requests = [(command, "large", *element(options.elements // 2)), ("SET", "new", "value"), ("GET", "new")]
+            wait_for_compaction(connection)
+            measure(f"compacting a {kind} of {options.elements:,}", server, requests, lambda: compact(connection))
+            connection.ask("FLUSHALL")
+    for server in servers:
+        server.stop()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="set,restart,compaction")
@@ -230,10 +322,11 @@ def main():
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--requests", type=int, default=200_000)
     parser.add_argument("--keys", type=int, default=5_000_000)
+    parser.add_argument("--elements", type=int, default=10_000_000)
     parser.add_argument("--memory", type=int, default=2048, help="of a guest, in MiB")
     options = parser.parse_args()
 
-    parts = {"set": measure_set, "restart": measure_restart, "compaction": measure_compaction}
+    parts = {"set": measure_set, "restart": measure_restart, "compaction": measure_compaction, "pauses": measure_pauses}
     for part in options.parts.split(","):
         if part not in parts:
             sys.exit(f"no part is called {part}: {', '.join(parts)}")
