@@ -19,6 +19,8 @@ pub fn follow(console: PipeReader, log: Arc<Log>, events: Sender<Event>) -> Join
             if announces_readiness(&line) {
                 // Nobody listens any more when the run is over.
                 let _ = events.send(Event::Listening);
+            } else if announces_progress(&line) {
+                let _ = events.send(Event::Progress);
             }
         }
     })
@@ -44,9 +46,21 @@ fn announces_readiness(line: &str) -> bool {
     matches!(words[..], [_, "info", "ready:", ..] | [_, _, _, _, _, "*", "ready:"])
 }
 
+/// The line `… reading the log: …`, which a store writes once a second while it takes its data from the disk.
+fn announces_progress(line: &str) -> bool {
+    line.contains(" info reading the log: ") || line.contains(" * reading the log: ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_that_loads_says_so() {
+        assert!(announces_progress("12.003 info reading the log: 152 MB, 36247 records"));
+        assert!(announces_progress("10202:M 21 Nov 2026 08:57:37.789 * reading the log: 152 MB, 36247 records"));
+        assert!(!announces_progress("0.009 info net: 172.30.0.2/30"));
+    }
 
     #[test]
     fn lines_are_bounded_and_harmless() {

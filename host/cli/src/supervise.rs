@@ -13,7 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A slow machine that emulates the guest still boots it in a few seconds.
+/// A slow machine that emulates the guest still boots it in a few seconds. One that has much data to read says so meanwhile,
+/// and may take as long as that goes on.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a store may take to end in good order: to write what is not on its disk yet, wait for replicas, save a file.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -24,6 +25,8 @@ pub const STOP_NOTICE: Duration = Duration::from_secs(3);
 pub enum Event {
     /// This process received a signal that asks it to end.
     Signal,
+    /// The store takes its data from a disk.
+    Progress,
     /// The store accepts connections.
     Listening,
     /// It has, or has not, answered.
@@ -129,12 +132,13 @@ pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcom
             None => events.recv().map_err(mpsc::RecvTimeoutError::from),
         };
         let phase = supervision.phase;
+        let goes_on = phase == Phase::Boot && matches!(event, Ok(Event::Progress));
         match event {
             Ok(Event::Ended(status)) => break status?,
             Ok(event) => supervision.handle(event)?,
             Err(_) => supervision.time_out()?,
         }
-        if supervision.phase != phase {
+        if goes_on || supervision.phase != phase {
             deadline = supervision.phase.limit().map(|limit| Instant::now() + limit);
         }
     };
@@ -205,7 +209,7 @@ impl Supervision {
             Event::Signal if self.phase == Phase::Serve => self.ask_to_end(),
             Event::Signal => self.end(Signal::SIGTERM),
             Event::CarrierFailed(error) => self.fail(anyhow!(error).context("carrying the guest's connections")),
-            Event::Answered(_) | Event::Ended(_) => Ok(()),
+            Event::Progress | Event::Answered(_) | Event::Ended(_) => Ok(()),
         }
     }
 
