@@ -2,7 +2,7 @@
 //!
 //! Every case runs four times: over RESP2, over RESP3, over RESP2 with each request in writes of one byte, and over
 //! RESP2 with the requests of a connection sent as one pipeline. The vectors are facts: all of them pass on
-//! redis-server 7.0, except those for what 7.2 changed.
+//! redis-server 7.0, except those for what 7.2 changed and what 7.4 added.
 
 mod pattern;
 mod vectors;
@@ -97,6 +97,8 @@ pub fn load(dir: &Path) -> Result<Vec<Case>, String> {
 pub struct Traits {
     /// `redis_version`: major and minor.
     pub version: (u32, u32),
+    /// Whether it is Kayvee, which has some of what is newer than its version.
+    pub is_kayvee: bool,
     /// Whether `DEBUG` may be used.
     pub debug: bool,
     /// Whether a value of 512 MiB fits.
@@ -119,6 +121,7 @@ impl Traits {
         let debug = client.call(&["DEBUG", "HELP"])?;
         Ok(Traits {
             version: (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)),
+            is_kayvee: !field("kayvee_version:").is_empty(),
             debug: matches!(debug, Reply::Array(_)),
             open: target.password.is_none(),
             large: field("total_system_memory:").parse().is_ok_and(|bytes: u64| bytes >= LARGE_BYTES),
@@ -129,6 +132,7 @@ impl Traits {
     pub fn unsuited(&self, case: &Case) -> Option<&'static str> {
         for tag in &case.tags {
             match tag.as_str() {
+                "7.4" if self.version < (7, 4) && !self.is_kayvee => return Some("needs Redis 7.4"),
                 "7.2" if self.version < (7, 2) => return Some("needs Redis 7.2"),
                 "7.0" if self.version >= (7, 2) => return Some("what Redis 7.2 changed"),
                 "open" if !self.open => return Some("needs a server without a password"),

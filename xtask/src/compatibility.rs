@@ -65,6 +65,14 @@ fn text() -> io::Result<String> {
             text.push('\n');
         }
     }
+    let newer: Vec<&str> =
+        known.iter().filter(|(_, command)| command.since.starts_with("7.4")).map(|(name, _)| name.as_str()).collect();
+    text += &format!("## Of Redis 7.4\n\n{}.\n\n", shown(&newer));
+    for command in newer {
+        if let Some(note) = notes.about(command, "7.4") {
+            text += &format!("{}: {note}\n\n", shown(&[command]));
+        }
+    }
     let results = fs::read_to_string(root().join("testing/suite/results.md"))?;
     text += "## Redis' own tests\n\n";
     text += &results;

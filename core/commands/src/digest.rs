@@ -89,10 +89,13 @@ fn append_object(digest: &mut Digest, db: &Db, found: Found) {
             element.append(general_17(score).as_bytes());
             digest.add(&element.0);
         }),
-        Kind::Hash => db.hash(found).for_each(|field, value| {
+        Kind::Hash => db.hash_as_stored(found).for_each(&mut |field, value, at_ms| {
             let mut element = Digest::default();
             element.append(field);
             element.append_value(value);
+            if let Some(at_ms) = at_ms {
+                element.append(&at_ms.to_le_bytes());
+            }
             digest.add(&element.0);
         }),
         Kind::Stream => db.stream(found).visit(StreamId::MIN, StreamId::MAX, Direction::Forward, |entry| {

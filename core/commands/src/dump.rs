@@ -91,7 +91,7 @@ pub fn write_file<E: From<Error>>(
 ) -> Result<(), E> {
     /// Bytes of a piece, at least.
     const PIECE_BYTES: usize = 64 << 10;
-    let mut file = FileWriter::new(dialect, compression, checksum);
+    let mut file = FileWriter::new(file_dialect(store, dialect), compression, checksum);
     for (name, text) in about(store) {
         file.aux(name, text.as_bytes());
     }
@@ -117,6 +117,12 @@ pub fn write_file<E: From<Error>>(
         }
     }
     file.finish(|bytes| take(bytes).map_err(Stop::Other)).map_err(Stop::into)
+}
+
+/// The dialect that a file says it has: an older one has no form for hashes of whose fields some expire.
+pub fn file_dialect(store: &Store, dialect: Dialect) -> Dialect {
+    let has_newer = store.dbs.iter().any(|db| db.expiring_hashes() > 0);
+    if has_newer { Dialect::Redis74 } else { dialect }
 }
 
 /// Writes the libraries of functions as a dump file without keys.

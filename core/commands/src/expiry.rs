@@ -50,6 +50,6 @@ impl ExpireTime<'_> {
     }
 }
 
-fn invalid(command: &str) -> Error {
+pub fn invalid(command: &str) -> Error {
     format!("ERR invalid expire time in '{command}' command").into()
 }

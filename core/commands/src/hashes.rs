@@ -1,14 +1,15 @@
 //! Hashes.
 
 use crate::{
-    Context, Error, EventClass, Outcome, args,
+    Context, Error, EventClass, Outcome, Store, args,
     generic::scan::scan_members,
     strings::with_text,
     table::{Categories, Command, Flags, KeyFlags, Keys},
 };
-use kayvee_keyspace::{Hash, HashView, Kind, Value};
+use kayvee_keyspace::{Found, Hash, HashView, Kind, OutOfMemory, Records, Value};
 use kayvee_resp::{Request, Writer};
 
+mod expire;
 mod numbers;
 mod random;
 #[cfg(test)]
@@ -25,6 +26,9 @@ const INSERTS: &[Keys] = &[Keys::one(1, KeyFlags::RW.union(KeyFlags::INSERT))];
 const CHANGES: &[Keys] = &[Keys::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))];
 const DELETES: &[Keys] = &[Keys::one(1, KeyFlags::RW.union(KeyFlags::DELETE))];
 
+/// The complexity of those that take fields.
+const FIELDS: &str = "O(N) where N is the number of fields.";
+
 /// What all rows share.
 const ROW: Command = Command { categories: Categories::HASH, group: "hash", ..Command::ROW };
 
@@ -35,7 +39,7 @@ pub static COMMANDS: &[Command] = &[
         flags: WRITE_FAST,
         keys: DELETES,
         since: "2.0.0",
-        complexity: "O(N) where N is the number of fields.",
+        complexity: FIELDS,
         summary: "Removes fields of a hash, and the hash with the last of them.",
         handler: Some(hdel),
         ..ROW
@@ -48,6 +52,39 @@ pub static COMMANDS: &[Command] = &[
         since: "2.0.0",
         summary: "Tells whether a hash has a field.",
         handler: Some(hexists),
+        ..ROW
+    },
+    Command {
+        name: "hexpire",
+        arity: -6,
+        flags: GROW_FAST,
+        keys: UPDATES,
+        since: "7.4.0",
+        complexity: FIELDS,
+        summary: "Lets fields of a hash expire after so many seconds.",
+        handler: Some(expire::hexpire),
+        ..ROW
+    },
+    Command {
+        name: "hexpireat",
+        arity: -6,
+        flags: GROW_FAST,
+        keys: UPDATES,
+        since: "7.4.0",
+        complexity: FIELDS,
+        summary: "Lets fields of a hash expire at a time in seconds since 1970.",
+        handler: Some(expire::hexpireat),
+        ..ROW
+    },
+    Command {
+        name: "hexpiretime",
+        arity: -5,
+        flags: READ_FAST,
+        keys: READS,
+        since: "7.4.0",
+        complexity: FIELDS,
+        summary: "Returns when fields of a hash expire, in seconds since 1970.",
+        handler: Some(expire::hexpiretime),
         ..ROW
     },
     Command {
@@ -120,7 +157,7 @@ pub static COMMANDS: &[Command] = &[
         flags: READ_FAST,
         keys: READS,
         since: "2.0.0",
-        complexity: "O(N) where N is the number of fields.",
+        complexity: FIELDS,
         summary: "Returns the values of several fields of a hash.",
         handler: Some(hmget),
         ..ROW
@@ -131,10 +168,66 @@ pub static COMMANDS: &[Command] = &[
         flags: GROW_FAST,
         keys: UPDATES,
         since: "2.0.0",
-        complexity: "O(N) where N is the number of fields.",
+        complexity: FIELDS,
         summary: "Sets several fields of a hash.",
         deprecated: Some(("4.0.0", "HSET with several pairs")),
         handler: Some(hmset),
+        ..ROW
+    },
+    Command {
+        name: "hpersist",
+        arity: -5,
+        flags: WRITE_FAST,
+        keys: UPDATES,
+        since: "7.4.0",
+        complexity: FIELDS,
+        summary: "Lets fields of a hash no longer expire.",
+        handler: Some(expire::hpersist),
+        ..ROW
+    },
+    Command {
+        name: "hpexpire",
+        arity: -6,
+        flags: GROW_FAST,
+        keys: UPDATES,
+        since: "7.4.0",
+        complexity: FIELDS,
+        summary: "Lets fields of a hash expire after so many milliseconds.",
+        handler: Some(expire::hpexpire),
+        ..ROW
+    },
+    Command {
+        name: "hpexpireat",
+        arity: -6,
+        flags: GROW_FAST,
+        keys: UPDATES,
+        since: "7.4.0",
+        complexity: FIELDS,
+        summary: "Lets fields of a hash expire at a time in milliseconds since 1970.",
+        handler: Some(expire::hpexpireat),
+        ..ROW
+    },
+    Command {
+        name: "hpexpiretime",
+        arity: -5,
+        flags: READ_FAST,
+        keys: READS,
+        since: "7.4.0",
+        complexity: FIELDS,
+        summary: "Returns when fields of a hash expire, in milliseconds since 1970.",
+        handler: Some(expire::hpexpiretime),
+        ..ROW
+    },
+    Command {
+        name: "hpttl",
+        arity: -5,
+        flags: READ_FAST,
+        keys: READS,
+        since: "7.4.0",
+        complexity: FIELDS,
+        summary: "Returns after how many milliseconds fields of a hash expire.",
+        tips: &["nondeterministic_output"],
+        handler: Some(expire::hpttl),
         ..ROW
     },
     Command {
@@ -193,6 +286,18 @@ pub static COMMANDS: &[Command] = &[
         ..ROW
     },
     Command {
+        name: "httl",
+        arity: -5,
+        flags: READ_FAST,
+        keys: READS,
+        since: "7.4.0",
+        complexity: FIELDS,
+        summary: "Returns after how many seconds fields of a hash expire.",
+        tips: &["nondeterministic_output"],
+        handler: Some(expire::httl),
+        ..ROW
+    },
+    Command {
         name: "hvals",
         arity: 2,
         flags: Flags::READONLY,
@@ -218,10 +323,63 @@ fn reply_from(
     write: impl FnOnce(&mut Writer<'_>, Option<HashView<'_>>),
 ) -> Outcome {
     let found = context.read(key, Kind::Hash)?;
-    let index = context.db_index();
+    let (index, now_ms) = (context.db_index(), context.now_ms());
     let Context { store, reply, .. } = context;
-    write(reply, found.map(|found| store.dbs[index].hash(found)));
+    write(reply, found.map(|found| store.dbs[index].hash(found, now_ms)));
     Ok(())
+}
+
+/// Whether fields of any hash expire.
+#[inline(always)]
+fn any_expires(context: &Context<'_>) -> bool {
+    context.store.dbs.as_slice()[context.db_index()].expiring_hashes() > 0
+}
+
+/// Finds a hash of which a request changes fields: every `step`th word `from` this one on. Those of them whose time has come
+/// are deleted before, so that copies of the data do the same with the same, whatever their time is.
+fn find_to_change(
+    context: &mut Context<'_>,
+    request: Request<'_>,
+    from: usize,
+    step: usize,
+) -> Result<Option<Found>, Error> {
+    let found = context.find_to_change(&request[1], Kind::Hash)?;
+    if any_expires(context) { without_due(context, request, found, (from, step)) } else { Ok(found) }
+}
+
+#[cold]
+fn without_due(
+    context: &mut Context<'_>,
+    request: Request<'_>,
+    found: Option<Found>,
+    (from, step): (usize, usize),
+) -> Result<Option<Found>, Error> {
+    let Some(found) = found else { return Ok(None) };
+    let (db, now_ms) = (context.db_index(), context.now_ms());
+    let first_ms = context.db().first_field_expiry_ms(found);
+    if first_ms.is_none_or(|at| at >= now_ms) || context.db().shows_expired {
+        return Ok(Some(found));
+    }
+    let mut at = from;
+    let mut fields = core::iter::from_fn(|| {
+        at += step;
+        request.get(at - step)
+    });
+    let (_, is_gone) = context.store.delete_due(db, found, &mut fields)?;
+    Ok((!is_gone).then_some(found))
+}
+
+/// Changes a hash, or makes one; see [`kayvee_keyspace::Db::edit`]. Returns whether it is gone.
+#[inline(never)]
+fn edit(
+    store: &mut Store,
+    db: usize,
+    key: &[u8],
+    found: Option<Found>,
+    change: &mut dyn FnMut(&mut Hash, &mut Records) -> Result<(), OutOfMemory>,
+) -> Result<bool, OutOfMemory> {
+    let now_ms = store.now.unix_ms();
+    Ok(store.dbs[db].edit(key, found, now_ms, change)?.is_gone)
 }
 
 /// Sets the fields that follow the key. Returns how many are new.
@@ -230,7 +388,10 @@ fn set_all(context: &mut Context<'_>, request: Request<'_>, command: &str) -> Re
         return Err(args::wrong_arity(command));
     }
     let key = &request[1];
-    let found = context.find_to_change(key, Kind::Hash)?;
+    let mut found = context.find_to_change(key, Kind::Hash)?;
+    if any_expires(context) {
+        found = without_due(context, request, found, (2, 2))?;
+    }
     let limits = context.store.options.hash_limits();
     let edit = context.edit(key, found, |hash: &mut Hash, records| {
         let mut words = request.from(2);
@@ -258,11 +419,14 @@ fn hmset(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 
 fn hsetnx(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let key = &request[1];
-    let found = context.find_to_change(key, Kind::Hash)?;
-    let is_there = found.is_some_and(|found| context.db().hash(found).contains(&request[2]));
+    let found = find_to_change(context, request, 2, 2)?;
+    let is_there = found.is_some_and(|found| context.db().hash_as_stored(found).contains(&request[2]));
     if !is_there {
         let limits = context.store.options.hash_limits();
-        context.edit(key, found, |hash: &mut Hash, records| hash.set(records, &request[2], &request[3], limits))?;
+        let index = context.db_index();
+        edit(context.store, index, key, found, &mut |hash, records| {
+            hash.set(records, &request[2], &request[3], limits).map(drop)
+        })?;
         context.changed(EventClass::HASH, "hset", key);
     }
     context.reply.integer((!is_there).into());
@@ -292,7 +456,7 @@ fn hgetall(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     reply_from(context, &request[1], |reply, hash| {
         reply.map(hash.map_or(0, HashView::len));
         hash.into_iter().for_each(|hash| {
-            hash.for_each(|field, value| {
+            hash.for_each(&mut |field, value, _| {
                 reply.bulk(field);
                 bulk(reply, value);
             });
@@ -303,14 +467,14 @@ fn hgetall(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 fn hkeys(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     reply_from(context, &request[1], |reply, hash| {
         reply.array(hash.map_or(0, HashView::len));
-        hash.into_iter().for_each(|hash| hash.for_each(|field, _| reply.bulk(field)));
+        hash.into_iter().for_each(|hash| hash.for_each(&mut |field, _, _| reply.bulk(field)));
     })
 }
 
 fn hvals(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     reply_from(context, &request[1], |reply, hash| {
         reply.array(hash.map_or(0, HashView::len));
-        hash.into_iter().for_each(|hash| hash.for_each(|_, value| bulk(reply, value)));
+        hash.into_iter().for_each(|hash| hash.for_each(&mut |_, value, _| bulk(reply, value)));
     })
 }
 
@@ -334,13 +498,14 @@ fn hstrlen(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 fn hdel(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let key = &request[1];
     let mut removed = 0;
-    if let Some(found) = context.find_to_change(key, Kind::Hash)? {
-        let edit = context.edit(key, Some(found), |hash: &mut Hash, records| {
-            Ok(request.from(2).filter(|field| hash.remove(records, field)).count())
+    if let Some(found) = find_to_change(context, request, 2, 1)? {
+        let index = context.db_index();
+        let is_gone = edit(context.store, index, key, Some(found), &mut |hash, records| {
+            removed = request.from(2).filter(|field| hash.remove(records, field)).count();
+            Ok(())
         })?;
-        removed = edit.result;
         if removed > 0 {
-            context.shrunk(EventClass::HASH, "hdel", key, edit.is_gone);
+            context.shrunk(EventClass::HASH, "hdel", key, is_gone);
         }
     }
     context.reply.integer(removed as i64);
@@ -348,7 +513,7 @@ fn hdel(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 fn hscan(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    scan_members(context, request, Kind::Hash, |db, found, cursor, visit| {
-        db.hash(found).scan(cursor, |field, value| with_text(value, |text| visit(field, Some(text))))
+    scan_members(context, request, Kind::Hash, |db, found, now_ms, cursor, visit| {
+        db.hash(found, now_ms).scan(cursor, &mut |field, value, _| with_text(value, |text| visit(field, Some(text))))
     })
 }

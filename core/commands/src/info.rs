@@ -266,6 +266,7 @@ fn stats(store: &Store, out: &mut Text) {
         ("sync_full", stats.sync_full),
         ("sync_partial_ok", stats.sync_partial_ok),
         ("sync_partial_err", stats.sync_partial_err),
+        ("expired_subkeys", stats.expired_fields),
         ("expired_keys", stats.expired_keys),
         ("evicted_keys", stats.evicted_keys),
         ("evicted_clients", stats.evicted_clients),
@@ -357,6 +358,7 @@ fn errorstats(store: &Store, out: &mut Text) {
 
 fn keyspace(store: &Store, out: &mut Text) {
     for (index, db) in store.dbs.iter().enumerate().filter(|(_, db)| !db.is_empty()) {
-        line(out, &format!("db{index}"), format!("keys={},expires={},avg_ttl=0", db.len(), db.volatile_len()));
+        let (keys, volatile, expiring) = (db.len(), db.volatile_len(), db.expiring_hashes());
+        line(out, &format!("db{index}"), format!("keys={keys},expires={volatile},avg_ttl=0,subexpiry={expiring}"));
     }
 }

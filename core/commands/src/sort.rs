@@ -313,12 +313,12 @@ fn weigh(context: &mut Context<'_>, items: &mut Items, sorting: &Sorting<'_>) ->
             continue;
         };
         let found = look_up(context, pattern, items.element(at), &mut name)?;
-        let index = context.db_index();
+        let (index, now_ms) = (context.db_index(), context.now_ms());
         let element = items.items[at].element.clone();
         let value = match found {
             Looked::Element => None,
             Looked::String(found) => Some(context.store.dbs[index].value(found)),
-            Looked::Field(found, field) => context.store.dbs[index].hash(found).get(field),
+            Looked::Field(found, field) => context.store.dbs[index].hash(found, now_ms).get(field),
             Looked::Nothing => continue,
         };
         let Some(value) = value.or(matches!(found, Looked::Element).then_some(Value::Bytes(&[]))) else { continue };
@@ -393,9 +393,9 @@ fn reply(context: &mut Context<'_>, items: &Items, range: Range<usize>, sorting:
                 Looked::Element => context.reply.bulk(element),
                 Looked::String(found) => reply_with(context, found),
                 Looked::Field(found, field) => {
-                    let index = context.db_index();
+                    let (index, now_ms) = (context.db_index(), context.now_ms());
                     let Context { store, reply, .. } = context;
-                    match store.dbs[index].hash(found).get(field) {
+                    match store.dbs[index].hash(found, now_ms).get(field) {
                         Some(value) => with_text(value, |text| reply.bulk(text)),
                         None => reply.null(),
                     }
@@ -449,7 +449,7 @@ fn store(
                 Looked::Element => push(element)?,
                 Looked::String(found) => with_text(context.store.dbs[index].value(found), &mut push)?,
                 Looked::Field(found, field) => {
-                    let value = context.store.dbs[index].hash(found).get(field);
+                    let value = context.store.dbs[index].hash(found, now_ms).get(field);
                     with_text(value.unwrap_or(Value::Bytes(&[])), &mut push)?;
                 }
                 Looked::Nothing => push(&[])?,

@@ -150,6 +150,8 @@ pub struct Stats {
     pub sync_partial_ok: u64,
     pub sync_partial_err: u64,
     pub expired_keys: u64,
+    /// Fields of hashes whose time has come.
+    pub expired_fields: u64,
     pub keyspace_hits: u64,
     pub keyspace_misses: u64,
     pub error_replies: u64,

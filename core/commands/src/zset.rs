@@ -531,7 +531,7 @@ fn reply_rank(
 }
 
 fn zscan(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    scan_members(context, request, Kind::SortedSet, |db, found, cursor, visit| {
+    scan_members(context, request, Kind::SortedSet, |db, found, _, cursor, visit| {
         let zset = db.sorted_set(found);
         // Redis shows the text that a listpack holds, but prints a skiplist's score with all its digits.
         let text = match zset {

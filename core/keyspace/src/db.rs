@@ -91,6 +91,9 @@ pub struct Db {
     /// The records that have an expiry.
     pub(crate) volatile: Index,
     pub(crate) usage: Usage,
+    /// The records of hashes of whose fields some expire, and where the search for fields whose time has come goes on.
+    pub(crate) expiring: Index,
+    pub(crate) expiring_cursor: u64,
     /// Where the next slice of active expiry goes on.
     expire_cursor: u64,
     /// Keys that were found expired when they were looked up, since [`Db::take_lazily_expired`].
@@ -125,6 +128,8 @@ impl Db {
             index: Index::new(),
             volatile: Index::new(),
             usage: Usage::new(hash_key),
+            expiring: Index::new(),
+            expiring_cursor: 0,
             expire_cursor: 0,
             lazily_expired: 0,
             keeps_expired: false,
@@ -160,7 +165,7 @@ impl Db {
 
     /// Bytes that are not the values' own: pages' free room is counted, long values are not.
     pub fn overhead_bytes(&self) -> usize {
-        self.records.overhead_bytes() + self.index.bytes() + self.volatile.bytes()
+        self.records.overhead_bytes() + self.index.bytes() + self.volatile.bytes() + self.expiring.bytes()
     }
 
     pub(crate) fn lookup(&self, key: &[u8]) -> (u64, Option<Ref>) {
@@ -227,7 +232,7 @@ impl Db {
     pub fn encoding(&self, found: Found) -> Encoding {
         match self.kind(found) {
             Kind::String => self.records.string_encoding(found.record),
-            Kind::Hash => self.hash(found).encoding(),
+            Kind::Hash => self.hash_as_stored(found).encoding(),
             Kind::List => self.list(found).encoding(),
             Kind::Set => self.set_at(found).encoding(),
             Kind::SortedSet => self.sorted_set(found).encoding(),
@@ -376,7 +381,9 @@ impl Db {
             } else if self.records.drop_object() {
                 self.dismantled_places -= 1;
                 1
-            } else if self.records.drop_page() || self.index.drop_segment() || self.volatile.drop_segment() {
+            } else if self.records.drop_page()
+                || [&mut self.index, &mut self.volatile, &mut self.expiring].into_iter().any(Index::drop_segment)
+            {
                 PAGE_COST
             } else {
                 return false;
@@ -413,7 +420,7 @@ impl Db {
         if let Some(old) = old {
             records.inherit_mark(old, new);
         }
-        let hash_of = |record| records.hash_of(record);
+        let hash_of = &|record| records.hash_of(record);
         let was_volatile = old.filter(|&old| records.expires_ms(old).is_some());
         let is_volatile = records.expires_ms(new).is_some();
         let result = if is_volatile && was_volatile.is_none() { volatile.insert(hash, new, hash_of) } else { Ok(()) };
@@ -435,6 +442,10 @@ impl Db {
             Some(old) => _ = volatile.remove(hash, old, hash_of),
             None => {}
         }
+        if let Some(old) = old {
+            self.untrack_fields(hash, old);
+        }
+        self.track_fields(hash, new);
         match old {
             Some(old) => self.free(old),
             None => self.new_names.add(self.records.key(new)),
@@ -461,7 +472,7 @@ impl Db {
     fn install_moved(&mut self, found: Found, new: Ref) -> Result<(), OutOfMemory> {
         let Db { records, index, volatile, .. } = self;
         records.inherit_mark(found.record, new);
-        let hash_of = |record| records.hash_of(record);
+        let hash_of = &|record| records.hash_of(record);
         if records.expires_ms(new).is_some() {
             if let Err(error) = volatile.insert(found.hash, new, hash_of) {
                 records.free_shell(new);
@@ -471,7 +482,9 @@ impl Db {
             volatile.remove(found.hash, found.record, hash_of);
         }
         index.replace(found.hash, found.record, new);
-        records.free_shell(found.record);
+        self.untrack_fields(found.hash, found.record);
+        self.track_fields(found.hash, new);
+        self.records.free_shell(found.record);
         Ok(())
     }
 
@@ -516,11 +529,12 @@ impl Db {
     /// Removes a key.
     pub fn remove(&mut self, found: Found) {
         let Db { records, index, volatile, .. } = self;
-        let hash_of = |record| records.hash_of(record);
+        let hash_of = &|record| records.hash_of(record);
         if records.expires_ms(found.record).is_some() {
             volatile.remove(found.hash, found.record, hash_of);
         }
         index.remove(found.hash, found.record, hash_of);
+        self.untrack_fields(found.hash, found.record);
         self.free(found.record);
     }
 
@@ -594,6 +608,7 @@ impl Db {
             let place = self.records.data_mut(from.record).expect("it has an object");
             let data = core::mem::replace(place, Data::Bytes(Vec::new()));
             *self.records.data_mut(new).expect("it was made with an object") = data;
+            self.track_fields(hash, new);
         }
         self.remove(from);
         Ok(())
@@ -609,7 +624,7 @@ impl Db {
     /// Visits one bucket of keys at `cursor` (0 to begin) and returns the cursor that continues; 0 is the end. A key
     /// that is there from the beginning to the end is visited at least once.
     pub fn scan(&self, cursor: u64, now_ms: u64, mut visit: impl FnMut(&[u8], Kind)) -> u64 {
-        self.index.scan(cursor, |record| {
+        self.index.scan(cursor, &mut |record| {
             if !self.is_expired(record, now_ms) {
                 visit(self.records.key(record), self.records.kind(record));
             }
@@ -618,7 +633,7 @@ impl Db {
 
     /// Visits keys as [`scan`](Self::scan) does, for a look at all of them.
     pub fn visit(&self, cursor: u64, now_ms: u64, mut visit: impl FnMut(Found)) -> u64 {
-        self.index.scan(cursor, |record| {
+        self.index.scan(cursor, &mut |record| {
             if !self.is_expired(record, now_ms) {
                 visit(Found { record, hash: self.records.hash_of(record) });
             }
@@ -632,7 +647,7 @@ impl Db {
         }
         let mut due: Vec<Ref> = Vec::new();
         let mut result = Ok(());
-        self.index.scan(cursor, |record| {
+        self.index.scan(cursor, &mut |record| {
             if self.is_expired(record, now_ms) {
                 match due.try_reserve(1) {
                     Ok(()) => due.push(record),
@@ -664,11 +679,12 @@ impl Db {
     }
 
     /// Looks at keys that have an expiry, about `limit` of them, and removes those whose time has come.
+    #[inline(never)]
     pub fn expire_slice(&mut self, now_ms: u64, limit: usize) -> Slice {
         let mut slice = Slice::default();
         let mut due = Vec::new();
         while slice.examined < limit && self.volatile.len() > 0 {
-            self.expire_cursor = self.volatile.scan(self.expire_cursor, |record| {
+            self.expire_cursor = self.volatile.scan(self.expire_cursor, &mut |record| {
                 slice.examined += 1;
                 if self.records.expires_ms(record).is_some_and(|at| at < now_ms) {
                     due.push(record);

@@ -78,6 +78,9 @@ impl Db {
             let result = change(&mut collection, &mut self.records);
             let is_gone = collection.is_empty();
             *self.records.data_mut(record).expect("its place was kept") = collection.into_data();
+            if C::KIND == Kind::Hash {
+                self.track_fields(found.hash, record);
+            }
             if is_gone {
                 self.remove(found);
             }

@@ -3,8 +3,10 @@
 use crate::{
     Collection, Db, Encoding, Found, Kind, OutOfMemory, Owned, Packed, PackedLimits, PackedRef, Records, Value,
     record::Stored,
+    slab::Ref,
     table::{Table, member},
     value::Data,
+    zset::ScoreTable,
 };
 use alloc::boxed::Box;
 
@@ -14,6 +16,8 @@ pub enum Hash {
     Packed(Packed),
     /// Fields as members, with their values.
     Table(Box<Table>),
+    /// The same, of which some expire.
+    Expiring(Box<ScoreTable>),
 }
 
 /// A hash to read.
@@ -22,7 +26,22 @@ pub enum HashView<'a> {
     #[allow(missing_docs)]
     Packed(PackedRef<'a>),
     #[allow(missing_docs)]
-    Table(&'a Table, &'a Records),
+    Table(&'a Table, &'a Records, Hidden),
+}
+
+/// What is not shown of a hash: so many fields, whose time is before this. Where that is 0 all are shown.
+#[derive(Clone, Copy, Default)]
+pub struct Hidden {
+    pub(crate) before_ms: u64,
+    pub(crate) count: usize,
+}
+
+impl Hidden {
+    /// Whether a field is hidden.
+    #[inline]
+    fn hides(self, records: &Records, record: Ref) -> bool {
+        self.before_ms > 0 && records.expires_ms(record).is_some_and(|at| at < self.before_ms)
+    }
 }
 
 impl Default for Hash {
@@ -41,14 +60,18 @@ impl Collection for Hash {
     fn from_data(data: Data) -> Hash {
         match data {
             Data::Hash(table) => Hash::Table(table),
+            Data::Expiring(table) => Hash::Expiring(table),
             _ => unreachable!("the record says that it is a hash"),
         }
     }
 
+    // For HSET.
+    #[inline(always)]
     fn into_data(self) -> Data {
         match self {
             Hash::Packed(packed) => Data::Bytes(packed.into_vec()),
             Hash::Table(table) => Data::Hash(table),
+            Hash::Expiring(table) => table.into_hash_data(),
         }
     }
 
@@ -56,20 +79,22 @@ impl Collection for Hash {
         match self {
             Hash::Packed(packed) => packed.is_empty(),
             Hash::Table(table) => table.len() == 0,
+            Hash::Expiring(table) => table.table.len() == 0,
         }
     }
 }
 
 impl Hash {
-    /// To read it.
+    /// To read it, with all its fields.
     pub fn view<'a>(&'a self, records: &'a Records) -> HashView<'a> {
         match self {
             Hash::Packed(packed) => HashView::Packed(packed.as_ref()),
-            Hash::Table(table) => HashView::Table(table, records),
+            Hash::Table(table) => HashView::Table(table, records, Hidden::default()),
+            Hash::Expiring(table) => HashView::Table(&table.table, records, Hidden::default()),
         }
     }
 
-    /// Gives a field a value. Returns whether the field is new.
+    /// Gives a field a value; it does not expire any more. Returns whether the field is new.
     pub fn set(
         &mut self,
         records: &mut Records,
@@ -92,6 +117,7 @@ impl Hash {
         }
         match self {
             Hash::Table(table) => Ok(table.set(records, field, Owned::Text(value))?.1),
+            Hash::Expiring(table) => table.set_field(records, field, value),
             Hash::Packed(_) => unreachable!("it was unpacked"),
         }
     }
@@ -105,10 +131,11 @@ impl Hash {
                 at.is_some()
             }
             Hash::Table(table) => table.remove(records, field),
+            Hash::Expiring(table) => table.remove_field(records, field),
         }
     }
 
-    fn unpack(&mut self, records: &mut Records) -> Result<(), OutOfMemory> {
+    pub(crate) fn unpack(&mut self, records: &mut Records) -> Result<(), OutOfMemory> {
         let Hash::Packed(packed) = self else { return Ok(()) };
         let mut table = Table::new();
         let mut entries = packed.as_ref().iter();
@@ -123,16 +150,19 @@ impl Hash {
     }
 }
 
+/// Receives a field, its value, and when it expires, if it does.
+pub type VisitField<'v, 'a> = &'v mut dyn FnMut(&'a [u8], Value<'a>, Option<u64>);
+
 impl<'a> HashView<'a> {
     /// Number of fields.
     pub fn len(self) -> usize {
         match self {
             HashView::Packed(packed) => packed.len() / 2,
-            HashView::Table(table, _) => table.len(),
+            HashView::Table(table, _, hidden) => table.len() - hidden.count,
         }
     }
 
-    /// Whether there is none, which no key's hash ever is.
+    /// Whether there is none: all of them are hidden.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -144,15 +174,26 @@ impl<'a> HashView<'a> {
                 let (_, value) = packed.entry(packed.find(field, 2)?)?;
                 packed.get(value).map(Value::Bytes)
             }
-            HashView::Table(table, records) => table.find(records, field).map(|record| records.value(record)),
+            HashView::Table(table, records, hidden) => {
+                let record = table.find(records, field).filter(|&record| !hidden.hides(records, record));
+                record.map(|record| records.value(record))
+            }
         }
     }
 
     /// Whether there is such a field.
     pub fn contains(self, field: &[u8]) -> bool {
+        self.expiry(field).is_some()
+    }
+
+    /// When a field expires, in milliseconds since 1970, if there is such a field.
+    pub fn expiry(self, field: &[u8]) -> Option<Option<u64>> {
         match self {
-            HashView::Packed(packed) => packed.find(field, 2).is_some(),
-            HashView::Table(table, records) => table.find(records, field).is_some(),
+            HashView::Packed(packed) => packed.find(field, 2).map(|_| None),
+            HashView::Table(table, records, hidden) => {
+                let record = table.find(records, field).filter(|&record| !hidden.hides(records, record));
+                record.map(|record| records.expires_ms(record))
+            }
         }
     }
 
@@ -164,7 +205,16 @@ impl<'a> HashView<'a> {
                 let (field, at) = packed.entry(packed.offset_of(2 * rng.usize(..self.len()))?)?;
                 Some((field, Value::Bytes(packed.get(at)?)))
             }
-            HashView::Table(table, records) => table.random(rng).map(|record| member(records, record)),
+            HashView::Table(table, records, hidden) => {
+                let record = table.random(rng)?;
+                if !hidden.hides(records, record) {
+                    return Some(member(records, record));
+                }
+                let mut shown = None;
+                // Without memory for a choice there is none.
+                let _ = self.sample(rng, 1, &mut |field, value| shown = Some((field, value)));
+                shown
+            }
         }
     }
 
@@ -174,13 +224,13 @@ impl<'a> HashView<'a> {
         self,
         rng: &mut fastrand::Rng,
         count: usize,
-        mut visit: impl FnMut(&'a [u8], Value<'a>),
+        visit: &mut dyn FnMut(&'a [u8], Value<'a>),
     ) -> Result<(), OutOfMemory> {
         match self {
             HashView::Packed(_) => {
                 let mut left = self.len();
                 let mut wanted = count.min(left);
-                self.for_each(|field, value| {
+                self.for_each(&mut |field, value, _| {
                     if rng.usize(..left) < wanted {
                         visit(field, value);
                         wanted -= 1;
@@ -188,8 +238,19 @@ impl<'a> HashView<'a> {
                     left -= 1;
                 });
             }
-            HashView::Table(table, records) => {
-                for record in table.sample(rng, count)? {
+            HashView::Table(table, records, hidden) => {
+                let mut drawn = count;
+                let mut chosen = loop {
+                    let mut chosen = table.sample(rng, drawn)?;
+                    chosen.retain(|&record| !hidden.hides(records, record));
+                    if chosen.len() >= count || drawn >= table.len() {
+                        break chosen;
+                    }
+                    // Some are hidden.
+                    drawn = drawn.saturating_mul(2);
+                };
+                chosen.truncate(count);
+                for record in chosen {
                     let (field, value) = member(records, record);
                     visit(field, value);
                 }
@@ -200,32 +261,30 @@ impl<'a> HashView<'a> {
 
     /// Visits some fields from `cursor` (0 to begin) on and returns the cursor that continues; 0 is the end. A field that is
     /// there from the beginning to the end is visited at least once.
-    pub fn scan(self, cursor: u64, mut visit: impl FnMut(&'a [u8], Value<'a>)) -> u64 {
+    pub fn scan(self, cursor: u64, visit: VisitField<'_, 'a>) -> u64 {
         match self {
             HashView::Packed(_) => {
                 self.for_each(visit);
                 0
             }
-            HashView::Table(table, records) => table.scan(cursor, |record| {
-                let (field, value) = member(records, record);
-                visit(field, value);
-            }),
+            HashView::Table(table, records, hidden) => {
+                table.scan(cursor, &mut |record| visit_field(records, record, hidden, visit))
+            }
         }
     }
 
-    /// Calls `visit` with each field and its value.
-    pub fn for_each(self, mut visit: impl FnMut(&'a [u8], Value<'a>)) {
+    /// Calls `visit` with each field, its value, and when it expires, if it does.
+    pub fn for_each(self, visit: VisitField<'_, 'a>) {
         match self {
             HashView::Packed(packed) => {
                 let mut entries = packed.iter();
                 while let (Some(field), Some(value)) = (entries.next(), entries.next()) {
-                    visit(field, Value::Bytes(value));
+                    visit(field, Value::Bytes(value), None);
                 }
             }
-            HashView::Table(table, records) => {
+            HashView::Table(table, records, hidden) => {
                 for record in table.iter() {
-                    let (field, value) = member(records, record);
-                    visit(field, value);
+                    visit_field(records, record, hidden, visit);
                 }
             }
         }
@@ -240,15 +299,32 @@ impl<'a> HashView<'a> {
     }
 }
 
+/// Shows a field, unless its time has come.
+fn visit_field<'a>(records: &'a Records, record: Ref, hidden: Hidden, visit: VisitField<'_, 'a>) {
+    if !hidden.hides(records, record) {
+        let (field, value) = member(records, record);
+        visit(field, value, records.expires_ms(record));
+    }
+}
+
 impl Db {
-    /// The hash at a key that has one.
-    pub fn hash(&self, found: Found) -> HashView<'_> {
+    /// The hash at a key that has one, without the fields whose time has come.
+    pub fn hash(&self, found: Found, now_ms: u64) -> HashView<'_> {
         assert_eq!(self.kind(found), Kind::Hash);
         match self.records.stored(found.record) {
             Stored::Bytes(bytes) => HashView::Packed(PackedRef::new(bytes)),
-            Stored::Data(Data::Hash(table)) => HashView::Table(table, &self.records),
+            Stored::Data(Data::Hash(table)) => HashView::Table(table, &self.records, Hidden::default()),
+            Stored::Data(Data::Expiring(table)) => {
+                let hidden = if self.shows_expired { Hidden::default() } else { table.hidden(now_ms) };
+                HashView::Table(&table.table, &self.records, hidden)
+            }
             _ => unreachable!("the record says that it is a hash"),
         }
+    }
+
+    /// The hash at a key that has one, with all its fields.
+    pub fn hash_as_stored(&self, found: Found) -> HashView<'_> {
+        self.hash(found, 0)
     }
 }
 
@@ -271,7 +347,7 @@ mod tests {
 
     fn pairs(view: HashView<'_>) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let mut all = BTreeMap::new();
-        view.for_each(|field, value| assert!(all.insert(field.to_vec(), shown(value)).is_none()));
+        view.for_each(&mut |field, value, _| assert!(all.insert(field.to_vec(), shown(value)).is_none()));
         all
     }
 
@@ -307,7 +383,7 @@ mod tests {
                     assert!(model.is_empty(), "{context:?}");
                     continue;
                 };
-                let view = db.hash(found);
+                let view = db.hash(found, 0);
                 assert_eq!(view.len(), model.len(), "{context:?}");
                 assert_eq!(view.get(&field).map(shown), model.get(&field).cloned(), "{context:?}");
                 assert_eq!(view.contains(&field), model.contains_key(&field), "{context:?}");
@@ -315,14 +391,14 @@ mod tests {
                     assert_eq!(pairs(view), model, "{context:?}");
                     let (mut scanned, mut cursor) = (BTreeSet::new(), 0);
                     loop {
-                        cursor = view.scan(cursor, |field, _| _ = scanned.insert(field.to_vec()));
+                        cursor = view.scan(cursor, &mut |field, _, _| _ = scanned.insert(field.to_vec()));
                         if cursor == 0 {
                             break;
                         }
                     }
                     assert!(scanned.iter().eq(model.keys()), "{context:?}");
                     let (count, mut sampled) = (rng.usize(1..100), BTreeSet::new());
-                    view.sample(&mut rng, count, |field, value| {
+                    view.sample(&mut rng, count, &mut |field, value| {
                         assert_eq!(model[field], shown(value));
                         assert!(sampled.insert(field.to_vec()));
                     })
@@ -330,7 +406,7 @@ mod tests {
                     assert_eq!(sampled.len(), count.min(model.len()), "{context:?}");
                     db.copy(found, b"copy", 0).unwrap();
                     let copy = db.find(b"copy", 0).unwrap();
-                    assert_eq!(pairs(db.hash(copy)), model, "{context:?}");
+                    assert_eq!(pairs(db.hash(copy, 0)), model, "{context:?}");
                 }
             }
         }
@@ -351,7 +427,7 @@ mod tests {
             let mut rng = fastrand::Rng::with_seed(1);
             let mut drawn: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
             for _ in 0..fields * 1000 {
-                *drawn.entry(db.hash(found).random(&mut rng).unwrap().0.to_vec()).or_default() += 1;
+                *drawn.entry(db.hash(found, 0).random(&mut rng).unwrap().0.to_vec()).or_default() += 1;
             }
             assert!(drawn.len() == fields && drawn.values().all(|times| (800..1200).contains(times)), "{drawn:?}");
             db.set(b"h", Owned::Text(b""), Expiry::Never, 0).unwrap();

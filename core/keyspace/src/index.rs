@@ -74,6 +74,9 @@ enum Place {
     Overflow(u32),
 }
 
+/// Gives the hash of an entry.
+type HashOf<'a> = &'a dyn Fn(Ref) -> u64;
+
 impl Index {
     pub const fn new() -> Index {
         Index {
@@ -151,8 +154,20 @@ impl Index {
         }
     }
 
+    /// Where this entry is.
+    #[inline(never)]
+    fn locate_record(&self, hash: u64, record: Ref) -> Option<(Place, usize)> {
+        self.locate(hash, |other| other == record)
+    }
+
+    /// Whether there is this entry.
+    pub fn has(&self, hash: u64, record: Ref) -> bool {
+        self.locate_record(hash, record).is_some()
+    }
+
     /// Adds an entry that is not in the index yet. `hash_of` gives the hash of any entry.
-    pub fn insert(&mut self, hash: u64, record: Ref, hash_of: impl Fn(Ref) -> u64) -> Result<(), OutOfMemory> {
+    #[inline(never)]
+    pub fn insert(&mut self, hash: u64, record: Ref, hash_of: HashOf<'_>) -> Result<(), OutOfMemory> {
         while self.buckets.len() < INITIAL_BUCKETS {
             self.buckets.push(Bucket::VACANT)?;
         }
@@ -216,13 +231,14 @@ impl Index {
 
     /// Puts `new` in the place of `old`, which has the same hash.
     pub fn replace(&mut self, hash: u64, old: Ref, new: Ref) {
-        let (place, slot) = self.locate(hash, |record| record == old).expect("only present entries are replaced");
+        let (place, slot) = self.locate_record(hash, old).expect("only present entries are replaced");
         self.bucket_mut(place).refs[slot] = new.0;
     }
 
     /// Removes an entry. `hash_of` gives the hash of any other entry.
-    pub fn remove(&mut self, hash: u64, record: Ref, hash_of: impl Fn(Ref) -> u64) -> bool {
-        let Some((place, slot)) = self.locate(hash, |other| other == record) else { return false };
+    #[inline(never)]
+    pub fn remove(&mut self, hash: u64, record: Ref, hash_of: HashOf<'_>) -> bool {
+        let Some((place, slot)) = self.locate_record(hash, record) else { return false };
         self.bucket_mut(place).tags[slot] = EMPTY;
         self.len -= 1;
         if self.len < self.buckets.len() * SHRINK_BELOW && self.buckets.len() > INITIAL_BUCKETS {
@@ -233,7 +249,7 @@ impl Index {
     }
 
     /// Splits the bucket at `split` into itself and a new last one.
-    fn split_one(&mut self, hash_of: impl Fn(Ref) -> u64) -> Result<(), OutOfMemory> {
+    fn split_one(&mut self, hash_of: HashOf<'_>) -> Result<(), OutOfMemory> {
         let old = self.split;
         let entries = self.entries_in(old)?;
         self.buckets.push(Bucket::VACANT)?;
@@ -250,7 +266,7 @@ impl Index {
     }
 
     /// Merges the last bucket into the one that it was split from.
-    fn merge_one(&mut self, hash_of: impl Fn(Ref) -> u64) -> Result<(), OutOfMemory> {
+    fn merge_one(&mut self, hash_of: HashOf<'_>) -> Result<(), OutOfMemory> {
         let last = self.buckets.len() - 1;
         let entries = self.entries_in(last)?;
         // Room for all of them in the buddy's chain must be there before anything is changed.
@@ -299,14 +315,14 @@ impl Index {
 
     fn entries_in(&self, bucket: usize) -> Result<Vec<Ref>, OutOfMemory> {
         let mut count = 0;
-        self.for_each_in(bucket, |_| count += 1);
+        self.for_each_in(bucket, &mut |_| count += 1);
         let mut entries = Vec::new();
         entries.try_reserve_exact(count)?;
-        self.for_each_in(bucket, |record| entries.push(record));
+        self.for_each_in(bucket, &mut |record| entries.push(record));
         Ok(entries)
     }
 
-    fn for_each_in(&self, bucket: usize, mut visit: impl FnMut(Ref)) {
+    fn for_each_in(&self, bucket: usize, visit: &mut dyn FnMut(Ref)) {
         let mut place = Place::Main(bucket);
         loop {
             let bucket = self.bucket(place);
@@ -321,13 +337,14 @@ impl Index {
     }
 
     /// Visits one bucket at `cursor` and returns the cursor that continues, which is 0 at the end.
-    pub fn scan(&self, cursor: u64, mut visit: impl FnMut(Ref)) -> u64 {
+    #[inline(never)]
+    pub fn scan(&self, cursor: u64, visit: &mut dyn FnMut(Ref)) -> u64 {
         if self.len == 0 {
             return 0;
         }
         let is_split = (cursor as usize & ((1 << self.level) - 1)) < self.split;
         let mask = (1u64 << (self.level + u32::from(is_split))) - 1;
-        self.for_each_in((cursor & mask) as usize, &mut visit);
+        self.for_each_in((cursor & mask) as usize, visit);
         // Count up in bit-reversed order; bits above the mask are set first, so that the carry passes them.
         (cursor | !mask).reverse_bits().wrapping_add(1).reverse_bits()
     }
@@ -344,11 +361,11 @@ impl Index {
             // likely as those of any other one.
             let bucket = rng.usize(..self.buckets.len());
             let mut count = 0;
-            self.for_each_in(bucket, |_| count += 1);
+            self.for_each_in(bucket, &mut |_| count += 1);
             let mut place = rng.usize(..PLACES.max(count));
             if place < count {
                 let mut chosen = None;
-                self.for_each_in(bucket, |record| {
+                self.for_each_in(bucket, &mut |record| {
                     if place == 0 {
                         chosen = Some(record);
                     }
@@ -370,7 +387,7 @@ impl Index {
         let mut visited = 0;
         for at in 0..self.buckets.len().min(count.saturating_mul(BUCKETS_PER_ENTRY)) {
             // Whole buckets: the last entry of a full one must not be harder to find than the others.
-            self.for_each_in((first + at) % self.buckets.len(), |record| {
+            self.for_each_in((first + at) % self.buckets.len(), &mut |record| {
                 visit(record);
                 visited += 1;
             });
@@ -404,7 +421,7 @@ impl Index {
 
     /// Removes the last bucket with all its entries, without a thought for the others: an index that is being taken down
     /// can do nothing else any more. Returns whether there was one.
-    pub fn drop_bucket(&mut self, visit: impl FnMut(Ref)) -> bool {
+    pub fn drop_bucket(&mut self, visit: &mut dyn FnMut(Ref)) -> bool {
         let Some(last) = self.buckets.len().checked_sub(1) else { return false };
         self.for_each_in(last, visit);
         self.buckets.pop();
@@ -439,16 +456,16 @@ mod tests {
             let growing = (step / 50_000) % 2 == 0;
             if rng.u8(..) < if growing { 200 } else { 50 } {
                 if model.insert(record) {
-                    index.insert(hash_of(Ref(record)), Ref(record), hash_of).unwrap();
+                    index.insert(hash_of(Ref(record)), Ref(record), &hash_of).unwrap();
                 }
             } else {
-                assert_eq!(model.remove(&record), index.remove(hash_of(Ref(record)), Ref(record), hash_of));
+                assert_eq!(model.remove(&record), index.remove(hash_of(Ref(record)), Ref(record), &hash_of));
             }
             assert_eq!(index.len(), model.len());
         }
         assert!((0..40_000).all(|r| find(&index, r) == model.contains(&r)));
         for record in model {
-            assert!(index.remove(hash_of(Ref(record)), Ref(record), hash_of));
+            assert!(index.remove(hash_of(Ref(record)), Ref(record), &hash_of));
         }
         assert_eq!((index.len(), index.buckets()), (0, INITIAL_BUCKETS));
     }
@@ -482,8 +499,8 @@ mod tests {
             let buckets = reserved.buckets();
             for record in 0..entries {
                 reserved.fetch([hash_of(Ref(record))].into_iter());
-                reserved.insert(hash_of(Ref(record)), Ref(record), hash_of).unwrap();
-                grown.insert(hash_of(Ref(record)), Ref(record), hash_of).unwrap();
+                reserved.insert(hash_of(Ref(record)), Ref(record), &hash_of).unwrap();
+                grown.insert(hash_of(Ref(record)), Ref(record), &hash_of).unwrap();
             }
             assert_eq!(reserved.buckets(), buckets, "no bucket was split");
             assert_eq!((reserved.level, reserved.split), (reserved.buckets().ilog2(), buckets - (1 << reserved.level)));
@@ -491,7 +508,7 @@ mod tests {
                 grown.buckets().max(INITIAL_BUCKETS) <= buckets && buckets <= grown.buckets().max(INITIAL_BUCKETS) + 1
             );
             assert!((0..entries).all(|record| find(&reserved, record)));
-            assert!((0..entries).all(|record| reserved.remove(hash_of(Ref(record)), Ref(record), hash_of)));
+            assert!((0..entries).all(|record| reserved.remove(hash_of(Ref(record)), Ref(record), &hash_of)));
             assert_eq!(reserved.buckets(), INITIAL_BUCKETS);
         }
     }
@@ -500,10 +517,10 @@ mod tests {
     fn equal_hashes_chain() {
         let mut index = Index::new();
         for record in 0..500 {
-            index.insert(42, Ref(record), |_| 42).unwrap();
+            index.insert(42, Ref(record), &|_| 42).unwrap();
         }
         assert!((0..500).all(|record| index.find(42, |r| r.0 == record).is_some()));
-        assert!((0..500).all(|record| index.remove(42, Ref(record), |_| 42)));
+        assert!((0..500).all(|record| index.remove(42, Ref(record), &|_| 42)));
         assert_eq!(index.len(), 0);
     }
 
@@ -515,7 +532,7 @@ mod tests {
             let mut index = Index::new();
             let stays = rng.u32(1..3000);
             for record in 0..stays {
-                index.insert(hash_of(Ref(record)), Ref(record), hash_of).unwrap();
+                index.insert(hash_of(Ref(record)), Ref(record), &hash_of).unwrap();
             }
             let mut passing: Vec<u32> = Vec::new();
             let mut fresh = 1_000_000;
@@ -523,7 +540,7 @@ mod tests {
             let mut cursor = 0;
             let mut tendency = 128;
             loop {
-                cursor = index.scan(cursor, |r| *visits.entry(r.0).or_default() += 1);
+                cursor = index.scan(cursor, &mut |r| *visits.entry(r.0).or_default() += 1);
                 if cursor == 0 {
                     break;
                 }
@@ -532,12 +549,12 @@ mod tests {
                 }
                 for _ in 0..rng.u32(..60) {
                     if rng.u8(..) < tendency {
-                        index.insert(hash_of(Ref(fresh)), Ref(fresh), hash_of).unwrap();
+                        index.insert(hash_of(Ref(fresh)), Ref(fresh), &hash_of).unwrap();
                         passing.push(fresh);
                         fresh += 1;
                     } else if !passing.is_empty() {
                         let record = passing.swap_remove(rng.usize(..passing.len()));
-                        assert!(index.remove(hash_of(Ref(record)), Ref(record), hash_of));
+                        assert!(index.remove(hash_of(Ref(record)), Ref(record), &hash_of));
                     }
                 }
                 if passing.len() > 20_000 {
@@ -552,7 +569,7 @@ mod tests {
     fn random_reaches_every_entry() {
         let mut index = Index::new();
         for record in 0..100 {
-            index.insert(hash_of(Ref(record)), Ref(record), hash_of).unwrap();
+            index.insert(hash_of(Ref(record)), Ref(record), &hash_of).unwrap();
         }
         let mut rng = fastrand::Rng::with_seed(3);
         let seen: BTreeSet<u32> = (0..20_000).map(|_| index.random(&mut rng).unwrap().0).collect();

@@ -432,7 +432,9 @@ impl<'a> SetView<'a> {
     /// is there from the beginning to the end is visited at least once.
     pub fn scan(self, cursor: u64, mut visit: impl FnMut(Value<'a>)) -> u64 {
         match self {
-            SetView::Table(table, records) => table.scan(cursor, |record| visit(Value::Bytes(records.key(record)))),
+            SetView::Table(table, records) => {
+                table.scan(cursor, &mut |record| visit(Value::Bytes(records.key(record))))
+            }
             _ => {
                 self.for_each(visit);
                 0

@@ -61,7 +61,7 @@ impl Table {
 
     /// Adds a record that the caller has made of a member that is not there yet.
     pub fn add(&mut self, records: &Records, hash: u64, record: Ref) -> Result<(), OutOfMemory> {
-        self.index.insert(hash, record, |record| records.hash_of(record))
+        self.index.insert(hash, record, &|record| records.hash_of(record))
     }
 
     /// Gives a member a value. Returns its record and whether it is new.
@@ -80,11 +80,16 @@ impl Table {
                 records.free(old);
             }
             None => {
-                let inserted = self.index.insert(hash, new, |record| records.hash_of(record));
+                let inserted = self.index.insert(hash, new, &|record| records.hash_of(record));
                 inserted.inspect_err(|_| records.free(new))?;
             }
         }
         Ok((new, old.is_none()))
+    }
+
+    /// Puts a member's new record, of the same name, in place of its old one, which is the caller's to free.
+    pub fn replace(&mut self, records: &Records, old: Ref, new: Ref) {
+        self.index.replace(records.hash_of(old), old, new);
     }
 
     /// Adds a member without a value. Returns whether it is new.
@@ -94,14 +99,14 @@ impl Table {
             return Ok(false);
         }
         let new = records.create(name, Owned::Text(b""), None, 0)?;
-        let inserted = self.index.insert(hash, new, |record| records.hash_of(record));
+        let inserted = self.index.insert(hash, new, &|record| records.hash_of(record));
         inserted.inspect_err(|_| records.free(new))?;
         Ok(true)
     }
 
     /// Removes a member that is there.
     pub fn remove_record(&mut self, records: &mut Records, record: Ref) {
-        self.index.remove(records.hash_of(record), record, |record| records.hash_of(record));
+        self.index.remove(records.hash_of(record), record, &|record| records.hash_of(record));
         records.free(record);
     }
 
@@ -109,7 +114,7 @@ impl Table {
     pub fn take(&mut self, records: &Records, name: &[u8]) -> Option<Ref> {
         let hash = records.hash(name);
         let record = self.index.find(hash, |record| records.key(record) == name)?;
-        self.index.remove(hash, record, |record| records.hash_of(record));
+        self.index.remove(hash, record, &|record| records.hash_of(record));
         Some(record)
     }
 
@@ -123,7 +128,7 @@ impl Table {
     }
 
     /// Visits one bucket at `cursor` and returns the cursor that continues, as [`Index::scan`] does.
-    pub fn scan(&self, cursor: u64, visit: impl FnMut(Ref)) -> u64 {
+    pub fn scan(&self, cursor: u64, visit: &mut dyn FnMut(Ref)) -> u64 {
         self.index.scan(cursor, visit)
     }
 
@@ -177,7 +182,7 @@ impl Table {
             let copied = copying.record(record).and_then(|new| {
                 let records = copying.to();
                 let hash = records.hash_of(new);
-                copy.index.insert(hash, new, |record| records.hash_of(record)).inspect_err(|_| records.free(new))
+                copy.index.insert(hash, new, &|record| records.hash_of(record)).inspect_err(|_| records.free(new))
             });
             if let Err(error) = copied {
                 copy.free(copying.to(), usize::MAX);
@@ -193,7 +198,7 @@ impl Table {
         let mut budget = limit;
         while budget > 0 {
             let (mut freed, pages) = (0, records.pages());
-            let dropped = self.index.drop_bucket(|record| {
+            let dropped = self.index.drop_bucket(&mut |record| {
                 records.free(record);
                 freed += 1;
             });

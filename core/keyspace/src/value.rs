@@ -50,6 +50,8 @@ pub enum Data {
     Bytes(Vec<u8>),
     /// A hash that is not packed.
     Hash(Box<Table>),
+    /// The same, of whose fields some expire.
+    Expiring(Box<ScoreTable>),
     /// A list in several parts.
     List(Box<Parts>),
     /// A set that is neither packed nor an intset.
@@ -67,7 +69,7 @@ impl Data {
             Data::Bytes(bytes) => bytes.capacity(),
             Data::List(parts) => parts.bytes(),
             Data::Hash(table) | Data::Set(table) => table.bytes(records),
-            Data::SortedSet(zset) => zset.bytes(records),
+            Data::SortedSet(table) | Data::Expiring(table) => table.bytes(records),
             Data::Stream(stream) => stream.bytes(),
         }
     }
@@ -79,7 +81,7 @@ impl Data {
             Data::Bytes(bytes) => free_bytes(bytes, limit),
             Data::List(parts) => parts.free(limit),
             Data::Hash(table) | Data::Set(table) => table.free(records, limit),
-            Data::SortedSet(zset) => zset.free(records, limit),
+            Data::SortedSet(table) | Data::Expiring(table) => table.free(records, limit),
             Data::Stream(stream) => stream.free(limit),
         }
     }
@@ -90,6 +92,7 @@ impl Data {
             Data::Bytes(bytes) => Data::Bytes(copied(bytes)?),
             Data::List(parts) => Data::List(Box::new(parts.copy()?)),
             Data::Hash(table) => Data::Hash(Box::new(table.copy(copying)?)),
+            Data::Expiring(table) => Data::Expiring(Box::new(table.copy_fields(copying)?)),
             Data::Set(table) => Data::Set(Box::new(table.copy(copying)?)),
             Data::SortedSet(zset) => Data::SortedSet(Box::new(zset.copy(copying)?)),
             Data::Stream(stream) => Data::Stream(Box::new(stream.copy()?)),

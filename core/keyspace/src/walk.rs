@@ -38,7 +38,7 @@ impl Db {
     /// is 0 at the end.
     pub fn unmarked_at(&self, cursor: u64, keys: &mut Vec<Found>) -> Result<u64, OutOfMemory> {
         let mut result = Ok(());
-        let next = self.index.scan(cursor, |record| {
+        let next = self.index.scan(cursor, &mut |record| {
             if self.records.is_marked(record) || result.is_err() {
                 return;
             }

@@ -32,18 +32,19 @@ pub enum SortedSetView<'a> {
     Table(&'a ScoreTable, &'a Records),
 }
 
-/// The form of a large sorted set: its members by name, each with its score, and in order.
+/// Members by name, and in the order of a number: those of a large sorted set, each with its score, or the fields of a hash,
+/// of which only those are in order that expire, by when they do.
 pub struct ScoreTable {
-    table: Table,
-    tree: Tree<Entry>,
+    pub(crate) table: Table,
+    pub(crate) tree: Tree<Entry>,
 }
 
 /// A member in order, in 12 bytes.
 #[derive(Clone, Copy)]
 #[repr(C, packed(4))]
-struct Entry {
-    score: f64,
-    record: u32,
+pub(crate) struct Entry {
+    pub score: f64,
+    pub record: u32,
 }
 
 impl Item for Entry {
@@ -111,6 +112,18 @@ fn compare(records: &Records, entry: Entry, score: f64, member: &[u8], record: R
         true => Ordering::Equal,
         false => records.key(Ref(entry.record)).cmp(member),
     })
+}
+
+/// Puts a member in its order.
+#[inline(never)]
+pub(crate) fn link(tree: &mut Tree<Entry>, records: &Records, new: Entry, member: &[u8]) -> Result<(), OutOfMemory> {
+    tree.insert(new, |entry| compare(records, entry, new.score, member, Ref(new.record)))
+}
+
+/// Takes a member, whose record may be gone, out of its order.
+#[inline(never)]
+pub(crate) fn unlink(tree: &mut Tree<Entry>, records: &Records, old: Entry, member: &[u8]) {
+    tree.remove(|entry| compare(records, entry, old.score, member, Ref(old.record)));
 }
 
 fn score_of(records: &Records, record: Ref) -> f64 {
@@ -316,9 +329,9 @@ impl ScoreTable {
         let old = score_of(records, record);
         let new = decide(Some(old));
         if let Some(score) = new.filter(|&new| new != old) {
-            let entry = Entry { score, record: record.0 };
-            self.tree.insert(entry, |entry| compare(records, entry, score, member, record))?;
-            self.tree.remove(|entry| compare(records, entry, old, member, record));
+            let entry = |score| Entry { score, record: record.0 };
+            link(&mut self.tree, records, entry(score), member)?;
+            unlink(&mut self.tree, records, entry(old), member);
             records.bytes_mut(record).copy_from_slice(&score.to_le_bytes());
         }
         Ok(Update { old: Some(old), new })
@@ -329,7 +342,7 @@ impl ScoreTable {
         let record = records.create_bytes(member, Kind::String, &score.to_le_bytes(), None, 0)?;
         let entry = Entry { score, record: record.0 };
         let inserted = self.table.add(records, hash, record).and_then(|()| {
-            let inserted = self.tree.insert(entry, |entry| compare(records, entry, score, member, record));
+            let inserted = link(&mut self.tree, records, entry, member);
             inserted.inspect_err(|_| _ = self.table.take(records, member))
         });
         inserted.inspect_err(|_| records.free(record))
@@ -337,16 +350,16 @@ impl ScoreTable {
 
     fn remove(&mut self, records: &mut Records, member: &[u8]) -> bool {
         let Some(record) = self.table.take(records, member) else { return false };
-        let score = score_of(records, record);
-        self.tree.remove(|entry| compare(records, entry, score, member, record));
+        let entry = Entry { score: score_of(records, record), record: record.0 };
+        unlink(&mut self.tree, records, entry, member);
         records.free(record);
         true
     }
 
     fn remove_entry(&mut self, records: &mut Records, entry: Entry) {
-        let (score, record) = (entry.score, Ref(entry.record));
+        let record = Ref(entry.record);
         let member = records.key(record);
-        self.tree.remove(|entry| compare(records, entry, score, member, record));
+        unlink(&mut self.tree, records, entry, member);
         self.table.take(records, member);
         records.free(record);
     }
@@ -575,7 +588,7 @@ impl<'a> SortedSetView<'a> {
                 0
             }
             SortedSetView::Table(table, records) => {
-                table.table.scan(cursor, |record| visit(records.key(record), score_of(records, record)))
+                table.table.scan(cursor, &mut |record| visit(records.key(record), score_of(records, record)))
             }
         }
     }

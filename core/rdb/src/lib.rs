@@ -31,15 +31,17 @@ pub use writer::{Checksum, Compression, Writer};
 
 use crc::{CRC_64_REDIS, Crc, Table};
 
-/// The version of the format that is written: that of Redis 7.2. What is newer is not read.
-pub const VERSION: u16 = 11;
+/// The newest version of the format that is read: that of Redis 7.4.
+pub const VERSION: u16 = 12;
 /// Whose forms of values are written. What is older is read by every newer one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dialect {
     /// Version 10 of the format, which has no packed sets, and of streams' consumers not when they were last active.
     Redis70,
-    /// Version 11.
+    /// Version 11, which has no hashes of whose fields some expire.
     Redis72,
+    /// Version 12.
+    Redis74,
 }
 
 impl Dialect {
@@ -47,7 +49,8 @@ impl Dialect {
     pub fn version(self) -> u16 {
         match self {
             Dialect::Redis70 => 10,
-            Dialect::Redis72 => VERSION,
+            Dialect::Redis72 => 11,
+            Dialect::Redis74 => VERSION,
         }
     }
 }
@@ -80,6 +83,9 @@ pub mod kind {
     pub const STREAM_LISTPACKS_2: u8 = 19;
     pub const SET_LISTPACK: u8 = 20;
     pub const STREAM_LISTPACKS_3: u8 = 21;
+    /// A hash of whose fields some expire.
+    pub const HASH_EXPIRING: u8 = 24;
+    pub const HASH_EXPIRING_LISTPACK: u8 = 25;
 }
 
 /// Why a value could not be read.

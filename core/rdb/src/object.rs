@@ -1,6 +1,6 @@
 //! Values as a whole.
 
-use crate::{Error, Reader, Text, intset, kind, listpack, listpack::Entry, stream::Stream, ziplist};
+use crate::{Error, Reader, Text, digits, intset, kind, listpack, listpack::Entry, stream::Stream, ziplist};
 
 /// A value.
 #[derive(Debug)]
@@ -9,7 +9,7 @@ pub enum Object<'a> {
     String(Text<'a>),
     List(Elements<'a>),
     Set(Elements<'a>),
-    /// Fields and values in turn.
+    /// Fields with their values.
     Hash(Elements<'a>),
     SortedSet(Scored<'a>),
     Stream(Stream<'a>),
@@ -27,6 +27,14 @@ enum Form<'a> {
     Ziplist(Text<'a>),
     Zipmap(Text<'a>),
     Intset(Text<'a>),
+    /// So many fields, each behind its time, which is counted from just before the first of these, or 0; and its value.
+    Expiring {
+        first_ms: u64,
+        count: u64,
+        reader: Reader<'a>,
+    },
+    /// Each field with its value and time, or 0.
+    ExpiringListpack(Text<'a>),
     /// So many ziplists.
     Ziplists(u64, Reader<'a>),
     /// So many listpacks or single strings.
@@ -80,6 +88,15 @@ pub fn read_as(kind: u8, value: &[u8]) -> Result<Object<'_>, Error> {
         kind::SET_LISTPACK => Object::Set(elements(Form::Listpack(reader.text()?))),
         kind::HASH_ZIPMAP => Object::Hash(elements(Form::Zipmap(reader.text()?))),
         kind::HASH_ZIPLIST => Object::Hash(elements(Form::Ziplist(reader.text()?))),
+        kind::HASH_EXPIRING => {
+            let (first_ms, count) = (reader.u64()?, reader.len()?);
+            Object::Hash(elements(Form::Expiring { first_ms, count, reader }))
+        }
+        kind::HASH_EXPIRING_LISTPACK => {
+            // Each time is in the listpack as it is.
+            reader.u64()?;
+            Object::Hash(elements(Form::ExpiringListpack(reader.text()?)))
+        }
         kind::HASH_LISTPACK => Object::Hash(elements(Form::Listpack(reader.text()?))),
         kind::ZSET => Object::SortedSet(Scored(ScoredForm::Text(reader.len()?, reader))),
         kind::ZSET_2 => Object::SortedSet(Scored(ScoredForm::Binary(reader.len()?, reader))),
@@ -102,7 +119,9 @@ impl Form<'_> {
                 let mut reader = *reader;
                 (0..*count).try_for_each(|_| visit(reader.text()?.as_bytes()))
             }
-            Form::Listpack(text) => listpack::for_each(text.as_bytes(), show),
+            Form::Listpack(text) | Form::ExpiringListpack(text) => listpack::for_each(text.as_bytes(), show),
+            // These are visited with their times.
+            Form::Expiring { .. } => Err(Error::Corrupt.into()),
             Form::Ziplist(text) => ziplist::for_each(text.as_bytes(), show),
             Form::Zipmap(text) => ziplist::for_each_in_map(text.as_bytes(), show),
             Form::Intset(text) => intset::for_each(text.as_bytes(), |number| show(Entry::Integer(number))),
@@ -132,9 +151,40 @@ impl Elements<'_> {
         self.0.for_each(visit)
     }
 
-    /// Visits fields with their values.
-    pub fn for_each_pair<E: From<Error>>(&self, mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>) -> Result<(), E> {
-        for_each_pair(&self.0, &mut visit)
+    /// Visits fields with their values, and when they expire, in milliseconds since 1970, if they do.
+    pub fn for_each_field<E: From<Error>>(
+        &self,
+        visit: &mut dyn FnMut(&[u8], &[u8], Option<u64>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self.0 {
+            Form::Expiring { first_ms, count, mut reader } => (0..count).try_for_each(|_| {
+                let at_ms = match reader.len()? {
+                    0 => None,
+                    rest => Some(first_ms.checked_add(rest - 1).ok_or(Error::Corrupt)?),
+                };
+                let (field, value) = (reader.text()?, reader.text()?);
+                visit(field.as_bytes(), value.as_bytes(), at_ms)
+            }),
+            Form::ExpiringListpack(_) => {
+                let (mut pair, mut value_at, mut count) = (alloc::vec::Vec::new(), 0, 0u64);
+                self.0.for_each(|element| -> Result<(), E> {
+                    count += 1;
+                    if count.is_multiple_of(3) {
+                        let at_ms = digits::parse(element).and_then(|at| u64::try_from(at).ok());
+                        let at_ms = at_ms.ok_or(Error::Corrupt)?;
+                        visit(&pair[..value_at], &pair[value_at..], (at_ms > 0).then_some(at_ms))?;
+                        pair.clear();
+                        return Ok(());
+                    }
+                    value_at = pair.len();
+                    pair.try_reserve(element.len()).map_err(Error::from)?;
+                    pair.extend_from_slice(element);
+                    Ok(())
+                })?;
+                if count.is_multiple_of(3) { Ok(()) } else { Err(Error::Corrupt.into()) }
+            }
+            _ => for_each_pair(&self.0, |field, value| visit(field, value, None)),
+        }
     }
 }
 

@@ -377,7 +377,7 @@ impl Writer {
     pub fn consumer(&mut self, name: &[u8], seen_ms: u64, active_ms: Option<u64>, dialect: Dialect) {
         self.text(name);
         self.bytes(&seen_ms.to_le_bytes());
-        if dialect == Dialect::Redis72 {
+        if dialect >= Dialect::Redis72 {
             self.bytes(&active_ms.unwrap_or(UNKNOWN).to_le_bytes());
         }
     }

@@ -336,7 +336,7 @@ fn faults_of_files_have_names() {
     let fault = |bytes: &[u8]| parts(bytes, 1000).unwrap_err();
     assert_eq!(fault(b"REDIX0010\xff"), file::Fault::NotADump);
     assert_eq!(fault(b"REDIS00x0\xff"), file::Fault::NotADump);
-    assert_eq!(fault(b"REDIS0012\xff"), file::Fault::Version(12));
+    assert_eq!(fault(b"REDIS0013\xff"), file::Fault::Version(13));
     assert_eq!(fault(b"REDIS0000\xff"), file::Fault::Version(0));
     assert_eq!(fault(b"REDIS0010\xf6"), file::Fault::OldFunction);
     assert_eq!(fault(b"REDIS0010\x08"), file::Fault::UnknownPart(8));

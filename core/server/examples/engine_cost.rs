@@ -10,7 +10,7 @@ use kayvee_server::{Engine, Options, Peer};
 use std::time::Instant;
 
 /// What is measured, one after the other.
-const REQUESTS: [&str; 9] = [
+const REQUESTS: [&str; 10] = [
     "PING",
     "SET key xxx",
     "GET key",
@@ -18,6 +18,7 @@ const REQUESTS: [&str; 9] = [
     "LPUSH list xxx",
     "RPOP list",
     "HSET hash field xxx",
+    "HGET hash field",
     "SADD set member",
     "ZADD zset 1 member",
 ];

@@ -613,7 +613,7 @@ impl Engine {
         }
     }
 
-    /// Removes keys whose time has come. Returns whether there is probably more to do.
+    /// Removes keys and fields whose time has come. Returns whether there is probably more to do.
     fn expire_round(&mut self) -> bool {
         if !self.store.active_expiry || self.store.keeps_expired() || self.store.scripting_is_busy() {
             return false;
@@ -634,6 +634,7 @@ impl Engine {
             stats.expiry_found = stats.expiry_found * EXPIRY_STATS_KEPT + slice.expired as f64;
             // Above a tenth of expired keys it pays to look on in the same database.
             let productive = slice.examined >= limit && slice.expired * 10 > slice.examined;
+            let productive = self.store.expire_fields(self.expire_db, limit) || productive;
             again |= productive;
             if !productive {
                 self.expire_db = (self.expire_db + 1) % self.store.dbs.len();
@@ -841,7 +842,7 @@ impl Engine {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let store = &self.store;
         let bounds_clients = store.clients > 0 && store.clients_memory_limit_bytes().is_some();
-        let has_expiry = store.dbs.iter().any(|db| db.volatile_len() > 0);
+        let has_expiry = store.dbs.iter().any(|db| db.volatile_len() + db.expiring_hashes() > 0);
         let has_cron = (has_expiry || bounds_clients) && !store.pauses_cron;
         let cron = has_cron.then_some(self.next_cron_ns);
         // To look at each client for one that is over its soft limit would cost every turn.

@@ -3,6 +3,8 @@
 use crate::random::Random;
 
 const GRAMMAR: &str = include_str!("grammar.txt");
+/// What Redis 7.0 does not know.
+const NEWER_GRAMMAR: &str = include_str!("grammar-7.4.txt");
 /// How many different keys there are: few, so that commands meet.
 const KEYS: usize = 14;
 /// The databases that commands go to most of the time.
@@ -64,7 +66,17 @@ pub struct Generator {
 impl Generator {
     /// A generator whose commands follow from `seed`.
     pub fn new(seed: u64) -> Generator {
-        let lines = GRAMMAR.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Generator::of(seed, &[GRAMMAR])
+    }
+
+    /// The same with commands that are newer than the server that we are compared to.
+    pub fn newer(seed: u64) -> Generator {
+        Generator::of(seed, &[GRAMMAR, NEWER_GRAMMAR])
+    }
+
+    fn of(seed: u64, grammars: &[&str]) -> Generator {
+        let lines = grammars.iter().flat_map(|grammar| grammar.lines());
+        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
         let rules: Vec<Rule> =
             lines.map(|line| Rule::parse(line).unwrap_or_else(|| panic!("grammar: {line}"))).collect();
         Generator { total_weight: rules.iter().map(|rule| rule.weight).sum(), rules, random: Random::new(seed) }

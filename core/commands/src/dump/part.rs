@@ -1,6 +1,6 @@
 //! Parts of large collections: each is the value of a collection of its own, which is merged with what is there of the key.
 
-use super::write::{Entries, id_of, write_list, write_stream, write_value};
+use super::write::{Entries, begin_hash, id_of, write_field, write_list, write_stream};
 use crate::{Error, Outcome, Store, lists, streams, strings::with_text};
 use core::ops::{ControlFlow, Range};
 use kayvee_keyspace::{
@@ -19,7 +19,7 @@ pub fn members(db: &Db, found: Found) -> usize {
             ListView::Packed(_) => 0,
             list @ ListView::Parts(_) => list.len(),
         },
-        Kind::Hash => match db.hash(found) {
+        Kind::Hash => match db.hash_as_stored(found) {
             HashView::Packed(_) => 0,
             hash @ HashView::Table(..) => hash.len(),
         },
@@ -43,12 +43,20 @@ struct Members<'a> {
     writer: &'a mut Writer,
     start: usize,
     count: u64,
+    /// When the first field of a hash expires.
+    first_ms: Option<u64>,
 }
 
 impl<'a> Members<'a> {
-    fn begin(writer: &'a mut Writer, kind: u8) -> Members<'a> {
-        writer.kind(kind);
-        Members { start: writer.written(), writer, count: 0 }
+    /// Begins with members of a hash, set or sorted set.
+    fn begin(writer: &'a mut Writer, db: &Db, found: Found) -> Members<'a> {
+        let first_ms = db.first_field_expiry_ms(found);
+        match db.kind(found) {
+            Kind::Hash => begin_hash(writer, first_ms),
+            Kind::Set => writer.kind(kind::SET),
+            _ => writer.kind(kind::ZSET_2),
+        }
+        Members { start: writer.written(), writer, count: 0, first_ms }
     }
 
     fn scored(&mut self, member: &[u8], score: f64) {
@@ -57,9 +65,8 @@ impl<'a> Members<'a> {
         self.count += 1;
     }
 
-    fn field(&mut self, field: &[u8], value: Value<'_>) {
-        self.writer.text(field);
-        write_value(self.writer, value);
+    fn field(&mut self, field: &[u8], value: Value<'_>, at_ms: Option<u64>) {
+        write_field(self.writer, self.first_ms, (field, value, at_ms));
         self.count += 1;
     }
 
@@ -77,10 +84,12 @@ impl<'a> Members<'a> {
 
 /// Writes some members of a hash, set or sorted set, from a cursor on. Returns how many and the next cursor.
 pub fn write_scanned(db: &Db, found: Found, mut cursor: u64, least: usize, writer: &mut Writer) -> (u64, u64) {
-    let mut members = Members::begin(writer, kind_of(db.kind(found)));
+    let mut members = Members::begin(writer, db, found);
     loop {
         cursor = match db.kind(found) {
-            Kind::Hash => db.hash(found).scan(cursor, |field, value| members.field(field, value)),
+            Kind::Hash => {
+                db.hash_as_stored(found).scan(cursor, &mut |field, value, at_ms| members.field(field, value, at_ms))
+            }
             Kind::Set => db.set_at(found).scan(cursor, |member| members.member(member)),
             _ => db.sorted_set(found).scan(cursor, |member, score| members.scored(member, score)),
         };
@@ -92,12 +101,13 @@ pub fn write_scanned(db: &Db, found: Found, mut cursor: u64, least: usize, write
 
 /// Writes those of these members that a hash, set or sorted set has. Returns how many.
 pub fn write_named<'n>(db: &Db, found: Found, names: impl Iterator<Item = &'n [u8]>, writer: &mut Writer) -> u64 {
-    let mut members = Members::begin(writer, kind_of(db.kind(found)));
+    let mut members = Members::begin(writer, db, found);
     for name in names {
         match db.kind(found) {
             Kind::Hash => {
-                if let Some(value) = db.hash(found).get(name) {
-                    members.field(name, value);
+                let hash = db.hash_as_stored(found);
+                if let Some((value, at_ms)) = hash.get(name).zip(hash.expiry(name)) {
+                    members.field(name, value, at_ms);
                 }
             }
             Kind::Set => {
@@ -118,17 +128,9 @@ pub fn write_named<'n>(db: &Db, found: Found, names: impl Iterator<Item = &'n [u
 
 /// Writes the members of a sorted set that have these ranks.
 pub fn write_ranks(db: &Db, found: Found, ranks: Range<usize>, writer: &mut Writer) -> u64 {
-    let mut members = Members::begin(writer, kind::ZSET_2);
+    let mut members = Members::begin(writer, db, found);
     db.sorted_set(found).for_each(ranks, Direction::Forward, |member, score| members.scored(member, score));
     members.end()
-}
-
-fn kind_of(kind: Kind) -> u8 {
-    match kind {
-        Kind::Hash => kind::HASH,
-        Kind::Set => kind::SET,
-        _ => kind::ZSET_2,
-    }
 }
 
 impl Store {

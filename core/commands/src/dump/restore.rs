@@ -3,8 +3,8 @@
 use crate::{Context, Error, EventClass, Outcome, Store, args, double, lists, streams};
 use alloc::{boxed::Box, vec::Vec};
 use kayvee_keyspace::{
-    BlockLimits, Collection, Db, Decimal, Expiry, Found, Hash, List, ListEnd, OutOfMemory, Owned, Packed, Pending,
-    Records, Set, SortedSet, Stream, StreamId, Value,
+    BlockLimits, Collection, Db, Decimal, Expiry, FIELD_EXPIRY_LIMIT_MS, Found, Hash, List, ListEnd, OutOfMemory,
+    Owned, Packed, Pending, Records, Set, SortedSet, Stream, StreamId, Value,
 };
 use kayvee_platform::Heap;
 use kayvee_rdb::{Elements, Object, Score, Scored, kind};
@@ -210,9 +210,13 @@ pub fn give(
         Object::Hash(pairs) => {
             let limits = options.hash_limits();
             build(place, |hash: &mut Hash, records| {
-                pairs.for_each_pair(|field, value| {
+                pairs.for_each_field(&mut |field, value, at_ms| {
                     room.check()?;
-                    if hash.set(records, field, value, limits)? || !is_new { Ok(()) } else { Err(Failure::Corrupt) }
+                    let is_right = hash.set(records, field, value, limits)? || !is_new;
+                    if !is_right || at_ms.is_some_and(|at| at > FIELD_EXPIRY_LIMIT_MS) {
+                        return Err(Failure::Corrupt);
+                    }
+                    Ok(hash.expire(records, field, at_ms)?)
                 })
             })
         }

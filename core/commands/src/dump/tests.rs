@@ -36,6 +36,10 @@ fn fill(harness: &mut Harness, seed: u64) -> Vec<&'static str> {
         let name = rng.choice(["a", "b", "c"]).unwrap();
         harness.run(&format!("XADD stream {}-* name {number} {name} {long}", 1000 + number / 3));
     }
+    for number in 0..rng.usize(1..20) {
+        harness.run(&format!("HSET fields f{number} {number} g{number} {long}"));
+        harness.run(&format!("HPEXPIREAT fields {} FIELDS 1 f{number}", 1_600_000_000_001 + rng.u64(..1 << 44)));
+    }
     harness.run("XDEL stream 1000-0");
     harness.run("XGROUP CREATE stream group 1000-1");
     harness.run("XGROUP CREATE stream other $ ENTRIESREAD 5");
@@ -43,7 +47,8 @@ fn fill(harness: &mut Harness, seed: u64) -> Vec<&'static str> {
     harness.run("XREADGROUP GROUP group bob COUNT 2 STREAMS stream >");
     harness.run("XGROUP CREATECONSUMER stream other idle");
     Vec::from([
-        "stream", "int", "text", "list", "intset", "set", "hash", "zset", "biglist", "bigset", "bighash", "bigzset",
+        "fields", "stream", "int", "text", "list", "intset", "set", "hash", "zset", "biglist", "bigset", "bighash",
+        "bigzset",
     ])
 }
 
@@ -106,7 +111,7 @@ fn mutated_payloads_do_no_harm() {
     let payloads: Vec<Vec<u8>> = keys.into_iter().map(|key| dumped(&mut harness, key)).collect();
     for seed in 0..4000 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let mut payload = rng.choice(&payloads[..8]).unwrap().clone();
+        let mut payload = rng.choice(&payloads[..9]).unwrap().clone();
         payload.truncate(payload.len() - kayvee_rdb::FOOTER);
         if rng.u8(..20) == 0 {
             payload = rng.choice(&payloads).unwrap().clone();
@@ -133,4 +138,38 @@ fn mutated_payloads_do_no_harm() {
             other => panic!("{seed}: {other}"),
         }
     }
+}
+
+/// Fields keep their times, in the form of Redis 7.4, which only hashes with such fields have.
+#[test]
+fn times_of_fields_come_back() {
+    let mut harness = Harness::new();
+    let plain = {
+        harness.run("HSET h a 1 b two c 3");
+        dumped(&mut harness, "h")
+    };
+    harness.run("HPEXPIREAT h 1600000500000 FIELDS 2 a b");
+    harness.run("HPEXPIREAT h 1600000400000 FIELDS 1 b");
+    let payload = dumped(&mut harness, "h");
+    assert_eq!((payload[0], payload[payload.len() - 10]), (24, 12));
+    assert_eq!(restored(&mut harness, "copy", &payload), "+OK");
+    harness.expect(&[("HPEXPIRETIME copy FIELDS 3 a b c", "*3 :1600000500000 :1600000400000 :-1")]);
+    harness.run("HPERSIST h FIELDS 2 a b");
+    assert_eq!(dumped(&mut harness, "h")[0], 4, "a table without times is written as ever");
+    harness.run("DEL h");
+    harness.run("HSET h a 1 b two c 3");
+    assert_eq!(dumped(&mut harness, "h"), plain);
+    // The packed form, which other stores write: the first time, and a listpack of fields, values and times.
+    let mut writer = kayvee_rdb::Writer::new(kayvee_rdb::Compression::Off);
+    writer.kind(25);
+    writer.bytes(&1_600_000_400_000_u64.to_le_bytes());
+    let mut pack = kayvee_rdb::Listpack::new();
+    ["b", "two", "1600000400000", "a", "1", "0"].iter().for_each(|text| pack.push(text.as_bytes()));
+    writer.text(&pack.finish().unwrap());
+    let packed = writer.finish(kayvee_rdb::Dialect::Redis74).unwrap();
+    assert_eq!(restored(&mut harness, "packed", &packed), "+OK");
+    harness.expect(&[
+        ("HPEXPIRETIME packed FIELDS 2 a b", "*2 :-1 :1600000400000"),
+        ("HMGET packed a b", "*2 $1 1 $3 two"),
+    ]);
 }

@@ -13,6 +13,8 @@ use kayvee_rdb::{Compression, Dialect, Listpack, Writer, kind, stream};
 pub fn payload(store: &Store, db: usize, found: Found, dialect: Dialect) -> Result<Vec<u8>, Error> {
     let mut writer = Writer::new(Compression::On);
     value(store, db, found, &mut writer, dialect)?;
+    let has_newer_form = store.dbs[db].first_field_expiry_ms(found).is_some();
+    let dialect = if has_newer_form { Dialect::Redis74 } else { dialect };
     writer.finish(dialect).map_err(|_| Error::OUT_OF_MEMORY)
 }
 
@@ -30,7 +32,7 @@ pub fn value(store: &Store, db: usize, found: Found, writer: &mut Writer, dialec
             Ok(())
         }
         Kind::List => write_list(writer, db.list(found).iter(), lists::limit(options)),
-        Kind::Hash => write_hash(writer, db.hash(found)),
+        Kind::Hash => write_hash(writer, db.hash_as_stored(found), db.first_field_expiry_ms(found)),
         Kind::Set => write_set(writer, db.set_at(found), dialect),
         Kind::SortedSet => write_sorted_set(writer, db.sorted_set(found)),
         Kind::Stream => {
@@ -103,25 +105,46 @@ pub(super) fn write_list<'a>(
     Ok(())
 }
 
-fn write_hash(writer: &mut Writer, hash: HashView<'_>) -> Result<(), kayvee_rdb::Error> {
+/// A field of a hash of whose fields the first expires then, if any does.
+pub(super) fn write_field(
+    writer: &mut Writer,
+    first_ms: Option<u64>,
+    (field, value, at_ms): (&[u8], Value<'_>, Option<u64>),
+) {
+    if let Some(first_ms) = first_ms {
+        writer.len(at_ms.map_or(0, |at| at.saturating_sub(first_ms) + 1));
+    }
+    writer.text(field);
+    write_value(writer, value);
+}
+
+/// Begins a hash of fields that are not packed; their number follows.
+pub(super) fn begin_hash(writer: &mut Writer, first_ms: Option<u64>) {
+    match first_ms {
+        None => writer.kind(kind::HASH),
+        Some(first_ms) => {
+            writer.kind(kind::HASH_EXPIRING);
+            writer.bytes(&first_ms.to_le_bytes());
+        }
+    }
+}
+
+fn write_hash(writer: &mut Writer, hash: HashView<'_>, first_ms: Option<u64>) -> Result<(), kayvee_rdb::Error> {
     if let HashView::Packed(packed) = hash {
         let mut pack = Listpack::new();
         packed.iter().for_each(|text| pack.push(text));
         return write_packed(writer, kind::HASH_LISTPACK, pack);
     }
-    writer.kind(kind::HASH);
+    begin_hash(writer, first_ms);
     writer.len(hash.len() as u64);
-    hash.for_each(|field, value| {
-        writer.text(field);
-        write_value(writer, value);
-    });
+    hash.for_each(&mut |field, value, at_ms| write_field(writer, first_ms, (field, value, at_ms)));
     Ok(())
 }
 
 fn write_set(writer: &mut Writer, set: SetView<'_>, dialect: Dialect) -> Result<(), kayvee_rdb::Error> {
     match set {
         SetView::Intset(intset) => write_intset(writer, intset),
-        SetView::Packed(packed) if dialect == Dialect::Redis72 => {
+        SetView::Packed(packed) if dialect >= Dialect::Redis72 => {
             let mut pack = Listpack::new();
             packed.iter().for_each(|text| pack.push(text));
             write_packed(writer, kind::SET_LISTPACK, pack)
@@ -194,7 +217,7 @@ pub(super) fn write_stream(
 ) -> Result<(), kayvee_rdb::Error> {
     writer.kind(match dialect {
         Dialect::Redis70 => kind::STREAM_LISTPACKS_2,
-        Dialect::Redis72 => kind::STREAM_LISTPACKS_3,
+        Dialect::Redis72 | Dialect::Redis74 => kind::STREAM_LISTPACKS_3,
     });
     let limit = stream::BlockLimit { bytes: limits.bytes, entries: limits.entries };
     let mut blocks = stream::Blocks::new(limit, writer);

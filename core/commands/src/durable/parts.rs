@@ -93,7 +93,7 @@ enum Rule {
 /// Commands of a kind of value; others depend on all of it.
 const RULES: &[(Option<ValueKind>, Rule, &str)] = &[
     (None, Rule::Nothing, "expire pexpire expireat pexpireat persist"),
-    (Some(ValueKind::Hash), Rule::Nothing, "hset hmset hsetnx hdel"),
+    (Some(ValueKind::Hash), Rule::Nothing, "hset hmset hsetnx hdel hexpire hpexpire hexpireat hpexpireat hpersist"),
     (Some(ValueKind::Hash), Rule::Named(2), "hincrby hincrbyfloat"),
     (Some(ValueKind::Set), Rule::Nothing, "sadd srem spop"),
     (Some(ValueKind::Set), Rule::Named(3), "smove"),

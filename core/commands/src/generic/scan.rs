@@ -181,12 +181,13 @@ fn write_head(context: &mut Context<'_>, start: usize, cursor: u64, elements: us
 /// Receives a member's name and what goes with it, if anything does.
 pub type VisitMember<'a> = &'a mut dyn FnMut(&[u8], Option<&[u8]>);
 
-/// Goes through the members of a key of this kind. `scan` visits some of them and returns the next cursor.
+/// Goes through the members of a key of this kind. `scan` visits some of them, by the time now and from a cursor on, and
+/// returns the next cursor.
 pub fn scan_members(
     context: &mut Context<'_>,
     request: Request<'_>,
     kind: Kind,
-    scan: fn(&Db, Found, u64, VisitMember<'_>) -> u64,
+    scan: fn(&Db, Found, u64, u64, VisitMember<'_>) -> u64,
 ) -> Outcome {
     let mut cursor = parse_cursor(&request[2])?;
     let start = context.reply.len();
@@ -195,11 +196,11 @@ pub fn scan_members(
         return Ok(());
     };
     let options = ScanOptions::parse(request, MEMBERS_FROM)?;
-    let index = context.db_index();
+    let (index, now_ms) = (context.db_index(), context.now_ms());
     let Context { store, reply, .. } = context;
     let mut walk = Walk::default();
     loop {
-        cursor = scan(&store.dbs[index], found, cursor, &mut |member, value| {
+        cursor = scan(&store.dbs[index], found, now_ms, cursor, &mut |member, value| {
             if walk.matches(member, options.glob.as_ref()) {
                 walk.matched += 1;
                 reply.bulk(member);

@@ -16,13 +16,14 @@ pub fn hrandfield(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if with_values && count.unsigned_abs() > i64::MAX as u64 / 2 {
         return Err(Error::OUT_OF_RANGE);
     }
-    let Some(found) = context.read(&request[1], Kind::Hash)? else {
-        context.reply.array(0);
+    let found = context.read(&request[1], Kind::Hash)?;
+    let (index, now_ms) = (context.db_index(), context.now_ms());
+    let Context { store, reply, .. } = context;
+    let hash = found.map(|found| store.dbs[index].hash(found, now_ms));
+    let Some(hash) = hash.filter(|hash| !hash.is_empty()) else {
+        reply.array(0);
         return Ok(());
     };
-    let index = context.db_index();
-    let Context { store, reply, .. } = context;
-    let hash = store.dbs[index].hash(found);
     let mut fields = Fields { reply, with_values };
     if count < 0 {
         let count = count.unsigned_abs();
@@ -37,9 +38,9 @@ pub fn hrandfield(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 
 fn one(context: &mut Context<'_>, key: &[u8]) -> Outcome {
     let found = context.read(key, Kind::Hash)?;
-    let index = context.db_index();
+    let (index, now_ms) = (context.db_index(), context.now_ms());
     let Context { store, reply, .. } = context;
-    match found.and_then(|found| store.dbs[index].hash(found).random(&mut store.rng)) {
+    match found.and_then(|found| store.dbs[index].hash(found, now_ms).random(&mut store.rng)) {
         Some((field, _)) => reply.bulk(field),
         None => reply.null(),
     }
@@ -70,6 +71,6 @@ impl Fields<'_, '_> {
 
     fn write_sample(&mut self, hash: HashView<'_>, rng: &mut fastrand::Rng, count: usize) -> Result<(), OutOfMemory> {
         self.head(count.min(hash.len()));
-        hash.sample(rng, count, |field, value| self.write(field, value))
+        hash.sample(rng, count, &mut |field, value| self.write(field, value))
     }
 }

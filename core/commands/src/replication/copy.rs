@@ -154,7 +154,7 @@ impl Store {
     }
 
     fn new_dump(&self, compression: Compression, checksum: Checksum) -> FileWriter {
-        let mut file = FileWriter::new(DIALECT, compression, checksum);
+        let mut file = FileWriter::new(dump::file_dialect(self, DIALECT), compression, checksum);
         for (name, text) in dump::about(self) {
             file.aux(name, text.as_bytes());
         }

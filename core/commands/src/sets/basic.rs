@@ -103,7 +103,7 @@ pub fn smembers(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 pub fn sscan(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    scan_members(context, request, Kind::Set, |db, found, cursor, visit| {
+    scan_members(context, request, Kind::Set, |db, found, _, cursor, visit| {
         db.set_at(found).scan(cursor, |member| with_text(member, |text| visit(text, None)))
     })
 }

@@ -78,7 +78,7 @@ impl fmt::Display for Fault {
         match self {
             Fault::NotADump => f.write_str("this is no dump file: it does not begin with REDIS and a version"),
             Fault::Version(version) => {
-                write!(f, "this dump file is of version {version}; versions 1 to {VERSION} (Redis 7.2) can be read")
+                write!(f, "this dump file is of version {version}; versions 1 to {VERSION} (Redis 7.4) can be read")
             }
             Fault::UnknownPart(first) => write!(f, "no part of a dump file begins with the byte {first:#04x}"),
             Fault::Corrupt => f.write_str("the bytes are not what they claim to be"),
@@ -243,7 +243,7 @@ fn entry<'a>(first: u8, reader: &mut Reader<'a>) -> Result<Entry<'a>, Stop> {
 }
 
 fn is_value(kind: u8) -> bool {
-    matches!(kind, kind::STRING..=kind::MODULE_2 | kind::HASH_ZIPMAP..=kind::STREAM_LISTPACKS_3)
+    matches!(kind, kind::STRING..=kind::MODULE_2 | kind::HASH_ZIPMAP..=kind::STREAM_LISTPACKS_3 | kind::HASH_EXPIRING..=kind::HASH_EXPIRING_LISTPACK)
 }
 
 /// Passes a value by, without a look at what lies in its strings.
@@ -251,6 +251,18 @@ fn skip_value(kind: u8, reader: &mut Reader<'_>) -> Result<(), Stop> {
     match kind {
         kind::LIST | kind::SET | kind::LIST_QUICKLIST => skip_texts(reader, 1)?,
         kind::HASH => skip_texts(reader, 2)?,
+        kind::HASH_EXPIRING => {
+            reader.u64()?;
+            each(reader, |reader| {
+                reader.len()?;
+                reader.skip_text()?;
+                reader.skip_text()
+            })?;
+        }
+        kind::HASH_EXPIRING_LISTPACK => {
+            reader.u64()?;
+            reader.skip_text()?;
+        }
         kind::ZSET => each(reader, |reader| {
             reader.skip_text()?;
             let len = reader.byte()?;

@@ -80,8 +80,10 @@ fn what_was_told_comes_back() {
         ("RPUSH l a b c", ":3"),
         ("MULTI", "+OK"),
         ("SELECT 3", "+QUEUED"),
-        ("HSET h f v", "+QUEUED"),
-        ("EXEC", "*2 +OK :1"),
+        ("HSET h f v g 1 last 2", "+QUEUED"),
+        ("HPEXPIRE h 1000 FIELDS 2 f g", "+QUEUED"),
+        ("HINCRBYFLOAT h g 0.5", "+QUEUED"),
+        ("EXEC", "*4 +OK :3 *2 :1 :1 $3 1.5"),
         ("SELECT 0", "+OK"),
         ("EVAL \"return redis.call('SADD','s',1,2,3)\" 0", ":3"),
         ("XADD x * f v", "$15 1700000000000-0"),
@@ -95,8 +97,12 @@ fn what_was_told_comes_back() {
     let mut two = one.reopened(ALWAYS);
     assert_eq!(two.digest(), digest);
     two.expect(&[("FCALL f 0", ":7"), ("DBSIZE", ":5"), ("PTTL gone", ":1000"), ("STRLEN bits", ":13")]);
+    two.expect(&[("SELECT 3", "+OK"), ("HPTTL h FIELDS 3 f g last", "*3 :1000 :1000 :-1")]);
     two.bench.advance_ms(2000);
     two.expect(&[
+        ("HGETALL h", "*2 $4 last $1 2"),
+        ("HPEXPIREAT h 1900000000000 FIELDS 1 last", "*1 :1"),
+        ("SELECT 0", "+OK"),
         ("EXISTS gone", ":0"),
         ("BGREWRITEAOF", "+Background append only file rewriting started"),
         ("WAITAOF 1 0 0", "*2 :1 :0"),
@@ -105,6 +111,7 @@ fn what_was_told_comes_back() {
     let mut three = two.reopened(ALWAYS);
     assert_eq!(three.digest(), digest);
     three.expect(&[("FCALL f 0", ":7"), ("DBSIZE", ":4")]);
+    three.expect(&[("SELECT 3", "+OK"), ("HPEXPIRETIME h FIELDS 1 last", "*1 :1900000000000")]);
 }
 
 #[test]

@@ -122,7 +122,7 @@ impl Chain {
         let (a, b) = (self.rng.u8(..40), self.rng.u8(..40));
         let number = self.rng.u32(..1000);
         let long = "x".repeat(self.rng.usize(..3000));
-        let request = match self.rng.u8(..26) {
+        let request = match self.rng.u8(..33) {
             0 | 1 => format!("SET k{a} {number}"),
             2 => format!("SET k{a} {long}"),
             3 => format!("INCR n{a}"),
@@ -147,7 +147,12 @@ impl Chain {
             22 => format!("EVAL \"redis.call('incr', 'n{a}') redis.call('sadd', 's{b}', '{number}')\" 0"),
             23 => format!("COPY h{a} h{b} REPLACE"),
             24 => format!("SETRANGE k{a} {number} yz"),
-            _ => format!("GETEX e{a} PX {number}"),
+            25 => format!("GETEX e{a} PX {number}"),
+            26 | 27 => format!("HSET h{a} f{b} {number} f{} {number}", b + 1),
+            28 | 29 => format!("HPEXPIRE h{a} {number} FIELDS 3 f{b} f{} f{}", b + 1, b + 2),
+            30 => format!("HEXPIRE h{a} {} GT FIELDS 1 f{b}", number % 3),
+            31 => format!("HPERSIST h{a} FIELDS 2 f{b} f{}", b + 1),
+            _ => format!("HINCRBYFLOAT h{a} f{b} 0.5"),
         };
         self.ask(0, &request);
     }
@@ -273,6 +278,31 @@ fn a_wait_for_replicas_that_is_over_is_forgotten() {
     bench.take(replica);
     bench.ask(replica, "REPLCONF ACK 1000\r\n");
     assert_eq!(bench.take_text(client), "");
+}
+
+/// A replica hides the fields whose time has come, and keeps them until its master says that they go.
+#[test]
+fn fields_expire_on_a_replica_when_the_master_says_so() {
+    let mut chain = Chain::new(3, 2);
+    chain.ask(0, "HSET old a 1 b 2");
+    chain.ask(0, "HPEXPIRE old 60000 FIELDS 1 a");
+    chain.follow();
+    chain.settle();
+    chain.ask(0, "DEBUG SET-ACTIVE-EXPIRE 0");
+    chain.ask(0, "HSET h a 1 b 2");
+    chain.ask(0, "HPEXPIRE h 60000 FIELDS 1 a");
+    chain.settle();
+    (0..100).for_each(|_| chain.turn(1000));
+    for key in ["old", "h"] {
+        for at in 0..2 {
+            assert_eq!(chain.ask(at, &format!("HGETALL {key}")), "*2\r\n$1\r\nb\r\n$1\r\n2", "{key} at {at}");
+        }
+    }
+    assert!(chain.ask(1, "INFO keyspace").contains("subexpiry=2"));
+    chain.ask(0, "DEBUG SET-ACTIVE-EXPIRE 1");
+    (0..100).for_each(|_| chain.turn(100));
+    chain.settle();
+    assert!(chain.ask(1, "INFO keyspace").contains("subexpiry=0"));
 }
 
 /// WAIT is answered when replicas have said that they have what was written, or when its time is over.

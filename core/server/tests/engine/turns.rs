@@ -180,6 +180,40 @@ fn keys_expire_without_being_asked_for() {
 }
 
 #[test]
+fn fields_expire_without_being_asked_for_and_are_told_of() {
+    let mut bench = Bench::new(&["--notify-keyspace-events", "Khg"]);
+    let (client, listener) = (bench.connect(), bench.connect());
+    bench.ask(listener, "SUBSCRIBE __keyspace@0__:h\r\n");
+    let mut events = |bench: &mut Bench, request: &str| {
+        bench.ask(client, request);
+        let told = bench.take_text(listener);
+        let lines = told.split("\r\n").skip(6).step_by(7);
+        lines.map(String::from).collect::<Vec<_>>().join(" ")
+    };
+    for (request, told) in [
+        ("HSET h a 1 b 2 c 3\r\n", "hset"),
+        ("HEXPIRE h 100 FIELDS 2 a none\r\n", "hexpire"),
+        ("HEXPIRE h 100 NX FIELDS 1 a\r\n", ""),
+        ("HPERSIST h FIELDS 2 a b\r\n", "hpersist"),
+        ("HEXPIRE h 0 FIELDS 1 a\r\n", "hexpired"),
+        ("HPEXPIRE h 50 FIELDS 2 b c\r\n", "hexpire"),
+    ] {
+        assert_eq!(events(&mut bench, request), told, "{request}");
+    }
+    let deadline = bench.engine.next_deadline_ns().unwrap();
+    assert!(deadline <= bench.now.monotonic_ns + 100_000_000);
+    for _ in 0..20 {
+        bench.advance_ms(100);
+        bench.engine.end_turn();
+    }
+    assert_eq!(events(&mut bench, "PING\r\n"), "hexpired del");
+    assert_eq!(bench.ask(client, "DBSIZE\r\n"), ":0\r\n");
+    assert!(bench.ask(client, "INFO stats\r\n").contains("expired_subkeys:2\r\n"));
+    bench.engine.disconnect(listener);
+    assert_eq!(bench.engine.next_deadline_ns(), None, "nothing to wake up for");
+}
+
+#[test]
 fn maxmemory_refuses_writes_and_serves_reads() {
     let mut bench = Bench::new(&["--maxmemory", "1mb"]);
     let client = bench.connect();
