@@ -237,7 +237,7 @@ impl Store {
         match self.saves.saving {
             Some(_) => Some(self.now.monotonic_ns + LOOK_NS),
             // One that waits for the end of another walk is looked at with each turn that this takes.
-            None if self.saves.is_due && !self.walks() => Some(self.now.monotonic_ns),
+            None if self.saves.is_due && !self.walks() && !self.replication.is_loading() => Some(self.now.monotonic_ns),
             None if self.is_saving() => None,
             None => self.save_point_ns(),
         }
@@ -320,9 +320,11 @@ impl Store {
 
     /// Saves what is to be saved before the end. Returns whether that may come: not if saving fails.
     pub(crate) fn save_at_end(&mut self, on: ShutdownOn) -> bool {
+        // Half of what a master sends would take the place of all that was saved before.
+        let may_save = !self.replication.is_loading();
         if self.has_log() {
             let has_points = !self.options.save.is_empty() && !self.options.appendonly;
-            self.save_to_log_at_end(on.save || (has_points && !on.nosave));
+            self.save_to_log_at_end(may_save && (on.save || (has_points && !on.nosave)));
             return true;
         }
         self.drop_copy_to_file();
@@ -332,7 +334,7 @@ impl Store {
             self.saving_failed(&why);
         }
         let has_files = self.environment.host.has_files();
-        if !on.save && (on.nosave || self.options.save.is_empty() || !has_files) {
+        if !may_save || !on.save && (on.nosave || self.options.save.is_empty() || !has_files) {
             return true;
         }
         log::info!("Saving the final RDB snapshot before exiting.");

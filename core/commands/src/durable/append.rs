@@ -218,7 +218,14 @@ impl Store {
         self.write_down_for(db, found, None);
     }
 
-    /// The same for one that is used by a command. Of a large collection only what the command depends on is written.
+    /// Writes a key of another database than the command's own down, before something takes its place.
+    pub(crate) fn write_down_there(&mut self, db: usize, key: &[u8]) {
+        if let Some(found) = self.dbs[db].find_any(key) {
+            self.write_down_key(db, found);
+        }
+    }
+
+    /// The same as [`write_down_key`](Self::write_down_key) for one that is used by a command. Of a large collection only what the command depends on is written.
     fn write_down_for(&mut self, db: usize, found: Found, what: Option<(&'static Command, Request<'_>)>) {
         let is_sliced = !self.durable.sliced.is_empty() && self.dbs[db].is_partial(found);
         if !is_sliced && self.dbs[db].is_marked(found) {

@@ -309,6 +309,7 @@ impl Store {
         self.durable.abandoned = 0;
         self.durable.is_whole = self.effects.are_logged;
         self.durable.refuses = false;
+        self.recheck_copies();
         let took_s = now_ns.saturating_sub(compaction.started_ns) / 1_000_000_000;
         self.durable.compaction_succeeded(compaction, took_s);
         self.saves.took_s = Some(took_s);

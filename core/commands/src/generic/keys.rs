@@ -116,6 +116,7 @@ pub fn copy(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         if context.db().bytes_of(found) as u64 > context.store.data_room_bytes() {
             return Err(Error::OUT_OF_MEMORY);
         }
+        context.store.write_down_there(to_db, to);
         match context.store.dbs.get_disjoint_mut([from_db, to_db]) {
             Ok([here, there]) => here.copy_to(found, there, to, now_ms)?,
             Err(_) => context.db().copy(found, to, now_ms)?,
@@ -136,6 +137,8 @@ pub fn move_to_db(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let found = context.find_touched(&request[1]);
     let found = found.filter(|_| !context.store.is_there(to_db, &request[1]));
     if let Some(found) = found {
+        // One may be there whose time has come.
+        context.store.write_down_there(to_db, &request[1]);
         let [from, to] = context.store.dbs.get_disjoint_mut([from_db, to_db]).expect("both are there and differ");
         from.move_to(found, to, now_ms)?;
         for (db, event) in [(from_db, "move_from"), (to_db, "move_to")] {

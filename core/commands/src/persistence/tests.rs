@@ -380,3 +380,24 @@ fn mutated_files_do_no_harm() {
         digest(&mut harness);
     }
 }
+
+/// Half of what a master sends is no data to save: the file would be worse than the one before.
+#[test]
+fn what_is_being_loaded_from_a_master_is_not_saved() {
+    let (mut harness, host) = filled();
+    harness.expect(&[("CONFIG SET save \"1 1\"", "+OK"), ("SAVE", "+OK")]);
+    let before = host.files.borrow()["dump.rdb"].clone();
+    harness.expect(&[("BGSAVE", "+Background saving started")]);
+    harness.store.copy_slice();
+    harness.run("REPLICAOF 10.0.0.1 6379");
+    let dial = harness.store.next_dial().unwrap();
+    // The one client is the master from now on.
+    assert!(harness.store.dialed(&dial, 0));
+    let id = "0123456789".repeat(4);
+    let said = format!("+PONG\r\n+OK\r\n+OK\r\n+FULLRESYNC {id} 5\r\n$1000\r\nREDIS0011\u{0}\u{1}k\u{1}v");
+    harness.store.hear_link(0, said.as_bytes());
+    assert!(harness.store.is_silent_link(0) && harness.store.dbs[0].len() == 1);
+    save(&mut harness);
+    assert!(harness.store.save_at_end(ShutdownOn { save: true, ..ShutdownOn::default() }));
+    assert_eq!(host.files.borrow()["dump.rdb"], before);
+}

@@ -94,7 +94,8 @@ impl Store {
     pub fn copy_slice(&mut self) {
         self.end_saving();
         if self.replication.copy.is_none() {
-            if self.durable.walks() || self.scripting.is_busy() {
+            // What a master is still sending is nothing to save.
+            if self.durable.walks() || self.scripting.is_busy() || self.replication.is_loading() {
                 return;
             }
             if self.each_replica().any(|(_, replica)| replica.state == State::Waits) {

@@ -425,15 +425,14 @@ impl Store {
     /// Takes the next line of what the master has sent. Returns whether there was one.
     fn hear_line(&mut self, slot: u32) -> Result<bool, String> {
         let Some(link) = &mut self.replication.link else { return Ok(false) };
+        // Empty lines say that it is alive. They go together: each that went alone would move all behind it.
+        let empty = link.buffer.len() - link.buffer.trim_ascii_start().len();
+        link.buffer.drain(..empty);
         let Some(end) = link.buffer.iter().position(|byte| *byte == b'\n') else {
             return if link.buffer.len() > LINE_LIMIT_BYTES { Err("it sends no lines".into()) } else { Ok(false) };
         };
         let line: Vec<u8> = link.buffer.drain(..=end).collect();
         let line = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
-        // It says so that it is alive.
-        if line.is_empty() {
-            return Ok(true);
-        }
         let is_error = line.starts_with('-');
         match &link.state {
             State::Asks(Question::Ping) => {

@@ -307,7 +307,7 @@ impl Context<'_> {
     }
 
     fn take_ack(&mut self, request: Request<'_>) -> Outcome {
-        let number = |at: usize| args::integer(&request[at]).map(i64::unsigned_abs);
+        let number = |at: usize| args::integer(&request[at]).map(|number| u64::try_from(number).unwrap_or(0));
         let acknowledged = number(2)?;
         let says_covered = request.len() > 4 && is(&request[3], "fack");
         let covered = if says_covered { number(4)? } else { 0 };

@@ -107,8 +107,8 @@ impl Store {
         };
         let has = |replica: &Replica| replica.is_online() && offset_of(replica) >= wanted.offset;
         let replicas = self.each_replica().filter(|(_, replica)| has(replica)).count() as i64;
-        // What the running transaction has done is no record yet.
-        let is_stable = |record| self.is_logging() && self.stable() >= record && !self.durable.has_unit();
+        // A log that is still to have its beginning keeps nothing, and what the running transaction has done is no record yet.
+        let is_stable = |record| self.covered().is_some() && self.stable() >= record && !self.durable.has_unit();
         let here = wanted.stable.map(|stable| i64::from(is_stable(stable.record)));
         let is_enough_here = wanted.stable.is_none_or(|stable| here >= Some(stable.here));
         Copies { here, replicas, is_enough: replicas >= wanted.replicas && is_enough_here }

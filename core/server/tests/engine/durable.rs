@@ -404,3 +404,44 @@ fn expired_keys_are_told_one_by_one_after_the_log_was_on() {
     let told = durable.output(replica);
     assert!(told.matches("DEL").count() == 2 && !told.contains("MULTI"), "{told}");
 }
+
+/// Lists that are written down in parts, while others take their places that are copied from another database.
+#[test]
+fn copies_over_keys_of_another_database_are_written_down_once() {
+    const LARGE: &[&str] = &["--list-max-listpack-size", "2"];
+    let options = [ALWAYS, LARGE].concat();
+    for turns in 0..12 {
+        let mut one = Durable::new(&options, Disk::new(8 << 20));
+        one.bench.engine.set_part_sizes(2, 3);
+        one.ask("RPUSH from 1 2 3 4 5 6 7 8 9");
+        one.ask("SELECT 1");
+        one.ask(&format!("RPUSH to {}", "x y z ".repeat(5)));
+        one.bench.let_time_pass();
+        one.send(one.client, "BGREWRITEAOF");
+        (0..turns).for_each(|_| one.turn());
+        one.send(one.client, "LPUSH to w\r\nSELECT 0\r\nCOPY from to DB 1 REPLACE");
+        (0..200).for_each(|_| one.turn());
+        assert!(one.output(one.client).ends_with(":16\r\n+OK\r\n:1\r\n"));
+        let mut two = one.reopened(&options);
+        two.expect(&[("SELECT 1", "+OK"), ("LRANGE to 0 -1", "*9 $1 1 $1 2 $1 3 $1 4 $1 5 $1 6 $1 7 $1 8 $1 9")]);
+    }
+}
+
+/// What is flushed counts when the log has its beginning, without which nothing of it would come back.
+#[test]
+fn copies_are_waited_for_until_the_log_has_its_beginning() {
+    let mut one = Durable::new(&["--enable-debug-command", "yes"], Disk::new(8 << 20));
+    one.ask("DEBUG POPULATE 2000");
+    one.bench.let_time_pass();
+    one.send(one.client, "CONFIG SET appendonly yes\r\nSET k v\r\nWAITAOF 1 0 0");
+    let mut told = String::new();
+    for _ in 0..100_000 {
+        one.turn();
+        told += &one.output(one.client);
+        if told.ends_with("*2\r\n:1\r\n:0\r\n") {
+            break;
+        }
+    }
+    assert_eq!(told, "+OK\r\n+OK\r\n*2\r\n:1\r\n:0\r\n");
+    assert_eq!(one.reopened(ALWAYS).ask("GET k"), "$1 v");
+}

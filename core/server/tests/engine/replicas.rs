@@ -543,3 +543,103 @@ fn an_end_waits_for_replicas() {
     chain.nodes[1].engine.request_shutdown(ShutdownOn::default());
     assert!(chain.nodes[1].engine.shutdown().is_some());
 }
+
+#[test]
+fn a_replica_that_acknowledges_what_cannot_be() {
+    let mut bench = Bench::new(&[]);
+    let (user, replica) = (bench.connect(), bench.connect());
+    bench.ask(replica, "REPLCONF capa eof capa psync2\r\nPSYNC ? -1\r\n");
+    (0..10).for_each(|_| _ = bench.take(replica));
+    bench.ask(replica, "REPLCONF ACK 0\r\n");
+    bench.ask(user, "SET k v\r\n");
+    for lie in ["-1000000", "-9223372036854775808"] {
+        bench.ask(replica, &format!("REPLCONF ACK {lie} FACK {lie}\r\n"));
+        let reply = bench.ask(user, "WAIT 1 10\r\n");
+        bench.advance_ms(20);
+        assert_eq!(reply + &bench.take_text(user), ":0\r\n", "{lie}");
+    }
+    bench.ask(replica, "REPLCONF ACK 9223372036854775807\r\n");
+    assert_eq!(bench.ask(user, "FAILOVER TIMEOUT 100\r\n"), "+OK\r\n");
+    for _ in 0..5 {
+        bench.advance_ms(50);
+        bench.take(replica);
+    }
+    assert!(bench.ask(user, "ROLE\r\n").contains("master"), "it has not said that it has just what there is");
+}
+
+const HISTORY: &str = "0123456789012345678901234567890123456789";
+
+/// A replica, its user, and its connection to a master that the test speaks for.
+fn replica_of_a_stranger() -> (Bench, ClientId, ClientId) {
+    let mut bench = Bench::new(&["--enable-debug-command", "yes"]);
+    let user = bench.connect();
+    bench.ask(user, "REPLICAOF 10.0.0.1 6379\r\n");
+    let dial = bench.engine.next_dial().expect("it has a master");
+    let link = bench.engine.dialed(&dial, peer(1)).expect("it was asked for");
+    (bench, user, link)
+}
+
+/// Whatever a master answers, clients are served, and the connection is given up or goes on.
+#[test]
+fn a_master_that_answers_anything() {
+    const PIECES: &[&[u8]] = &[
+        b"+PONG\r\n",
+        b"+OK\r\n",
+        b"\n",
+        b" \r\n",
+        b"-ERR x\r\n",
+        b"+FULLRESYNC ",
+        HISTORY.as_bytes(),
+        b" ",
+        b"18446744073709551615",
+        b"4611686018427387903",
+        b"-1",
+        b"\r\n",
+        b"$EOF:",
+        b"$18446744073709551615\r\n",
+        b"$0\r\n",
+        b"$-1\r\n",
+        b"$10\r\n",
+        b"REDIS0011",
+        b"\xfe\x00",
+        b"\xfe\x0f",
+        b"\xfb\x81\xff\xff\xff\xff\xff\xff\xff\xff\x00",
+        b"\x00\x01k\x81\x7f\xff\xff\xff\xff\xff\xff\xff",
+        b"\xff",
+        b"\x00\x01k\x01v",
+        b"+CONTINUE\r\n",
+        b"+CONTINUE ",
+        b"*1\r\n$4\r\nPING\r\n",
+        b"\xfa\x0erepl-stream-db\x0299",
+        b"*3\r\n$3\r\nSET\r\n",
+        b"\xf5\x05hello",
+    ];
+    let greeting = ["+PONG", "+OK", "+OK", &format!("+FULLRESYNC {HISTORY} 5"), &format!("$EOF:{HISTORY}")];
+    for seed in 0..500 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (mut bench, user, link) = replica_of_a_stranger();
+        for line in &greeting[..rng.usize(..=greeting.len())] {
+            bench.engine.receive(link, format!("{line}\r\n").as_bytes());
+        }
+        for _ in 0..rng.usize(1..12) {
+            bench.engine.receive(link, PIECES[rng.usize(..PIECES.len())]);
+            bench.take(link);
+        }
+        bench.advance_ms(1100);
+        bench.take(user);
+        let loads = bench.ask(user, "INFO persistence\r\n").contains("loading:1");
+        let expected = if loads { "-LOADING Redis is loading the dataset in memory\r\n" } else { "+PONG\r\n" };
+        assert_eq!(bench.ask(user, "PING\r\n"), expected, "seed {seed}");
+        bench.engine.disconnect(link);
+        assert_eq!(bench.ask(user, "REPLICAOF NO ONE\r\nSET k v\r\n"), "+OK\r\n+OK\r\n", "seed {seed}");
+    }
+}
+
+/// A master says by empty lines that it is alive: many take no longer than few.
+#[test]
+fn lines_of_a_master_that_say_nothing() {
+    let (mut bench, _, link) = replica_of_a_stranger();
+    bench.engine.receive(link, &b" \r\n".repeat(1 << 20));
+    bench.engine.receive(link, b"+PONG\r\n\n\n+OK\r\n\r\n+OK\r\n");
+    assert!(String::from_utf8(bench.take(link)).unwrap().ends_with("PSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n"));
+}
