@@ -87,10 +87,10 @@ impl Neighbors {
     /// Takes in where a station is, and tells whether that was not known.
     pub fn learn(&mut self, station: IpAddr, hardware: EthernetAddress, unknown: Unknown, now_ns: u64) -> bool {
         if !self.stations.contains_key(&station) {
-            if unknown == Unknown::Ignored {
+            // Only one that is asked for takes the place of another: anybody can make stations up that speak to us.
+            if unknown == Unknown::Ignored || self.stations.len() >= MAX_NEIGHBORS {
                 return false;
             }
-            self.make_room();
         }
         let found = Neighbor { hardware: Some(hardware), since_ns: now_ns, asked_ns: None };
         match self.stations.insert(station, found).map(|known| known.hardware) {

@@ -111,8 +111,12 @@ struct Link {
 
 impl Link {
     fn new(addressing6: Addressing6) -> Link {
+        Link::with_buffers(addressing6, 1 << 20)
+    }
+
+    fn with_buffers(addressing6: Addressing6, buffer_bytes: usize) -> Link {
         let mut card = Card::default();
-        let limits = Limits { connections: 8, buffer_bytes: 1 << 20 };
+        let limits = Limits { connections: 8, buffer_bytes };
         let config = Config { addressing: Addressing::Dhcp, addressing6, limits, keepalive_s: 0, seed: 1 };
         let mut stack = Stack::new(config, &mut card, 0).unwrap();
         stack.listen(PORT);
@@ -560,6 +564,75 @@ fn a_flood_of_syns_is_answered_by_cookies() {
     assert_eq!(link.stack.figures().cookies_accepted, 1);
     let remote = SocketAddr::new(PEER.into(), 40_000);
     assert!(link.events().iter().any(|event| matches!(event, Event::Accepted { remote: from, .. } if *from == remote)));
+}
+
+/// A made-up station on the link.
+fn stranger(number: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 1, number)
+}
+
+/// A stranger opens and resets connections from addresses that no neighbor has: what waits for those neighbors ends with
+/// its connection.
+#[test]
+fn connections_that_end_wait_for_no_neighbor() {
+    let mut link = Link::ready();
+    for number in 0..1000 {
+        let from = stranger(number);
+        link.answers(packet(from, OWN, IpProtocol::Tcp, 64, &tcp(from, TcpControl::Syn, None, &[])));
+        assert_eq!(link.stack.waiting(), 1);
+        link.answers(packet(from, OWN, IpProtocol::Tcp, 64, &tcp(from, TcpControl::Rst, None, &[])));
+        assert_eq!((link.stack.connections(), link.stack.waiting()), (0, 0), "{number}");
+    }
+}
+
+/// The same for those that wait for memory, of which another one has all.
+#[test]
+fn connections_that_end_wait_for_no_memory() {
+    let mut link = Link::with_buffers(FIXED, 2 * crate::pool::BLOCK_BYTES);
+    link.turn();
+    link.pass(1);
+    link.sent();
+    link.events();
+    let open = |link: &mut Link, from: Ipv6Addr| {
+        link.answers(solicitation(from, OWN));
+        let answer = link.answers(packet(from, OWN, IpProtocol::Tcp, 64, &tcp(from, TcpControl::Syn, None, &[])));
+        let ack = Some(TcpSeqNumber(answer[0].tcp().seq_number.0.wrapping_add(1)));
+        link.answers(packet(from, OWN, IpProtocol::Tcp, 64, &tcp(from, TcpControl::None, ack, &[])));
+        let accepted = link.events().into_iter().find_map(|event| match event {
+            Event::Accepted { connection, .. } => Some(connection),
+            _ => None,
+        });
+        (accepted.unwrap(), ack)
+    };
+    let (hog, _) = open(&mut link, PEER);
+    link.stack.send(hog, &[0; 10_000]);
+    link.turn();
+    for number in 0..100 {
+        let from = stranger(number);
+        let (connection, ack) = open(&mut link, from);
+        assert_eq!(link.stack.send(connection, b"x"), 0);
+        link.turn();
+        assert_eq!(link.stack.waiting(), 2);
+        link.answers(packet(from, OWN, IpProtocol::Tcp, 64, &tcp(from, TcpControl::Rst, ack, &[])));
+        assert_eq!(link.events(), [Event::Closed(connection)]);
+        link.turn();
+        assert_eq!((link.stack.connections(), link.stack.waiting()), (1, 1), "{number}");
+    }
+}
+
+/// Stations that only say that they are there, however many, displace none that is spoken with or looked for.
+#[test]
+fn a_flood_of_solicitations_displaces_no_neighbor() {
+    let mut link = Link::ready();
+    for number in 0..2000 {
+        assert_eq!(link.answers(solicitation(stranger(number), OWN)).len(), 1, "it is answered");
+    }
+    assert_eq!(link.answers(packet(PEER, OWN, IpProtocol::Tcp, 64, &syn()))[0].tcp().control, TcpControl::Syn);
+    let other = stranger(5000);
+    link.answers(packet(other, OWN, IpProtocol::Tcp, 64, &tcp(other, TcpControl::Syn, None, &[])));
+    link.answers(solicitation(stranger(5001), OWN));
+    let flags = NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE;
+    assert_eq!(link.answers(advertisement(other, OWN, flags, PEER_MAC)).len(), 1, "it was looked for");
 }
 
 #[test]

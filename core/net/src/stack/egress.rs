@@ -107,7 +107,7 @@ impl Stack {
         if let Some(slot) = self.slots.get_mut(number)
             && !core::mem::replace(&mut slot.in_unresolved, true)
         {
-            self.unresolved.push(number);
+            self.unresolved.push_back(number);
         }
         now_ns.saturating_add(ASK_INTERVAL_NS)
     }

@@ -90,7 +90,7 @@ pub struct Stack {
     /// Connections that may have segments to send or timers to set.
     egress: VecDeque<u32>,
     /// Connections whose neighbors' addresses are not known.
-    unresolved: Vec<u32>,
+    unresolved: VecDeque<u32>,
     /// Connections that could not send for want of memory.
     starved: VecDeque<u32>,
     resets: RateLimit,
@@ -142,7 +142,7 @@ impl Stack {
             // Where memory is short these cannot grow, so they have their size from the start.
             events: VecDeque::with_capacity(connections),
             egress: VecDeque::with_capacity(connections),
-            unresolved: Vec::with_capacity(connections),
+            unresolved: VecDeque::with_capacity(connections),
             starved: VecDeque::with_capacity(connections),
             resets: RateLimit::new(RESETS_PER_S),
             icmp: RateLimit::new(ICMP_PER_S),
@@ -220,6 +220,12 @@ impl Stack {
     /// Connections in whatever state, among them those that the application has closed and that have yet to end.
     pub fn connections(&self) -> usize {
         self.slots.len()
+    }
+
+    /// How many entries the lists of those have that wait for something else than a turn.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.unresolved.len() + self.starved.len()
     }
 
     /// Bytes that all connections' buffers take together.

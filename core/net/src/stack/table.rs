@@ -85,6 +85,12 @@ impl Stack {
         self.expendable.remove(&Expendable::TimeWait { slot: number });
         self.timers.cancel(number);
         self.flows.remove(slot.connection.flow);
+        // These may not be gone through for long, while connections come and go.
+        for (list, is_in) in [(&mut self.unresolved, slot.in_unresolved), (&mut self.starved, slot.in_starved)] {
+            if is_in && let Some(at) = list.iter().position(|other| *other == number) {
+                list.swap_remove_back(at);
+            }
+        }
         slot.connection.release_buffers(&mut self.resources.pool);
     }
 
@@ -121,7 +127,7 @@ impl Stack {
 
     /// Has those looked at that wait for their neighbors.
     pub(super) fn touch_unresolved(&mut self) {
-        while let Some(number) = self.unresolved.pop() {
+        while let Some(number) = self.unresolved.pop_front() {
             if let Some(slot) = self.slots.get_mut(number) {
                 slot.in_unresolved = false;
             }
