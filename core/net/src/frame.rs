@@ -81,10 +81,14 @@ pub(crate) struct Icmpv6<'a> {
 }
 
 impl Icmpv6<'_> {
-    /// Whether it was sent by a neighbor (RFC 4861 §11.2), and no echo.
-    pub fn is_of_the_link(&self) -> bool {
-        const NEIGHBOR_DISCOVERY: core::ops::RangeInclusive<u8> = 133..=137;
-        self.hop_limit == 255 && self.message.first().is_some_and(|kind| NEIGHBOR_DISCOVERY.contains(kind))
+    /// Whether it is looked at however many come: it was sent by a neighbor (RFC 4861 §11.2), and no echo, or it says that
+    /// something was too large, which counts only from whom has seen that.
+    pub fn is_unlimited(&self) -> bool {
+        match self.message.first() {
+            Some(2) => true,
+            Some(133..=137) => self.hop_limit == 255,
+            _ => false,
+        }
     }
 }
 
@@ -329,9 +333,9 @@ const UDP_HEADER_BYTES: usize = 8;
 /// Most data in a datagram that is sent, by IPv4: what needs no fragments.
 pub(crate) const MAX_DATAGRAM_BYTES: usize = MAX_FRAME_BYTES - ETHERNET_BYTES - IPV4_BYTES - UDP_HEADER_BYTES;
 
-/// Bytes of data that a datagram between these two may have.
-pub(crate) fn room_for_datagram(ends: &Ends) -> usize {
-    MAX_FRAME_BYTES - ETHERNET_BYTES - ends.header_bytes() - UDP_HEADER_BYTES
+/// Bytes of data that a datagram between these two may have in a packet of so many bytes.
+pub(crate) fn room_for_datagram(ends: &Ends, packet_bytes: u16) -> usize {
+    usize::from(packet_bytes).min(MAX_FRAME_BYTES - ETHERNET_BYTES) - ends.header_bytes() - UDP_HEADER_BYTES
 }
 
 /// A datagram's ports and data.

@@ -253,6 +253,15 @@ fn tcp(from: Ipv6Addr, control: TcpControl, ack: Option<TcpSeqNumber>, payload: 
     bytes
 }
 
+fn datagram_of(from: Ipv6Addr, to: Ipv6Addr, dst_port: u16, data: &[u8]) -> Vec<u8> {
+    let udp = UdpRepr { src_port: 5000, dst_port };
+    let mut bytes = vec![0; udp.header_len() + data.len()];
+    let fill = |payload: &mut [u8]| payload.copy_from_slice(data);
+    let caps = ChecksumCapabilities::default();
+    udp.emit(&mut UdpPacket::new_unchecked(&mut bytes[..]), &from.into(), &to.into(), data.len(), fill, &caps);
+    bytes
+}
+
 fn syn() -> Vec<u8> {
     tcp(PEER, TcpControl::Syn, None, &[])
 }
@@ -432,15 +441,7 @@ fn echo_requests_are_answered() {
 #[test]
 fn datagrams_are_answered_or_refused() {
     let mut link = Link::ready();
-    let datagram = |dst_port: u16, data: &[u8]| {
-        let udp = UdpRepr { src_port: 5000, dst_port };
-        let mut bytes = vec![0; udp.header_len() + data.len()];
-        let fill = |payload: &mut [u8]| payload.copy_from_slice(data);
-        let caps = ChecksumCapabilities::default();
-        let (from, to) = (PEER.into(), OWN.into());
-        udp.emit(&mut UdpPacket::new_unchecked(&mut bytes[..]), &from, &to, data.len(), fill, &caps);
-        bytes
-    };
+    let datagram = |dst_port: u16, data: &[u8]| datagram_of(PEER, OWN, dst_port, data);
     let echo = &link.answers(packet(PEER, OWN, IpProtocol::Udp, 64, &datagram(7, b"hello")))[0];
     let udp = UdpPacket::new_checked(&echo.payload[..]).unwrap();
     assert!(udp.verify_checksum(&OWN.into(), &PEER.into()));
@@ -453,6 +454,16 @@ fn datagrams_are_answered_or_refused() {
     assert!(refusal.payload.len() + 40 <= 1280);
     let Icmpv6Repr::DstUnreachable { reason, header, .. } = refusal.icmp() else { panic!("{refusal:?}") };
     assert_eq!((reason, header.src_addr), (Icmpv6DstUnreachable::PortUnreachable, PEER));
+    // RFC 4861 §6.3.4: no answer is larger than what the link carries.
+    let mut link = Link::new(Addressing6::Auto);
+    link.turn();
+    link.answers(announcement(255, 1800, 3600, Some(1280)));
+    link.pass(1);
+    link.sent();
+    for (len, answers) in [(1232, 1), (1233, 0)] {
+        let datagram = datagram_of(ROUTER, LINK_LOCAL, 7, &vec![1; len]);
+        assert_eq!(link.answers(packet(ROUTER, LINK_LOCAL, IpProtocol::Udp, 64, &datagram)).len(), answers, "{len}");
+    }
 }
 
 /// RFC 8200 §4: options that ask for nothing are skipped; fragments, source routes and more are not taken.
@@ -534,6 +545,9 @@ fn segments_fit_the_link_and_the_path() {
     };
     assert_eq!(sizes(link.answers(too_big(1279, &quoted[4..]))), [0; 0], "no link carries less");
     assert_eq!(sizes(link.answers(too_big(1300, &[1, 2, 3, 4]))), [0; 0], "RFC 5927 §7.2: it was never sent");
+    // Others cannot use up what is looked at.
+    let echo = Icmpv6Repr::EchoRequest { ident: 7, seq_no: 9, data: b"odd" };
+    (0..2000).for_each(|_| drop(link.answers(icmp(PEER, OWN, 64, echo))));
     let sent = link.answers(too_big(1300, &quoted[4..]));
     assert_eq!(sizes(sent), [1240, 1240, 520]);
 

@@ -53,10 +53,10 @@ impl Stack {
                 self.control.receive(bytes, tx, now_ns);
             }
             Class::Icmp(own, message) => {
-                if !self.icmp.allows(now_ns) {
-                    self.resources.counters.dropped_rate_limit += 1;
-                } else if let Some(too_large) = frame::parse_too_large(message, own) {
+                if let Some(too_large) = frame::parse_too_large(message, own) {
                     self.reduce_path_mtu(too_large);
+                } else if !self.icmp.allows(now_ns) {
+                    self.resources.counters.dropped_rate_limit += 1;
                 } else {
                     self.control.receive(bytes, tx, now_ns);
                 }
@@ -89,7 +89,7 @@ impl Stack {
         }
         self.resources.counters.datagrams_received += 1;
         let mut reply = [0; frame::MAX_DATAGRAM_BYTES];
-        let room = frame::room_for_datagram(&packet.ends);
+        let room = frame::room_for_datagram(&packet.ends, self.mtu(packet.ends));
         let remote = SocketAddr::new(packet.ends.remote(), source_port);
         let Some(len) = take.datagram(destination_port, remote, data, &mut reply[..room]) else { return };
         let answer = Datagram { source_port: destination_port, destination_port: source_port, data: &reply[..len] };
@@ -104,10 +104,10 @@ impl Stack {
         }
     }
 
-    /// Messages that may come from anywhere are looked at up to a limit; those of neighbors come from the own link.
+    /// Messages that may come from anywhere are looked at up to a limit.
     #[inline(never)]
     fn receive_icmpv6(&mut self, packet: &Icmpv6<'_>, tx: &mut impl FrameTx, now_ns: u64) {
-        if !packet.is_of_the_link() && !self.icmp.allows(now_ns) {
+        if !packet.is_unlimited() && !self.icmp.allows(now_ns) {
             self.resources.counters.dropped_rate_limit += 1;
             return;
         }

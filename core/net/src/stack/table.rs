@@ -39,11 +39,16 @@ impl Stack {
         self.insert_with(flow, origin, iss, now_ns)
     }
 
-    pub(super) fn setup(&self, flow: FlowKey, iss: Seq) -> Setup {
-        let mtu = match flow.ends {
+    /// Bytes of the largest packet that the link carries between these two.
+    pub(super) fn mtu(&self, ends: Ends) -> u16 {
+        match ends {
             Ends::V4 { .. } => self.mtu,
             Ends::V6 { .. } => self.ipv6.mtu(),
-        };
+        }
+    }
+
+    pub(super) fn setup(&self, flow: FlowKey, iss: Seq) -> Setup {
+        let mtu = self.mtu(flow.ends);
         Setup { flow, mtu, iss, timestamp_offset: self.secrets.timestamp_offset(flow), keepalive_ns: self.keepalive_ns }
     }
 
