@@ -15,13 +15,15 @@ use crate::{
     site::{Entry, Found, Place, Site},
     status::Status,
 };
-use alloc::vec::Vec;
+use alloc::{collections::TryReserveError, vec::Vec};
 use core::ops::Range;
 use kayvee_platform::Decimal;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A body up to here is copied behind its head, so that both leave at once; a longer one is lent.
 pub const COPIED_BYTES: usize = 4 << 10;
+/// What a head takes, and an error's page.
+pub const RESPONSE_BYTES: usize = 1 << 10;
 const ALLOW: &[u8] = b"Allow: GET, HEAD, OPTIONS\r\n";
 
 /// What all responses of a turn share.
@@ -39,6 +41,16 @@ pub struct Context<'a> {
 pub struct Scratch {
     path: Vec<u8>,
     host: Vec<u8>,
+}
+
+impl Scratch {
+    /// Makes room for a request's.
+    fn reserve(&mut self, request: &Request<'_>) -> Result<(), TryReserveError> {
+        self.path.clear();
+        self.host.clear();
+        self.path.try_reserve(request.target.path.len())?;
+        self.host.try_reserve(request.host.len())
+    }
 }
 
 /// What has been sent, for the log, and what becomes of the connection.
@@ -104,6 +116,9 @@ pub fn respond(
 ) -> Outcome {
     let (method, minor_version) = (request.method, request.minor_version);
     let mut writer = Writer { output, context, method, minor_version, persistence, seen: None };
+    if scratch.reserve(request).is_err() {
+        return writer.error(Status::SERVICE_UNAVAILABLE, b"").into();
+    }
     let Some(host) = path::host_name(request.host, &mut scratch.host) else {
         return writer.error(Status::BAD_REQUEST, b"").into();
     };
@@ -442,6 +457,14 @@ impl Writer<'_> {
         let heads_len: usize = heads.iter().map(Vec::len).sum();
         let bodies_len: u64 = parts.iter().map(|part| part.end - part.start).sum();
         let len = heads_len as u64 + bodies_len + end.len() as u64;
+        // Each may be short enough to be copied.
+        if self
+            .output
+            .reserve(len.min((heads_len + parts.len() * COPIED_BYTES) as u64) as usize + RESPONSE_BYTES)
+            .is_err()
+        {
+            return self.error(Status::SERVICE_UNAVAILABLE, b"");
+        }
         self.head(Status::PARTIAL_CONTENT);
         self.fields(page, etag);
         self.put(b"Content-Type: multipart/byteranges; boundary=");

@@ -8,7 +8,7 @@ use crate::{
     output::Output,
     pages::{Delivery, Pages, Stable},
     request::{self, Persistence, Request},
-    respond::{self, COPIED_BYTES, Context, Outcome, Scratch, Sent},
+    respond::{self, COPIED_BYTES, Context, Outcome, RESPONSE_BYTES, Scratch, Sent},
     site::Site,
     status::Status,
 };
@@ -24,7 +24,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Replies to pipelined requests that are gathered before the next request is looked at.
 const BATCH_BYTES: usize = 16 << 10;
 /// Room for a response's head, and for a body that is copied.
-const RESPONSE_ROOM_BYTES: usize = COPIED_BYTES + (1 << 10);
+const RESPONSE_ROOM_BYTES: usize = COPIED_BYTES + RESPONSE_BYTES;
 /// Bytes of the access log that wait to be taken; lines beyond are counted only.
 const MAX_LOG_BYTES: usize = 1 << 20;
 /// Bytes that a listener to a stream may have unsent; it misses what is published meanwhile.
@@ -715,6 +715,7 @@ impl Connection {
                 Ok(Answered::AfterBody) => {}
                 Ok(Answered::Incomplete) => return (used, progress),
                 Ok(Answered::AfterReading { head_bytes }) => return (used - head_bytes, progress),
+                Err(_) if self.output.reserve(RESPONSE_ROOM_BYTES).is_err() => self.state = State::Dead,
                 Err(status) => {
                     let line = request_line(self.pending.as_ref().map_or(rest, |(head, _)| head));
                     let sent = respond::refuse(status, &shared.context(), &mut self.output);
@@ -755,7 +756,10 @@ impl Connection {
         })??;
         match step {
             Ok(reader) => {
-                self.pending = Some((head.into(), reader));
+                let mut kept = Vec::new();
+                kept.try_reserve_exact(head.len()).map_err(|_| Status::SERVICE_UNAVAILABLE)?;
+                kept.extend_from_slice(head);
+                self.pending = Some((kept, reader));
                 Ok(Answered::AfterBody)
             }
             Err(answered) => Ok(answered),

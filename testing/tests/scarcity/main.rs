@@ -2,6 +2,7 @@
 //! fail. One that may not would end this test with "memory allocation of N bytes failed".
 
 mod sys;
+mod web;
 
 use kayvee_platform::Now;
 use kayvee_server::{ClientId, Engine, Fate, Options, Peer};
