@@ -107,9 +107,9 @@ const SECTIONS: &[Section] = &[
     Section {
         name: "boot",
         what: "the image on QEMU's machines: starting, failing and ending",
-        run: |_| ignored_tests("kayvee-image", "boot"),
+        run: |_| run_ignored("boot"),
     },
-    Section { name: "run", what: "the kayvee command, on every target", run: |_| ignored_tests("kayvee-cli", "run") },
+    Section { name: "run", what: "the kayvee command, on every target", run: |_| run_ignored("run") },
     Section {
         name: "lossy",
         what: "the TCP engine against Linux' own, over a wire that loses, reorders and damages frames",
@@ -125,16 +125,13 @@ const SECTIONS: &[Section] = &[
         what: "dump files and append-only files of redis-server, and dump files for it",
         run: |_| {
             need_linux_build()?;
-            ignored_tests("kayvee-cli", "dump")
+            run(&mut ignored_tests("dump", "2"))
         },
     },
     Section {
         name: "replication",
         what: "copies, failovers and keys that move, between Kayvee's processes, its guests and redis-server",
-        run: |_| {
-            need_build()?;
-            ignored_tests("kayvee-cli", "replication")
-        },
+        run: |_| run_ignored("replication"),
     },
     Section { name: "fuzz", what: "libFuzzer on every target of fuzz/ (with --long only)", run: fuzz },
 ];
@@ -196,10 +193,17 @@ fn test(names: &[&String], effort: Effort) -> ExitCode {
     ExitCode::from(u8::from(total.failed > 0))
 }
 
-/// The tests of a crate that start processes and guests from the release build.
-fn ignored_tests(package: &str, test: &str) -> io::Result<Tally> {
-    let which = ["test", "--locked", "--release", "-p", package, "--test", test];
-    cargo(&[&which[..], &["--", "--ignored", "--test-threads", "2"]].concat())
+/// Tests that start processes and guests from the release build, so many at a time.
+fn ignored_tests(test: &str, threads: &str) -> Command {
+    let mut tests = Command::new("cargo");
+    // Of the whole workspace, so that nothing is built once more with the features that one package alone asks for.
+    tests.args(["test", "--locked", "--workspace", "--test", test, "--", "--ignored", "--test-threads", threads]);
+    tests
+}
+
+fn run_ignored(test: &str) -> io::Result<Tally> {
+    need_build()?;
+    run(&mut ignored_tests(test, "2"))
 }
 
 /// Builds what the later sections run. They do it too, so that each can be run by itself.
@@ -304,9 +308,7 @@ fn vmm(effort: Effort) -> io::Result<Tally> {
     let mut tally = on_kvm(effort, "kayvee")?;
     if tally.skipped == 0 {
         let kills = if effort == Effort::Long { "1000" } else { "30" };
-        let mut tests = Command::new("cargo");
-        tests.args(["test", "--locked", "--release", "-p", "kayvee-cli", "--test", "monitor", "--", "--ignored"]);
-        tally += run(tests.args(["--test-threads", "1"]).env("KAYVEE_KILLS", kills))?;
+        tally += run(ignored_tests("monitor", "1").env("KAYVEE_KILLS", kills))?;
     }
     Ok(tally)
 }
@@ -375,10 +377,8 @@ fn xdp(effort: Effort) -> io::Result<Tally> {
         kayvee_link::switch_on("lo")?;
         let mut tally = everything(effort, &["--target", "linux", "--net", "xdp"])?;
         let kills = if effort == Effort::Long { "1000" } else { "100" };
-        let mut tests = Command::new("cargo");
-        tests.args(["test", "--locked", "--release", "-p", "kayvee-cli", "--test", "xdp", "--", "--ignored"]);
-        tally += run(tests.args(["--test-threads", "1"]).env("KAYVEE_KILLS", kills))?;
-        tally += cargo(&["test", "--locked", "--release", "-p", "kayvee-xdp-socket", "--", "--ignored"])?;
+        tally += run(ignored_tests("xdp", "1").env("KAYVEE_KILLS", kills))?;
+        tally += cargo(&["test", "--locked", "-p", "kayvee-xdp-socket", "--", "--ignored"])?;
         Ok(tally)
     };
     namespace.enter(inside).map_err(io::Error::other)

@@ -2,8 +2,9 @@
 //! the same.
 //!
 //! These tests start redis-server and the release build, so `./kayvee test dump` runs them:
-//! `cargo build --release && cargo test --release -p kayvee-cli --test dump -- --ignored`.
+//! `cargo build --release && cargo test -p kayvee-cli --test dump -- --ignored`.
 
+mod built;
 mod servers;
 
 use servers::{Folder, PATIENCE, POLL_INTERVAL, Server, State, expect_same, fill};
@@ -17,7 +18,7 @@ use std::{
 };
 
 fn kayvee(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kayvee")).args(arguments).output().unwrap()
+    Command::new(built::kayvee()).args(arguments).output().unwrap()
 }
 
 fn succeed(arguments: &[&str]) -> String {
@@ -207,7 +208,7 @@ fn import(source: &str, disk: &str) {
 
 /// An import whatever the disk holds, which has something to write from now on.
 fn start_writing(source: &str, disk: &str) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
+    let mut command = Command::new(built::kayvee());
     command.args(["import", source, "--disk", disk, "--replace"]).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut running = command.spawn().unwrap();
     let mut said = BufReader::new(running.stderr.take().unwrap()).lines().map(Result::unwrap);
@@ -362,7 +363,7 @@ fn the_process_saves_and_loads_as_redis_does() {
     drop(server);
     // What cannot be loaded is not passed over.
     fs::write(&dump, "REDIS0099").unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
+    let mut command = Command::new(built::kayvee());
     let output = command.args(["server", "--port", "0", "--unixsocket", &folder.path("socket"), "--dir"]);
     let output = output.arg(folder.path("")).stderr(Stdio::null()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,7 +1,9 @@
 //! Kayvee's own monitor, seen from outside: what it tells, a guest that stands still, a debugger, and what is left behind.
 //!
 //! These tests start guests from the release build, so `./kayvee test vmm` runs them behind it:
-//! `cargo build --release && cargo test --release -p kayvee-cli --test monitor -- --ignored`.
+//! `cargo build --release && cargo test -p kayvee-cli --test monitor -- --ignored`.
+
+mod built;
 
 use std::{
     collections::BTreeSet,
@@ -33,7 +35,7 @@ struct Store {
 impl Store {
     fn start(more: &[&str]) -> Store {
         let port = free_port();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
+        let mut command = Command::new(built::kayvee());
         command.args(["run", "--target", "kvm", "--vmm", "kayvee", "--memory", "64", "--port", &port.to_string()]);
         let mut cli = command.args(more).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
         let mut stdout = BufReader::new(cli.stdout.take().unwrap());
@@ -104,7 +106,7 @@ impl Instances {
     }
 
     fn kayvee(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
+        let mut command = Command::new(built::kayvee());
         command.args(args).env("XDG_RUNTIME_DIR", &self.0).output().unwrap()
     }
 
@@ -189,7 +191,7 @@ fn a_guest_that_is_told_to_stands_still_even_while_it_never_leaves_by_itself() {
 
 /// Runs gdb on a guest, with the image's own symbols.
 fn gdb(port: u16, commands: &[&str]) -> String {
-    let image = Path::new(env!("CARGO_BIN_EXE_kayvee")).with_file_name("kayvee-guest");
+    let image = built::kayvee().with_file_name("kayvee-guest");
     let mut command = Command::new("timeout");
     command.args(["120", "gdb", "-q", "-nx", "-batch"]).arg(image);
     let attach = format!("target remote 127.0.0.1:{port}");
@@ -322,7 +324,7 @@ fn starts_and_kills_leave_nothing_behind() {
         let ways: &[&[&str]] = &[&["--net", "xdp"], &["--net", "tap"], &["--net", "user"]];
         for round in 0..rounds {
             let port = free_port();
-            let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
+            let mut command = Command::new(built::kayvee());
             command.args(["run", "--target", "kvm", "--vmm", "kayvee", "--memory", "32", "--port", &port.to_string()]);
             command.args(ways[round % ways.len()]).arg("--disk").arg(format!("{}:16M", disk.display()));
             // Without this a machine that is killed may lose the last second.

@@ -2,8 +2,9 @@
 //! redis-server, as processes and as booted guests.
 //!
 //! These tests start redis-server, processes and guests from the release build, so `./kayvee test replication` runs them:
-//! `cargo build --release && cargo test --release -p kayvee-cli --test replication -- --ignored`.
+//! `cargo build --release && cargo test -p kayvee-cli --test replication -- --ignored`.
 
+mod built;
 mod servers;
 
 use kayvee_testing::client::{Client, Reply};
@@ -176,7 +177,7 @@ fn run(arguments: &[&str], redis_options: &[&str]) -> (Child, String, String) {
     let state_folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("replication");
     fs::create_dir_all(&state_folder).unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
+    let mut command = Command::new(built::kayvee());
     command.env("XDG_RUNTIME_DIR", state_folder).args(["run", "--memory", "128", "--port", &port]);
     command.args(arguments).arg("--").args(redis_options);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();

@@ -1,7 +1,9 @@
 //! The store as a user starts it: on every target that works here, over every kind of network that is allowed here.
 //!
 //! These tests start processes and guests from the release build, so `./kayvee test` runs them behind it:
-//! `cargo build --release && cargo test --release -p kayvee-cli --test run -- --ignored`.
+//! `cargo build --release && cargo test -p kayvee-cli --test run -- --ignored`.
+
+mod built;
 
 use std::{
     fs,
@@ -126,7 +128,7 @@ impl Drop for Store {
 }
 
 fn kayvee() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
+    let mut command = Command::new(built::kayvee());
     command.env("XDG_RUNTIME_DIR", state_folder());
     command
 }

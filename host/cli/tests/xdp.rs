@@ -1,7 +1,9 @@
 //! The store past the kernel's network, against Linux' own TCP: in network namespaces that end with each test.
 //!
 //! These tests need root and start processes from the release build, so `./kayvee test` runs them behind it:
-//! `cargo build --release && cargo test --release -p kayvee-cli --test xdp -- --ignored`.
+//! `cargo build --release && cargo test -p kayvee-cli --test xdp -- --ignored`.
+
+mod built;
 
 use anyhow::Result;
 use kayvee_link::{Namespace, VethPair};
@@ -33,7 +35,7 @@ impl Store {
     }
 
     fn start_on(target: &str, net: &str) -> Store {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
+        let mut command = Command::new(built::kayvee());
         command.args(["run", "--target", target, "--net", net]);
         if target != "linux" {
             command.args(["--memory", "64"]);
@@ -261,10 +263,8 @@ fn what_cannot_be_attached_to_is_refused_with_the_reason() {
     apart(|| {
         let pair = VethPair::create(1500)?;
         let refused = |net: &str| {
-            let output = Command::new(env!("CARGO_BIN_EXE_kayvee"))
-                .args(["run", "--target", "linux", "--net", net])
-                .output()
-                .unwrap();
+            let output =
+                Command::new(built::kayvee()).args(["run", "--target", "linux", "--net", net]).output().unwrap();
             assert!(!output.status.success(), "{net}");
             [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat()
         };

@@ -1,7 +1,7 @@
 //! The packed image on real virtual machines: that it starts on all of them, ends as it should, and fails as it should.
 //!
 //! These tests start QEMU with the release build, so `./kayvee test` runs them behind it:
-//! `cargo build --release && cargo test --release -p kayvee-image --test boot -- --ignored`.
+//! `cargo build --release && cargo test -p kayvee-image --test boot -- --ignored`.
 
 use std::{
     fs,

@@ -57,7 +57,7 @@ impl Server {
 
     /// `kayvee server`.
     pub fn kayvee(folder: &Folder, options: &[&str]) -> Server {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kayvee"));
+        let mut command = Command::new(crate::built::kayvee());
         command.arg("server");
         Server::start(command, folder, options)
     }
