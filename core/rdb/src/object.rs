@@ -145,6 +145,9 @@ impl Form<'_> {
     }
 }
 
+/// Receives a field of a hash, its value, and when it expires, if it does.
+pub type VisitField<'v, E> = &'v mut dyn FnMut(&[u8], &[u8], Option<u64>) -> Result<(), E>;
+
 impl Elements<'_> {
     /// Visits the elements in order.
     pub fn for_each<E: From<Error>>(&self, visit: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
@@ -152,10 +155,7 @@ impl Elements<'_> {
     }
 
     /// Visits fields with their values, and when they expire, in milliseconds since 1970, if they do.
-    pub fn for_each_field<E: From<Error>>(
-        &self,
-        visit: &mut dyn FnMut(&[u8], &[u8], Option<u64>) -> Result<(), E>,
-    ) -> Result<(), E> {
+    pub fn for_each_field<E: From<Error>>(&self, visit: VisitField<'_, E>) -> Result<(), E> {
         match self.0 {
             Form::Expiring { first_ms, count, mut reader } => (0..count).try_for_each(|_| {
                 let at_ms = match reader.len()? {

@@ -223,11 +223,11 @@ fn reply_with_times(context: &mut Context<'_>, request: Request<'_>, unit: Unit,
 
 impl Store {
     /// Deletes those of these fields of a hash whose time has come. Returns how many, and whether the key is gone with them.
-    pub(super) fn delete_due<'a>(
+    pub(super) fn delete_due(
         &mut self,
         db: usize,
         found: Found,
-        fields: &mut dyn Iterator<Item = &'a [u8]>,
+        fields: &mut dyn Iterator<Item = &[u8]>,
     ) -> Result<(usize, bool), Error> {
         const EFFECT: &[u8] = b"HDEL";
         let now_ms = self.now.unix_ms();
