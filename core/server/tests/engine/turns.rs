@@ -184,7 +184,7 @@ fn fields_expire_without_being_asked_for_and_are_told_of() {
     let mut bench = Bench::new(&["--notify-keyspace-events", "Khg"]);
     let (client, listener) = (bench.connect(), bench.connect());
     bench.ask(listener, "SUBSCRIBE __keyspace@0__:h\r\n");
-    let mut events = |bench: &mut Bench, request: &str| {
+    let events = |bench: &mut Bench, request: &str| {
         bench.ask(client, request);
         let told = bench.take_text(listener);
         let lines = told.split("\r\n").skip(6).step_by(7);
