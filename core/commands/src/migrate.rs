@@ -245,10 +245,13 @@ impl Store {
         if let Some(migration) = &mut self.migration {
             migration.heard.extend_from_slice(bytes);
         }
+        let heard = self.migration.as_mut().map_or(Vec::new(), |migration| core::mem::take(&mut migration.heard));
+        let mut rest = &heard[..];
         while let Some(migration) = &mut self.migration
-            && let Some(end) = migration.heard.iter().position(|byte| *byte == b'\n')
+            && let Some(end) = rest.iter().position(|byte| *byte == b'\n')
         {
-            let line: Vec<u8> = migration.heard.drain(..=end).collect();
+            let (line, behind) = rest.split_at(end + 1);
+            rest = behind;
             let at = migration.replies;
             migration.replies += 1;
             let is_last = migration.replies == migration.preliminary + migration.keys.len();
@@ -263,8 +266,10 @@ impl Store {
                 return self.end_migration();
             }
         }
-        if self.migration.as_ref().is_some_and(|migration| migration.heard.len() > LINE_LIMIT_BYTES) {
-            self.fail_migration(NOT_READ);
+        match &mut self.migration {
+            Some(_) if rest.len() > LINE_LIMIT_BYTES => self.fail_migration(NOT_READ),
+            Some(migration) => migration.heard = rest.to_vec(),
+            None => {}
         }
     }
 

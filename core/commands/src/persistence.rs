@@ -324,7 +324,8 @@ impl Store {
         let may_save = !self.replication.is_loading();
         if self.has_log() {
             let has_points = !self.options.save.is_empty() && !self.options.appendonly;
-            self.save_to_log_at_end(may_save && (on.save || (has_points && !on.nosave)));
+            let is_needed = on.save || (!on.nosave && (has_points || self.log_lacks_its_beginning()));
+            self.save_to_log_at_end(may_save && is_needed);
             return true;
         }
         self.drop_copy_to_file();

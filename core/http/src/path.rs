@@ -30,6 +30,10 @@ pub fn split(target: &[u8]) -> Option<Target<'_>> {
                 return None;
             }
             let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
+            // Without a host it says nothing (RFC 9110 §4.2.1).
+            if matches!(rest[..end].first(), None | Some(b':')) {
+                return None;
+            }
             (Some(&rest[..end]), &rest[end..])
         }
     };
@@ -162,7 +166,8 @@ mod tests {
         assert_eq!(split(b"http://h:80/a?b"), target(Some(b"h:80"), b"/a", b"?b"));
         assert_eq!(split(b"HTTP://h"), target(Some(b"h"), b"/", b""));
         assert_eq!(split(b"http://h?x"), target(Some(b"h"), b"/", b"?x"));
-        for refused in ["", "a", "h:80", "https://h/", "ftp://h/", "/a#b", "/\u{e9}", "**"] {
+        for refused in ["http:///x", "http://:80/x", "", "a", "h:80", "https://h/", "ftp://h/", "/a#b", "/\u{e9}", "**"]
+        {
             assert_eq!(split(refused.as_bytes()), None, "{refused}");
         }
     }

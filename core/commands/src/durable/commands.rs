@@ -92,6 +92,11 @@ impl Store {
         }
     }
 
+    /// Whether the data are on their way to a log that was just switched on, which is worth nothing before they are there.
+    pub(crate) fn log_lacks_its_beginning(&self) -> bool {
+        self.options.appendonly && !self.durable.is_whole
+    }
+
     /// Lets the end wait until what was acknowledged is on stable storage, and all data if it is to be saved.
     pub(crate) fn save_to_log_at_end(&mut self, saves: bool) {
         self.durable.saves_at_end = saves;

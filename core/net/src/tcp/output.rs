@@ -225,8 +225,8 @@ impl Connection {
         }
         let lost = self.scoreboard.missing(self.resent_to.max(self.una), self.lost_below);
         // Without SACK, each duplicate acknowledgment stands for a segment that has arrived (RFC 6582 §3.2).
-        let arrived = if self.sack { 0 } else { self.duplicates * self.segment_bytes };
-        on_their_way.saturating_sub(lost + arrived)
+        let arrived = if self.sack { 0 } else { self.duplicates.saturating_mul(self.segment_bytes) };
+        on_their_way.saturating_sub(lost).saturating_sub(arrived)
     }
 
     /// Whether the congestion window has room for so many bytes more.

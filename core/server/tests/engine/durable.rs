@@ -445,3 +445,18 @@ fn copies_are_waited_for_until_the_log_has_its_beginning() {
     assert_eq!(told, "+OK\r\n+OK\r\n*2\r\n:1\r\n:0\r\n");
     assert_eq!(one.reopened(ALWAYS).ask("GET k"), "$1 v");
 }
+
+/// An end is no reason to lose what a log that was just switched on has not got yet.
+#[test]
+fn the_end_waits_for_a_log_s_beginning() {
+    let mut one = Durable::new(&["--enable-debug-command", "yes"], Disk::new(8 << 20));
+    one.ask("DEBUG POPULATE 2000");
+    one.bench.let_time_pass();
+    one.send(one.client, "CONFIG SET appendonly yes\r\nSHUTDOWN");
+    let turns = (0..100_000).position(|_| {
+        one.turn();
+        one.bench.engine.shutdown().is_some()
+    });
+    assert!(turns.is_some_and(|turns| turns > 0), "{turns:?}");
+    assert_eq!(one.reopened(ALWAYS).ask("DBSIZE"), ":2000");
+}
