@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A request runs as the command of Redis that does the same, in a session of its own, so that everything that holds of
-//! commands holds of it. Keys and values are bytes, any but for blanks and line ends in keys, as memcached has it.
+//! commands holds of it. Keys and values are bytes, any but for blanks and control characters in keys, as memcached has it.
 
 use crate::{ClientId, Engine, Fate};
 use alloc::{format, vec::Vec};
@@ -108,6 +108,8 @@ impl Engine {
                 reply.put(&[STORED])?;
                 Ok(true)
             }
+            // So begins a reply, which another service may have been made to send here: to answer it could go on for ever.
+            Some([b'A'..=b'Z', ..]) => Ok(false),
             _ => Err(b"ERROR\r\n".to_vec()),
         }
     }
@@ -189,7 +191,8 @@ fn bulk(reply: &[u8]) -> Option<&[u8]> {
 }
 
 fn check_key(key: &[u8]) -> Result<&[u8], &'static [u8]> {
-    if key.len() <= MAX_KEY_BYTES { Ok(key) } else { Err(BAD_LINE) }
+    let is_right = key.len() <= MAX_KEY_BYTES && !key.iter().any(u8::is_ascii_control);
+    if is_right { Ok(key) } else { Err(BAD_LINE) }
 }
 
 fn number(word: &[u8]) -> Result<i64, &'static [u8]> {

@@ -38,6 +38,7 @@ fn values_are_set_and_got() {
         (b"get\r\n", b"ERROR\r\n"),
         (b"incr key 1\r\n", b"ERROR\r\n"),
         (b"get key", b"ERROR\r\n"),
+        (b"get k\ney\r\n", b"CLIENT_ERROR bad command line format\r\n"),
         (b"", b"ERROR\r\n"),
     ];
     for (request, reply) in talk {
@@ -47,6 +48,9 @@ fn values_are_set_and_got() {
     assert_eq!(bench.ask(other, "GET key\r\n"), "$5\r\nvalue\r\n");
     assert_eq!(bench.ask(other, "TTL soon\r\n"), ":100\r\n");
     assert_eq!(bench.ask(other, "EXPIRETIME then\r\n"), ":4000000000\r\n");
+    for reply in talk.iter().map(|(_, reply)| *reply) {
+        assert_eq!(ask(&mut bench, client, reply), None, "a reply is no request");
+    }
     assert_eq!(ask(&mut bench, client, b"set key 0 0 1 noreply\r\nz\r\n"), None);
     assert_eq!(bench.ask(other, "GET key\r\n"), "$1\r\nz\r\n");
 }
