@@ -6,13 +6,13 @@
 
 use crate::{
     client::{Client, Reply, encode},
+    ports::free_port,
     random::Random,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    fs, io,
+    fs,
     io::{BufRead, BufReader},
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
     thread,
@@ -282,7 +282,7 @@ struct Store {
 
 impl Store {
     fn start(plan: &Plan, target: &str) -> Result<Store, String> {
-        let port = free_port().map_err(|error| error.to_string())?;
+        let port = free_port();
         let log = plan.disk.with_extension("log");
         let mut command = Command::new(&plan.kayvee);
         // `kvm/qemu` names a monitor as well.
@@ -346,10 +346,6 @@ impl Drop for Store {
         let _ = self.cli.kill();
         let _ = self.cli.wait();
     }
-}
-
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// Kills as planned. The error says what was lost.

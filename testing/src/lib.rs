@@ -16,6 +16,7 @@ pub mod in_process;
 pub mod log_model;
 pub mod named;
 pub mod network;
+pub mod ports;
 pub mod random;
 pub mod store_model;
 pub mod stress;

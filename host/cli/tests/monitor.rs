@@ -5,11 +5,12 @@
 
 mod built;
 
+use kayvee_testing::ports::free_port;
 use std::{
     collections::BTreeSet,
     env, fs,
     io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Output, Stdio},
     thread,
@@ -21,10 +22,6 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const SILENCE: Duration = Duration::from_millis(300);
 
 /// A port that was free a moment ago.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 /// A `kayvee run` on the own monitor, killed with the test.
 struct Store {
     cli: Child,

@@ -7,12 +7,15 @@
 mod built;
 mod servers;
 
-use kayvee_testing::client::{Client, Reply};
+use kayvee_testing::{
+    client::{Client, Reply},
+    ports::free_port,
+};
 use servers::{Folder, PATIENCE, POLL_INTERVAL, Server, expect_same, fill};
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
-    net::{SocketAddr, TcpListener, UdpSocket},
+    net::{SocketAddr, UdpSocket},
     path::PathBuf,
     process::{Child, Command, Stdio},
     thread,
@@ -176,7 +179,7 @@ fn keys_move_between_stores() {
 fn run(arguments: &[&str], redis_options: &[&str]) -> (Child, String, String) {
     let state_folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("replication");
     fs::create_dir_all(&state_folder).unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let port = free_port().to_string();
     let mut command = Command::new(built::kayvee());
     command.env("XDG_RUNTIME_DIR", state_folder).args(["run", "--memory", "128", "--port", &port]);
     command.args(arguments).arg("--").args(redis_options);

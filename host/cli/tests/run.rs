@@ -5,10 +5,11 @@
 
 mod built;
 
+use kayvee_testing::ports::free_port;
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::PathBuf,
     process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio},
     time::{Duration, Instant},
@@ -143,10 +144,6 @@ fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect_timeout(&address, TIMEOUT).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn send_signal(signal: &str, pid: u32) {

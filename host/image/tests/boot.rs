@@ -3,10 +3,11 @@
 //! These tests start QEMU with the release build, so `./kayvee test` runs them behind it:
 //! `cargo build --release && cargo test -p kayvee-image --test boot -- --ignored`.
 
+use kayvee_testing::ports::free_port;
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -278,10 +279,6 @@ fn ask(port: u16, request: &str, len: u64) -> String {
     let mut answer = String::new();
     stream.take(len).read_to_string(&mut answer).unwrap();
     answer
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[test]

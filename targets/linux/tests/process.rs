@@ -1,5 +1,6 @@
 //! The process from outside: its arguments, its sockets, its limits and its end.
 
+use kayvee_testing::ports::free_port;
 use nix::{
     sys::{
         resource::{Resource, getrlimit, setrlimit},
@@ -97,10 +98,6 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn run(arguments: &[&str]) -> Output {

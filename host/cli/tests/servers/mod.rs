@@ -2,12 +2,12 @@
 
 use kayvee_testing::{
     client::{Client, Reply, encode},
+    ports::free_port,
     random::Random,
 };
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    net::TcpListener,
     path::PathBuf,
     process::{Child, Command},
     sync::atomic::{AtomicU32, Ordering},
@@ -63,7 +63,7 @@ impl Server {
     }
 
     fn start(mut command: Command, folder: &Folder, options: &[&str]) -> Server {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let port = free_port().to_string();
         command.args([
             "--port",
             &port,
