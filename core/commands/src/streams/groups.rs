@@ -65,6 +65,10 @@ pub fn create(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if found.is_none() && !options.makes_stream {
         return Err(NO_KEY);
     }
+    // Each option once, as many words as that makes.
+    if request.len() > 8 {
+        return Err(wrong_arguments(request));
+    }
     let key = &request[2];
     let last_id = match &request[4] {
         b"$" => found.map_or(StreamId::MIN, |found| context.db().stream(found).last_id),
@@ -83,6 +87,9 @@ pub fn create(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 pub fn set_id(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let options = GroupOptions::parse(request, false)?;
     let found = find_group(context, request)?;
+    if request.len() > 7 {
+        return Err(wrong_arguments(request));
+    }
     let last_id = match &request[4] {
         b"$" => context.db().stream(found).last_id,
         arg => id_or_end(arg, 0)?,
