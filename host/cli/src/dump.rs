@@ -9,9 +9,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kayvee_disk::{FileDisk, Spec, Withheld};
 use kayvee_server::{CutOff, Dialect, Engine, Error, Loaded, Progress};
 use std::{
-    fs::{self, Metadata},
+    fs::{self, File, Metadata},
     io::{self, IsTerminal},
-    os::unix::fs::FileTypeExt,
+    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
     path::Path,
     time::Instant,
 };
@@ -152,9 +152,8 @@ fn fill_beside(spec: &Spec, engine: &mut Engine) -> Result<()> {
     let beside = spec.path.with_file_name(name);
     // What an import has left that was killed.
     let _ = fs::remove_file(&beside);
-    let size_bytes = [spec.size_bytes, old.as_ref().map(Metadata::len)].into_iter().flatten().max();
-    let filled = FileDisk::open(&Spec { path: beside.clone(), size_bytes }, Box::new(|| {}))
-        .map_err(|error| anyhow!("{error}"))
+    let filled = make_beside(&beside, spec, old.as_ref())
+        .and_then(|spec| FileDisk::open(&spec, Box::new(|| {})).map_err(|error| anyhow!("{error}")))
         .and_then(|mut disk| fill(&mut disk, engine))
         .and_then(|()| Ok(old.map_or(Ok(()), |old| fs::set_permissions(&beside, old.permissions()))?))
         .and_then(|()| Ok(fs::rename(&beside, &spec.path)?));
@@ -163,6 +162,19 @@ fn fill_beside(spec: &Spec, engine: &mut Engine) -> Result<()> {
     }
     filled?;
     Ok(kayvee_files::sync_name(&spec.path)?)
+}
+
+/// Makes a file for a disk that is like the old one, if there is one: as large, and with as much of that taken from the file
+/// system as is named or was taken before.
+fn make_beside(beside: &Path, spec: &Spec, old: Option<&Metadata>) -> Result<Spec> {
+    /// Of what metadata counts blocks in, whatever the file system's own are.
+    const BLOCK_BYTES: u64 = 512;
+    let reserved = old.filter(|old| old.blocks() * BLOCK_BYTES >= old.len()).map(Metadata::len);
+    let size_bytes = spec.size_bytes.max(reserved);
+    if let (None, Some(old)) = (size_bytes, old) {
+        File::options().write(true).create_new(true).mode(0o600).open(beside)?.set_len(old.len())?;
+    }
+    Ok(Spec { path: beside.to_path_buf(), size_bytes })
 }
 
 /// Writes all data to a disk.
