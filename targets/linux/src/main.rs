@@ -41,6 +41,7 @@ use std::{
 };
 
 fn main() -> ExitCode {
+    sys::keep_freed_memory();
     match arguments::parse(std::env::args_os().skip(1)) {
         Ok(Invocation::Run(Run { mut options, config_file, network })) => {
             // The log file's name counts from there, so this error has no log to go to.

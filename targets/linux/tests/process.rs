@@ -86,10 +86,20 @@ impl Server {
 
     /// Processor time used so far, in clock ticks of 10 ms.
     fn processor_ticks(&self) -> u64 {
+        self.stat_field(14) + self.stat_field(15)
+    }
+
+    /// Page faults so far that needed nothing from a disk.
+    fn page_faults(&self) -> u64 {
+        self.stat_field(10)
+    }
+
+    /// A number of `/proc/PID/stat`, by its place in proc(5).
+    fn stat_field(&self, number: usize) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        // Fields 14 and 15, counted behind the name in parentheses (proc(5)).
-        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+        // The second field is a name in parentheses, in which anything may be.
+        let mut behind_name = stat.rsplit_once(')').unwrap().1.split_whitespace();
+        behind_name.nth(number - 3).unwrap().parse().unwrap()
     }
 }
 
@@ -552,4 +562,27 @@ fn a_full_disk_is_told_to_writers_alone() {
     assert_eq!(ask(&client, "LLEN l"), format!(":{written}"));
     drop(server);
     assert_eq!(ask(Server::start(&options).connect(), "LLEN l"), format!(":{written}"));
+}
+
+#[test]
+fn large_replies_take_the_memory_of_those_before_them() {
+    const VALUE_BYTES: usize = 100 << 10;
+    const CLIENTS: usize = 8;
+    let server = Server::start(&[]);
+    let clients: Vec<TcpStream> = (0..CLIENTS).map(|_| server.connect()).collect();
+    let value = vec![b'v'; VALUE_BYTES];
+    (&clients[0])
+        .write_all(&[format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${VALUE_BYTES}\r\n").as_bytes(), &value, b"\r\n"].concat())
+        .unwrap();
+    expect_reply(&clients[0], b"+OK\r\n");
+    let reply = [format!("${VALUE_BYTES}\r\n").as_bytes(), &value, b"\r\n"].concat();
+    let get_by_all = || {
+        clients.iter().for_each(|mut client| client.write_all(b"GET k\r\n").unwrap());
+        clients.iter().for_each(|client| expect_reply(client, &reply));
+    };
+    (0..10).for_each(|_| get_by_all());
+    let before = server.page_faults();
+    (0..50).for_each(|_| get_by_all());
+    let faults = server.page_faults() - before;
+    assert!(faults < 1000, "{faults} page faults for {} replies of 25 pages each", 50 * CLIENTS);
 }
