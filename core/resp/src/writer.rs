@@ -69,10 +69,15 @@ impl<'a> Writer<'a> {
     }
 
     #[inline]
-    fn put(&mut self, bytes: &[u8]) {
-        if self.out.capacity() - self.out.len() < bytes.len() {
-            self.failed = self.failed || self.out.try_reserve(bytes.len()).is_err();
+    fn reserve(&mut self, bytes: usize) {
+        if self.out.capacity() - self.out.len() < bytes {
+            self.failed = self.failed || self.out.try_reserve(bytes).is_err();
         }
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.reserve(bytes.len());
         if !self.failed {
             self.out.extend_from_slice(bytes);
         }
@@ -136,7 +141,9 @@ impl<'a> Writer<'a> {
             self.out.extend_from_slice(b"\r\n");
             return;
         }
-        self.header(b'$', bytes.len() as i64);
+        // All at once: were the end of the line to make the memory grow, a long string would be copied once more.
+        self.reserve(1 + DECIMAL_BYTES + 2 + len + 2);
+        self.header(b'$', len as i64);
         self.put(bytes);
         self.put(b"\r\n");
     }
