@@ -47,18 +47,19 @@ function load() {
 }
 
 const text = (page, id) => page.locator(`#${id}`).innerText();
-const number = (shown) => Number.parseFloat(shown) * (shown.includes("M") ? 1e6 : shown.includes("k") ? 1e3 : 1);
 
 const tests = {
     async "the numbers move when load runs"(page) {
         await page.waitForFunction(() => document.getElementById("what").textContent.includes("Kayvee"));
         assert.equal(await text(page, "state"), "live");
         const stop = load();
-        const busy = () => Number.parseFloat(document.getElementById("ops").textContent) >= 1;
-        await page.waitForFunction(busy, undefined, { timeout: 10_000 });
+        // The first figure may be that of a second with little load in it.
+        const busy = () => {
+            const shown = document.getElementById("ops").textContent;
+            return Number.parseFloat(shown) * (/[kM]/.test(shown) ? 1000 : 1) > 500;
+        };
+        await page.waitForFunction(busy, undefined, { timeout: 20_000 });
         await page.waitForFunction(() => document.getElementById("g-ops").getAttribute("points").split(" ").length > 2);
-        const ops = number(await text(page, "ops"));
-        assert.ok(ops > 500, `${ops} requests a second`);
         assert.match(await text(page, "p99"), /µs|ms/);
         assert.match(await text(page, "used"), /[KMG]iB/);
         assert.match(await text(page, "net"), /in\s+[\d.]+ (B|KiB|MiB)\/s/);
