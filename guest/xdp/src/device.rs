@@ -1,17 +1,15 @@
 //! The card: frames that are received and sent in memory that the kernel shares.
 //!
 //! Each place for a frame is used in one direction only, and who has it is written down here: a place that the kernel
-//! hands over must be one that it was given.
+//! hands over must be one that it was given. Frames are read and written where they lie: as in any system call, the kernel is
+//! trusted to leave alone what it has handed over. (It can reach all memory of a process, and of a guest, as it is.)
 
 use crate::{
     SharedMemory,
     ring::{CONTINUES, HAS_METADATA, LayoutError, Ring, Rings, Violation},
 };
 use alloc::vec::Vec;
-use core::{
-    ops::Range,
-    sync::atomic::{Ordering, fence},
-};
+use core::sync::atomic::{Ordering, fence};
 use kayvee_platform::{
     Checksums, Completion, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, NetworkFigures, Offloads, Received,
 };
@@ -33,6 +31,9 @@ const COMPLETES_CHECKSUM: u64 = 1 << 1;
 
 /// One place of so many is for sending: what is sent leaves at once, what arrives may have to wait.
 const TX_SHARE: usize = 4;
+/// So many bytes of large frames leave together: the kernel and the receiver work while the next ones are made.
+const TOLD_TOGETHER_BYTES: usize = 64 << 10;
+
 /// So many received frames are given back together, if there are more of them.
 const GIVE_BACK_FRAMES: u32 = 64;
 
@@ -69,7 +70,7 @@ pub struct XdpRx {
     frames: Frames,
     /// By place: whether the kernel has it.
     is_lent: Vec<bool>,
-    /// A copy of the frame that is looked at: the kernel can write to all places at any time.
+    /// A copy of a frame that lies in several places.
     frame: Vec<u8>,
     unreturned: u32,
     error: Option<Violation>,
@@ -85,8 +86,8 @@ pub struct XdpTx<B> {
     free: Vec<u32>,
     /// By place: whether the kernel has it.
     is_lent: Vec<bool>,
-    /// The frame that is being made, before it is put into its places.
-    frame: Vec<u8>,
+    /// Bytes of frames that the kernel has not been told of.
+    untold_bytes: usize,
     /// The largest frame, and the places that it takes.
     max_frame_bytes: usize,
     max_pieces: usize,
@@ -127,6 +128,12 @@ impl Frames {
     #[inline]
     fn address(&self, place: u32) -> u64 {
         self.first + (u64::from(place) << self.bytes_log2)
+    }
+
+    /// Where a place begins in the memory of these.
+    #[inline]
+    fn offset(&self, place: u32) -> usize {
+        (place as usize) << self.bytes_log2
     }
 
     /// Where an address lies: the place, and how far from its start.
@@ -186,9 +193,18 @@ impl<B: Doorbell> XdpDevice<B> {
         let mut free = table(tx_count, 0).ok_or(LayoutError)?;
         free.iter_mut().zip((0..tx_count).rev()).for_each(|(free, place)| *free = place);
         let is_lent = table(tx_count, false).ok_or(LayoutError)?;
-        let frame = table(max_frame_bytes as u32, 0).ok_or(LayoutError)?;
-        let (frames, error) = (tx_frames, None);
-        let tx = XdpTx { tx, completion, frames, free, is_lent, frame, max_frame_bytes, max_pieces, error, doorbell };
+        let tx = XdpTx {
+            tx,
+            completion,
+            frames: tx_frames,
+            free,
+            is_lent,
+            untold_bytes: 0,
+            max_frame_bytes,
+            max_pieces,
+            error: None,
+            doorbell,
+        };
         Ok(XdpDevice { mac, checksums, rx, tx })
     }
 
@@ -258,23 +274,23 @@ impl XdpRx {
         if len as usize > (1 << self.frames.bytes_log2) - offset {
             return Err(Violation::Length(len));
         }
-        let at = ((place as usize) << self.frames.bytes_log2) + offset;
+        let at = self.frames.offset(place) + offset;
         Ok(Some(Piece { place, at, len: len as usize, options }))
     }
 
-    /// Copies the next frame, however many pieces it lies in, and returns how much of it there is. One that is larger than
-    /// the link's largest is cut off, which its headers tell.
-    #[inline]
-    fn next_frame(&mut self) -> Result<Option<usize>, Violation> {
-        let Some(mut piece) = self.next_piece()? else { return Ok(None) };
-        let mut filled = 0;
+    /// Copies a frame that lies in several pieces, of which this is the first, and returns how much of it there is. One that
+    /// is larger than the link's largest is cut off, which its headers tell.
+    #[inline(never)]
+    fn gather(&mut self, first: Piece) -> Result<usize, Violation> {
+        let (mut piece, mut filled) = (first, 0);
         for _ in 0..self.frames.count {
             let len = piece.len.min(self.frame.len() - filled);
-            self.frames.memory.copy_to(piece.at, &mut self.frame[filled..filled + len]);
+            // SAFETY: the kernel has handed the place over, and gets it back below.
+            self.frame[filled..filled + len].copy_from_slice(unsafe { self.frames.memory.bytes(piece.at, len) });
             filled += len;
             self.give(piece.place);
             if piece.options & CONTINUES == 0 {
-                return Ok(Some(filled));
+                return Ok(filled);
             }
             // The kernel hands all pieces over together.
             piece = self.next_piece()?.ok_or(Violation::Pieces)?;
@@ -308,13 +324,27 @@ impl FrameRx for XdpRx {
         if self.error.is_some() {
             return None;
         }
-        match self.next_frame() {
-            Ok(len) => len.map(|len| consume(self.frame[..len].into())),
+        let piece = match self.next_piece() {
+            Ok(piece) => piece?,
             Err(violation) => {
                 self.fail(violation);
-                None
+                return None;
             }
+        };
+        if piece.options & CONTINUES != 0 {
+            return match self.gather(piece) {
+                Ok(len) => Some(consume(self.frame[..len].into())),
+                Err(violation) => {
+                    self.fail(violation);
+                    None
+                }
+            };
         }
+        // SAFETY: the kernel has handed the place over, and gets it back below.
+        let frame = unsafe { self.frames.memory.bytes(piece.at, piece.len) };
+        let result = consume(frame.into());
+        self.give(piece.place);
+        Some(result)
     }
 }
 
@@ -379,24 +409,27 @@ impl<B: Doorbell> XdpTx<B> {
         if self.has_offloads() { METADATA_BYTES as usize } else { 0 }
     }
 
-    /// Queues a piece of the frame that was made, or all of it, in a free place.
+    /// Has `fill` write a frame of `len` bytes, or a piece of one, in a free place and queues it.
     #[inline]
-    fn put(&mut self, piece: Range<usize>, options: u32) {
+    fn put<R>(&mut self, len: usize, options: u32, fill: impl FnOnce(&mut [u8]) -> R) -> R {
         let place = self.free.pop().expect("the caller has seen that there is room");
-        let (start, len) = (self.start(), piece.len() as u32);
-        self.frames.memory.copy_from(((place as usize) << self.frames.bytes_log2) + start, &self.frame[piece]);
+        let start = self.start();
+        // SAFETY: the place is free, so it is the driver's until its descriptor is published, and nobody else's slice.
+        let result = fill(unsafe { self.frames.memory.bytes_mut(self.frames.offset(place) + start, len) });
         self.is_lent[place as usize] = true;
-        self.tx.put_descriptor(self.frames.address(place) + start as u64, len, options);
+        self.untold_bytes += len;
+        self.tx.put_descriptor(self.frames.address(place) + start as u64, len as u32, options);
+        result
     }
 
     /// Writes down what is to be done with the frame that comes next.
     fn put_metadata(&mut self, task: Completion) {
         let place = *self.free.last().expect("the caller has seen that there is room");
-        let mut metadata = [0; 12];
+        // SAFETY: as in `put`.
+        let metadata = unsafe { self.frames.memory.bytes_mut(self.frames.offset(place), 12) };
         metadata[..8].copy_from_slice(&COMPLETES_CHECKSUM.to_ne_bytes());
         metadata[8..10].copy_from_slice(&task.checksum_start.to_ne_bytes());
         metadata[10..].copy_from_slice(&task.checksum_offset.to_ne_bytes());
-        self.frames.memory.copy_from((place as usize) << self.frames.bytes_log2, &metadata);
     }
 
     fn ring(&mut self) {
@@ -427,9 +460,7 @@ impl<B: Doorbell> FrameTx for XdpTx<B> {
         if len > MAX_FRAME_BYTES || !self.ready() {
             return None;
         }
-        let result = fill(&mut self.frame[..len]);
-        self.put(0..len, 0);
-        Some(result)
+        Some(self.put(len, 0, fill))
     }
 
     #[inline]
@@ -449,21 +480,24 @@ impl<B: Doorbell> FrameTx for XdpTx<B> {
             return false;
         }
         assert_eq!(task.segment_bytes, 0, "nothing is divided here");
-        fill(0, &mut self.frame[..len]);
         self.put_metadata(task);
         let most = (1 << self.frames.bytes_log2) - METADATA_BYTES as usize;
-        let (mut put, mut options) = (0, HAS_METADATA);
-        while put < len {
-            let piece = (len - put).min(most);
-            options |= if put + piece < len { CONTINUES } else { 0 };
-            self.put(put..put + piece, options);
-            (put, options) = (put + piece, 0);
+        let (mut filled, mut options) = (0, HAS_METADATA);
+        while filled < len {
+            let piece = (len - filled).min(most);
+            options |= if filled + piece < len { CONTINUES } else { 0 };
+            self.put(piece, options, |bytes| fill(filled, bytes));
+            (filled, options) = (filled + piece, 0);
+        }
+        if self.untold_bytes >= TOLD_TOGETHER_BYTES {
+            self.flush();
         }
         true
     }
 
     #[inline]
     fn flush(&mut self) {
+        self.untold_bytes = 0;
         if self.tx.publish() {
             self.ring();
             // What has left by now: its place is still in the cache.

@@ -1,7 +1,6 @@
 //! Memory that another side reads and writes at the same time.
 
 use core::{
-    ops::Range,
     ptr::NonNull,
     sync::atomic::{AtomicU32, AtomicU64},
 };
@@ -83,78 +82,24 @@ impl SharedMemory {
         unsafe { AtomicU64::from_ptr(pointer.cast()) }
     }
 
-    /// Copies the bytes from `offset` on, whatever the other side does to them meanwhile.
-    #[inline(never)]
-    pub(crate) fn copy_to(&self, offset: usize, to: &mut [u8]) {
-        let from = self.pointer(offset, to.len());
-        let (words, rest) = word_parts(from, to.len());
-        let (head, to) = to.split_at_mut(words.start);
-        let (middle, tail) = to.split_at_mut(words.len());
-        // SAFETY: each place lies within the memory, as has just been checked, and those of words are aligned. Volatile,
-        // and no reference, because the other side may write.
-        let byte = |at: usize| unsafe { from.add(at).read_volatile() };
-        head.iter_mut().enumerate().for_each(|(at, to)| *to = byte(at));
-        for (at, to) in words.clone().step_by(WORD_BYTES).zip(middle.chunks_exact_mut(WORD_BYTES)) {
-            // SAFETY: as above.
-            to.copy_from_slice(&unsafe { from.add(at).cast::<u64>().read_volatile() }.to_ne_bytes());
-        }
-        rest.zip(tail).for_each(|(at, to)| *to = byte(at));
+    /// The bytes from `offset` on.
+    ///
+    /// # Safety
+    /// As of [`bytes_mut`](Self::bytes_mut), but there may be other slices that are only read.
+    #[inline]
+    pub(crate) unsafe fn bytes<'a>(&self, offset: usize, bytes: usize) -> &'a [u8] {
+        // SAFETY: that many bytes lie there for ever, and nobody writes to them, as the caller has promised.
+        unsafe { core::slice::from_raw_parts(self.pointer(offset, bytes), bytes) }
     }
 
-    /// Writes bytes from `offset` on.
-    #[inline(never)]
-    pub(crate) fn copy_from(&mut self, offset: usize, from: &[u8]) {
-        let to = self.pointer(offset, from.len());
-        let (words, rest) = word_parts(to, from.len());
-        let (head, from) = from.split_at(words.start);
-        let (middle, tail) = from.split_at(words.len());
-        // SAFETY: as in `copy_to`.
-        let put = |at: usize, byte: u8| unsafe { to.add(at).write_volatile(byte) };
-        head.iter().enumerate().for_each(|(at, byte)| put(at, *byte));
-        for (at, word) in words.clone().step_by(WORD_BYTES).zip(middle.chunks_exact(WORD_BYTES)) {
-            let word = u64::from_ne_bytes(word.try_into().expect("chunks of a word"));
-            // SAFETY: as in `copy_to`.
-            unsafe { to.add(at).cast::<u64>().write_volatile(word) };
-        }
-        rest.zip(tail).for_each(|(at, byte)| put(at, *byte));
-    }
-}
-
-const WORD_BYTES: usize = size_of::<u64>();
-
-/// Of so many bytes at `pointer`, those that are whole aligned words, and those behind them.
-#[inline]
-fn word_parts(pointer: *const u8, len: usize) -> (Range<usize>, Range<usize>) {
-    let start = (pointer as usize).wrapping_neg() % WORD_BYTES;
-    let start = start.min(len);
-    let end = start + (len - start) / WORD_BYTES * WORD_BYTES;
-    (start..end, end..len)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use alloc::{boxed::Box, vec, vec::Vec};
-
-    #[test]
-    fn every_length_at_every_place_is_copied_and_nothing_beside_it() {
-        const BYTES: usize = 48;
-        let start = NonNull::from(Box::leak(vec![0u64; BYTES / 8].into_boxed_slice())).cast();
-        // SAFETY: the memory is leaked, and used by nothing else.
-        let mut memory = unsafe { SharedMemory::new(start, BYTES) };
-        let pattern: Vec<u8> = (1..=BYTES as u8).collect();
-        for at in 0..10 {
-            for len in 0..BYTES - at {
-                memory.copy_from(0, &[0; BYTES]);
-                memory.copy_from(at, &pattern[..len]);
-                let mut all = [0; BYTES];
-                memory.copy_to(0, &mut all);
-                assert_eq!(all[at..at + len], pattern[..len]);
-                assert!(all[..at].iter().chain(&all[at + len..]).all(|byte| *byte == 0), "{len} bytes at {at}");
-                let mut part = vec![0; len];
-                memory.copy_to(at, &mut part);
-                assert_eq!(part, pattern[..len]);
-            }
-        }
+    /// The bytes from `offset` on, to be written.
+    ///
+    /// # Safety
+    /// The rings must have them be this side's for as long as the slice is used, and there must be no other one of them.
+    #[inline]
+    #[expect(clippy::mut_from_ref, reason = "the caller sees to it that there is one")]
+    pub(crate) unsafe fn bytes_mut<'a>(&self, offset: usize, bytes: usize) -> &'a mut [u8] {
+        // SAFETY: that many bytes lie there for ever, and they are nobody else's, as the caller has promised.
+        unsafe { core::slice::from_raw_parts_mut(self.pointer(offset, bytes), bytes) }
     }
 }

@@ -20,6 +20,11 @@ impl Record {
     }
 
     #[inline]
+    fn is_open(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
+    #[inline]
     fn record(&self, frame: &[u8]) {
         let mut file = self.0.borrow_mut();
         if let Some(open) = &mut *file
@@ -85,7 +90,7 @@ impl FrameRx for Half<XdpRx> {
     #[inline]
     fn receive<R>(&mut self, consume: impl FnOnce(Received<'_>) -> R) -> Option<R> {
         self.half.receive(|frame| {
-            // A socket's frames are whole.
+            // A socket's received frames are whole.
             self.record.record(frame.head);
             consume(frame)
         })
@@ -119,11 +124,18 @@ impl FrameTx for Half<XdpTx<Sender>> {
 
     #[inline]
     fn transmit_offloaded(&mut self, len: usize, task: Completion, mut fill: impl FnMut(usize, &mut [u8])) -> bool {
-        self.half.transmit_offloaded(len, task, |at, frame| {
-            fill(at, frame);
-            // As above, a socket's frames are whole.
-            self.record.record(frame);
-        })
+        let is_recorded = self.record.is_open();
+        let mut frame = Vec::new();
+        let is_sent = self.half.transmit_offloaded(len, task, |at, piece| {
+            fill(at, piece);
+            if is_recorded {
+                frame.extend_from_slice(piece);
+            }
+        });
+        if is_sent {
+            self.record.record(&frame);
+        }
+        is_sent
     }
 
     #[inline]
