@@ -97,7 +97,6 @@ impl SharedMemory {
     /// # Safety
     /// The rings must have them be this side's for as long as the slice is used, and there must be no other one of them.
     #[inline]
-    #[expect(clippy::mut_from_ref, reason = "the caller sees to it that there is one")]
     pub(crate) unsafe fn bytes_mut<'a>(&self, offset: usize, bytes: usize) -> &'a mut [u8] {
         // SAFETY: that many bytes lie there for ever, and they are nobody else's, as the caller has promised.
         unsafe { core::slice::from_raw_parts_mut(self.pointer(offset, bytes), bytes) }
