@@ -7,7 +7,7 @@
 mod pattern;
 mod vectors;
 
-pub use vectors::{Case, parse};
+pub use vectors::{Case, Request, parse};
 
 use crate::client::{Client, Reply, encode};
 use pattern::{Bindings, Pattern, shown};
@@ -18,7 +18,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use vectors::{Actor, Outcome, Request, Step};
+use vectors::{Actor, Outcome, Step};
 
 /// The pause between two attempts of an `until` step.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);

@@ -5,6 +5,7 @@
 mod clients;
 mod command;
 mod compatibility;
+mod fuzz;
 mod store;
 mod suite;
 mod web;
@@ -133,7 +134,7 @@ const SECTIONS: &[Section] = &[
         what: "copies, failovers and keys that move, between Kayvee's processes, its guests and redis-server",
         run: |_| run_ignored("replication"),
     },
-    Section { name: "fuzz", what: "libFuzzer on every target of fuzz/ (with --long only)", run: fuzz },
+    Section { name: "fuzz", what: "libFuzzer on every target of fuzz/ (with --long only)", run: fuzz::run_targets },
 ];
 
 fn main() -> ExitCode {
@@ -418,42 +419,6 @@ fn lossy(effort: Effort) -> io::Result<Tally> {
     }
     for family in ["4", "6"] {
         tally += run(testing("linux_peer").args(["--loss", "5", "--requests", "300", "--family", family]))?;
-    }
-    Ok(tally)
-}
-
-/// Each libFuzzer target for a minute; the canary has to fail.
-fn fuzz(effort: Effort) -> io::Result<Tally> {
-    if effort == Effort::Usual {
-        return Ok(Tally::skipped("libFuzzer runs with --long; the same harnesses have run as seeded tests"));
-    }
-    let works = |program: &mut Command| program.output().is_ok_and(|output| output.status.success());
-    if !works(Command::new("cargo").args(["+nightly", "fuzz", "--version"])) {
-        let how = "rustup toolchain install nightly && cargo install cargo-fuzz";
-        return Ok(Tally::skipped(&format!("cargo-fuzz is missing; install it with: {how}")));
-    }
-    let mut tally = Tally::default();
-    for target in [
-        "resp",
-        "words",
-        "boot_args",
-        "options",
-        "engine",
-        "restore",
-        "files",
-        "frames",
-        "log",
-        "http",
-        "site",
-        "vmm",
-        "canary",
-    ] {
-        let mut fuzz = Command::new("cargo");
-        fuzz.args(["+nightly", "fuzz", "run", target, "--", "-max_total_time=60", "-rss_limit_mb=4096"]);
-        let status = fuzz.current_dir(command::root().join("fuzz")).status()?;
-        let passed = status.success() != (target == "canary");
-        println!("{} {target}", if passed { "ok" } else { "FAILED" });
-        tally += Tally { passed: u32::from(passed), failed: u32::from(!passed), skipped: 0 };
     }
     Ok(tally)
 }

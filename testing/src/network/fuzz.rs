@@ -2,7 +2,7 @@
 
 use super::{
     wire::{Faults, Wire},
-    world::SERVER6,
+    world::{Client, Family, SERVER6, Traffic, World},
 };
 use kayvee_net::{Addressing, Addressing6, Config, Event, Limits, Stack};
 use smoltcp::wire::{
@@ -22,8 +22,9 @@ pub struct Outcome {
     pub accepted: usize,
 }
 
-/// Feeds `data` to a stack as a sequence of frames: two bytes of length, little-endian, before each, and a byte of time
-/// in tenths of a second behind it. Nothing that comes over a wire may make it panic or exceed its limits.
+/// Feeds `data` to a stack as a sequence of frames, each as [`with_length`] writes it, behind a byte of flags: 1 for
+/// addresses that are asked for, 2 for checksums that are put right, and above them the seconds after which connections are
+/// probed. Nothing that comes over a wire may make the stack panic or exceed its limits.
 pub fn fuzz_frames(data: &[u8]) -> Outcome {
     let mut outcome = Outcome::default();
     let (&mode, mut rest) = data.split_first().unwrap_or((&0, &[]));
@@ -37,13 +38,17 @@ pub fn fuzz_frames(data: &[u8]) -> Outcome {
         0 => Addressing6::Static { address: SERVER6, prefix_bits: 64, gateway: None },
         _ => Addressing6::Auto,
     };
-    let config = Config { addressing, addressing6, limits, keepalive_s: u32::from(mode >> 1), seed: 1 };
+    let config = Config { addressing, addressing6, limits, keepalive_s: u32::from(mode >> 2), seed: 1 };
     let mut stack = Stack::new(config, &mut wire.server, 0).expect("the configuration is valid");
     stack.listen(6379);
     let mut now_ns = 0;
     while rest.len() > 2 {
         let len = usize::from(u16::from_le_bytes([rest[0], rest[1]])).min(rest.len() - 2);
-        wire.server.inject(rest[2..2 + len].to_vec());
+        let mut frame = rest[2..2 + len].to_vec();
+        if mode & 2 != 0 {
+            correct_checksums(&mut frame);
+        }
+        wire.server.inject(frame);
         rest = &rest[2 + len..];
         now_ns += 100_000_000 * u64::from(rest.first().copied().unwrap_or(0));
         rest = rest.get(1..).unwrap_or(&[]);
@@ -52,6 +57,27 @@ pub fn fuzz_frames(data: &[u8]) -> Outcome {
         assert!(stack.buffer_bytes() <= limits.buffer_bytes);
     }
     outcome
+}
+
+/// A frame for [`fuzz_frames`]: its length in two bytes, little-endian, and the time behind it in tenths of a second.
+pub fn with_length(frame: &[u8], tenths: u8) -> Vec<u8> {
+    [&(frame.len() as u16).to_le_bytes(), frame, &[tenths]].concat()
+}
+
+/// Frames to the stack of a real exchange in which so many bytes are sent to and fro.
+///
+/// Its wire takes next to no time, so that the SYN arrives within the first tick of the clock that initial sequence numbers come
+/// from (RFC 6528 §3): who replays the exchange from the start of time gets the same ones.
+pub fn recorded_frames(family: Family, bytes: usize) -> Vec<Vec<u8>> {
+    let limits = Limits { connections: 8, buffer_bytes: 64 << 10 };
+    let at_once = Faults { min_delay_ns: 500, max_delay_ns: 500, ..Faults::NONE };
+    let mut world = World::of(family, at_once, Traffic::BothWaysAtOnce, limits, 1);
+    world.wire.record();
+    let mut client = Client::open(&mut world, vec![b'x'; bytes]);
+    while !client.step(&mut world) {
+        world.step();
+    }
+    world.wire.recorded().to_vec()
 }
 
 /// Echoes, as an application that reads and writes.
