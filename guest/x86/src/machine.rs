@@ -125,6 +125,12 @@ impl Setup {
             refuse(&error);
         }
         let start_info: &'static StartInfo = start_info;
+        if let Some((module_start, _)) = start_info.module() {
+            if module_start < firmware.tables.next {
+                refuse(&StartInfoError::ModuleOutside);
+            }
+            firmware.tables.end = firmware.tables.end.min(module_start);
+        }
         let power_off = start_info.acpi_root.and_then(|root| acpi::find_power_off(&mut firmware, root));
         if let Some(PowerOff::Memory8(register, _)) = power_off {
             // Where that fails, switching off fails too, and the machine ends by a reset.

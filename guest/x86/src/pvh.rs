@@ -2,7 +2,7 @@
 //!
 //! Everything in it is the hypervisor's word: addresses and counts are checked before they are followed.
 
-use crate::layout::{PAGE_BYTES, WINDOW_BYTES};
+use crate::layout::PAGE_BYTES;
 
 /// The image and a heap that serves some fifty clients.
 const MEMORY_BYTES_MIN: u64 = 5 << 20;
@@ -48,7 +48,7 @@ pub enum StartInfoError {
     CommandLineTooLong,
     /// There is too little main memory for the image and its heap.
     TooLittleMemory,
-    /// The boot module is not within main memory behind the image's window.
+    /// The boot module is not within main memory behind the image.
     ModuleOutside,
 }
 
@@ -117,7 +117,7 @@ impl StartInfo {
         };
         let end = start.checked_add(len).ok_or(StartInfoError::ModuleOutside)?;
         let is_within = self.memory().iter().any(|range| range.0 <= start && end <= range.1);
-        if len == 0 || start < WINDOW_BYTES || !is_within {
+        if len == 0 || !is_within {
             return Err(StartInfoError::ModuleOutside);
         }
         self.module = Some((start, len));
@@ -228,7 +228,7 @@ pub(crate) mod tests {
         let module = |start, len| read(&mut with_module(start, len), INFO_AT).map(|info| info.module());
         assert_eq!(module(0xe0_0000, 0x1234), Ok(Some((0xe0_0000, 0x1234))));
         assert_eq!(module(0xe0_0000, 0x20_0000), Ok(Some((0xe0_0000, 0x20_0000))));
-        for (start, len) in [(0xe0_0000, 0), (0xe0_0000, 0x20_0001), (WINDOW_BYTES - 1, 9), (u64::MAX, 2), (1 << 40, 1)]
+        for (start, len) in [(0xe0_0000, 0), (0xe0_0000, 0x20_0001), (0xf_ffff, 9), (u64::MAX, 2), (1 << 40, 1)]
         {
             assert_eq!(module(start, len), Err(StartInfoError::ModuleOutside), "{start:#x} {len:#x}");
         }

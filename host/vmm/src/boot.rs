@@ -25,8 +25,8 @@ const COMMAND_LINE_BYTES_MAX: usize = 4096;
 /// Where legacy devices and firmware would be, in the first MiB.
 const LOW_MEMORY_END: u64 = 0xa_0000;
 const HIGH_MEMORY_START: u64 = 0x10_0000;
-/// The image and what its page tables map from the start end here.
-const IMAGE_END: u64 = 8 << 20;
+/// The image makes its page tables behind itself: 4 KiB for each GiB of memory, and some for devices.
+const TABLES_BYTES: u64 = 1 << 20;
 const PAGE_BYTES: u64 = 4096;
 
 /// Where the processor begins.
@@ -48,7 +48,8 @@ pub fn load(memory: &Memory, bytes: u64, image: &mut File, module: Option<File>,
         bail!("the boot line is longer than {} bytes, or has a zero in it", COMMAND_LINE_BYTES_MAX - 1);
     }
     let map = memory_map(bytes);
-    let module = module.map(|module| load_module(memory, bytes, module)).transpose()?;
+    let image_end = loaded.kernel_end;
+    let module = module.map(|module| load_module(memory, bytes, image_end, module)).transpose()?;
     // magic, version, flags, modules; module list, command line, ACPI root, memory map; its entries, reserved.
     let counts = [MAGIC, VERSION, 0, u32::from(module.is_some())];
     let addresses = [MODULES, COMMAND_LINE, 0, MEMORY_MAP];
@@ -70,17 +71,18 @@ pub fn load(memory: &Memory, bytes: u64, image: &mut File, module: Option<File>,
 }
 
 /// Puts a module at the end of main memory, and says where it begins and how long it is.
-fn load_module(memory: &Memory, bytes: u64, mut module: File) -> Result<(u64, u64)> {
+fn load_module(memory: &Memory, bytes: u64, image_end: u64, mut module: File) -> Result<(u64, u64)> {
     let len = module.metadata()?.len();
-    let start = module_start(bytes, len).context("the site is larger than the guest's memory: give it more")?;
+    let start = module_start(bytes, image_end, len).context("the site is larger than the guest's memory: give it more")?;
     module.rewind()?;
     memory.read_exact_volatile_from(GuestAddress(start), &mut module, len as usize).context("loading the site")?;
     Ok((start, len))
 }
 
-/// The last page from which there is room for so many bytes, behind the image.
-fn module_start(bytes: u64, len: u64) -> Option<u64> {
-    let ranges = ranges(bytes).into_iter().map(|(start, len)| (start.max(IMAGE_END), start + len));
+/// The last page from which there is room for so many bytes, behind the image and its tables.
+fn module_start(bytes: u64, image_end: u64, len: u64) -> Option<u64> {
+    let tables_end = image_end.saturating_add(TABLES_BYTES);
+    let ranges = ranges(bytes).into_iter().map(|(start, len)| (start.max(tables_end), start + len));
     let mut starts = ranges.filter_map(|(from, end)| Some((from, end.checked_sub(len)? & !(PAGE_BYTES - 1))));
     starts.find(|(from, start)| start >= from).map(|(_, start)| start)
 }
@@ -102,11 +104,11 @@ mod tests {
     #[test]
     fn the_map_lists_all_memory_but_the_hole_below_1_mib_and_a_module_is_in_it() {
         assert_eq!(memory_map(16 << 20), [(0, 0xa_0000), (1 << 20, 15 << 20)]);
-        assert_eq!(module_start(16 << 20, 8 << 20), Some(8 << 20));
-        assert_eq!(module_start(16 << 20, 5000), Some((16 << 20) - 8192));
-        assert_eq!(module_start(16 << 20, (8 << 20) + 1), None);
-        assert_eq!(module_start(8 << 20, 1), None);
-        assert_eq!(module_start(8 << 30, 4 << 30), Some(5 << 30));
+        assert_eq!(module_start(16 << 20, 7 << 20, 8 << 20), Some(8 << 20));
+        assert_eq!(module_start(16 << 20, 3 << 20, 5000), Some((16 << 20) - 8192));
+        assert_eq!(module_start(16 << 20, 7 << 20, (8 << 20) + 1), None);
+        assert_eq!(module_start(4 << 20, 3 << 20, 1), None);
+        assert_eq!(module_start(8 << 30, 3 << 20, 4 << 30), Some(5 << 30));
         let large = memory_map(4 << 30);
         assert_eq!(large, [(0, 0xa_0000), (1 << 20, (3 << 30) - (1 << 20)), (4 << 30, 1 << 30)]);
     }
