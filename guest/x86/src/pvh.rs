@@ -228,8 +228,7 @@ pub(crate) mod tests {
         let module = |start, len| read(&mut with_module(start, len), INFO_AT).map(|info| info.module());
         assert_eq!(module(0xe0_0000, 0x1234), Ok(Some((0xe0_0000, 0x1234))));
         assert_eq!(module(0xe0_0000, 0x20_0000), Ok(Some((0xe0_0000, 0x20_0000))));
-        for (start, len) in [(0xe0_0000, 0), (0xe0_0000, 0x20_0001), (0xf_ffff, 9), (u64::MAX, 2), (1 << 40, 1)]
-        {
+        for (start, len) in [(0xe0_0000, 0), (0xe0_0000, 0x20_0001), (0xf_ffff, 9), (u64::MAX, 2), (1 << 40, 1)] {
             assert_eq!(module(start, len), Err(StartInfoError::ModuleOutside), "{start:#x} {len:#x}");
         }
         assert_eq!(read(&mut machine(1, b"", &[RAM]), INFO_AT).unwrap().module(), None);

@@ -73,7 +73,8 @@ pub fn load(memory: &Memory, bytes: u64, image: &mut File, module: Option<File>,
 /// Puts a module at the end of main memory, and says where it begins and how long it is.
 fn load_module(memory: &Memory, bytes: u64, image_end: u64, mut module: File) -> Result<(u64, u64)> {
     let len = module.metadata()?.len();
-    let start = module_start(bytes, image_end, len).context("the site is larger than the guest's memory: give it more")?;
+    let start =
+        module_start(bytes, image_end, len).context("the site is larger than the guest's memory: give it more")?;
     module.rewind()?;
     memory.read_exact_volatile_from(GuestAddress(start), &mut module, len as usize).context("loading the site")?;
     Ok((start, len))

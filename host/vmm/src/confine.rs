@@ -65,9 +65,11 @@ const ALL: &[libc::c_long] = &[
 impl Role {
     fn calls(self) -> &'static [libc::c_long] {
         match self {
-            // What the guest has queued for its socket.
-            Role::Processor => &[libc::SYS_sendto],
-            Role::DebuggedProcessor => &[libc::SYS_sendto, libc::SYS_recvfrom, libc::SYS_accept4, libc::SYS_setsockopt],
+            // What the guest has queued for its socket, and short writes to its disk.
+            Role::Processor => &[libc::SYS_sendto, libc::SYS_pwritev2],
+            Role::DebuggedProcessor => {
+                &[libc::SYS_sendto, libc::SYS_pwritev2, libc::SYS_recvfrom, libc::SYS_accept4, libc::SYS_setsockopt]
+            }
             Role::Io => &[
                 libc::SYS_epoll_wait,
                 libc::SYS_epoll_ctl,

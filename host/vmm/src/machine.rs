@@ -8,7 +8,7 @@ use crate::{
     cpu::{self, SLEEP_PORT},
     debug::{self, Stub},
     devices::{
-        block::Block,
+        block::{self, Block, Choice},
         entropy::Source,
         net::{Card, Network},
     },
@@ -42,6 +42,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use virtio_queue::Queue;
 
 /// Where the devices' registers are, one after the other; the image's page tables map them from the start.
 const DEVICES: u64 = 0xfeb0_0000;
@@ -116,6 +117,34 @@ impl<M: Model> Registers for Mutex<Device<M>> {
     }
 }
 
+/// A disk hears of its notifications in the exit, and hands on to its thread what takes long.
+impl Registers for Plugged<Block> {
+    fn read(&self, offset: u64, bytes: &mut [u8]) {
+        self.device.read(offset, bytes);
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        if offset != QUEUE_NOTIFY {
+            return self.device.write(offset, bytes);
+        }
+        // While its thread has the device, it looks for more by itself before it waits.
+        let left = match self.device.try_lock() {
+            Ok(mut device) => loop {
+                match device.work(|disk, queues, memory| disk.work(&mut queues[0], memory, Choice::Quick)) {
+                    // The processor's thread is this one: it is awake.
+                    Some(block::Worked::Done { .. }) => {}
+                    Some(block::Worked::Left) => break true,
+                    Some(block::Worked::Nothing) | None => break false,
+                }
+            },
+            Err(_) => true,
+        };
+        if left {
+            let _ = self.kicks[0].write(1);
+        }
+    }
+}
+
 /// Takes a device, or a part of the machine, for oneself.
 pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().expect("no thread panics while it holds a device")
@@ -125,7 +154,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 pub struct Plugged<M> {
     /// The device.
     pub device: Arc<Mutex<Device<M>>>,
-    /// One a queue: the guest has left something there.
+    /// One a queue: the guest has left something there for the device's thread.
     pub kicks: Vec<EventFd>,
 }
 
@@ -159,24 +188,42 @@ struct Slots<'a> {
 }
 
 impl Slots<'_> {
+    /// A device whose notifications its thread hears.
     fn plug<M: Model + 'static>(&mut self, model: M) -> Result<Plugged<M>> {
-        let base = DEVICES + self.devices.len() as u64 * REGISTER_BYTES;
-        let mut kicks = Vec::new();
-        for queue in 0..M::QUEUE_SIZES.len() as u32 {
-            let kick = event()?;
-            self.vm.register_ioevent(&sys::for_kvm(&kick)?, &IoEventAddress::Mmio(base + QUEUE_NOTIFY), queue)?;
-            kicks.push(kick);
+        let plugged = self.make(model)?;
+        for (queue, kick) in (0u32..).zip(&plugged.kicks) {
+            let notify = IoEventAddress::Mmio(self.base() + QUEUE_NOTIFY);
+            self.vm.register_ioevent(&sys::for_kvm(kick)?, &notify, queue)?;
         }
-        self.vm.register_ioevent(
-            &sys::for_kvm(&self.unheard)?,
-            &IoEventAddress::Mmio(base + INTERRUPT_ACK),
-            NoDatamatch,
-        )?;
-        let device = Arc::new(Mutex::new(Device::new(model, self.memory.clone())));
-        self.devices.push(device.clone());
+        self.add(plugged.device.clone())?;
+        Ok(plugged)
+    }
+
+    /// A disk, whose notifications the processor's thread hears first.
+    fn plug_disk(&mut self, disk: Disk) -> Result<Arc<Plugged<Block>>> {
+        let plugged = Arc::new(self.make(Block::new(disk.file, disk.bytes, disk.is_read_only))?);
+        self.add(plugged.clone())?;
+        Ok(plugged)
+    }
+
+    fn make<M: Model>(&self, model: M) -> Result<Plugged<M>> {
+        let kicks = M::QUEUE_SIZES.iter().map(|_| event()).collect::<Result<_>>()?;
+        Ok(Plugged { device: Arc::new(Mutex::new(Device::new(model, self.memory.clone()))), kicks })
+    }
+
+    /// Where the next device's registers are.
+    fn base(&self) -> u64 {
+        DEVICES + self.devices.len() as u64 * REGISTER_BYTES
+    }
+
+    fn add(&mut self, registers: Arc<dyn Registers>) -> Result<()> {
+        let base = self.base();
+        let acknowledge = IoEventAddress::Mmio(base + INTERRUPT_ACK);
+        self.vm.register_ioevent(&sys::for_kvm(&self.unheard)?, &acknowledge, NoDatamatch)?;
         // The line is never used.
         self.boot_words.push_str(&format!("virtio_mmio.device={REGISTER_BYTES}@{base:#x}:0 "));
-        Ok(Plugged { device, kicks })
+        self.devices.push(registers);
+        Ok(())
     }
 }
 
@@ -197,7 +244,7 @@ pub fn run(config: Config) -> Result<Ending> {
     let unheard = event()?;
     let mut slots = Slots { vm: &vm, memory: memory.clone(), devices: Vec::new(), boot_words: String::new(), unheard };
     let card = network.map(|network| slots.plug(Card::new(network))).transpose()?;
-    let mut plug = |disk: Disk| slots.plug(Block::new(disk.file, disk.bytes, disk.is_read_only));
+    let mut plug = |disk: Disk| slots.plug_disk(disk);
     let disks = [("disk", disk.map(&mut plug).transpose()?), ("site", site_disk.map(&mut plug).transpose()?)];
     let entropy = slots.plug(Source::open().context("/dev/urandom")?)?;
 
@@ -487,11 +534,12 @@ fn run_disk(disk: &Plugged<Block>, wake: &Wake) -> Result<Ending> {
         sys::wait_any(disk.kicks[0].as_fd(), &[], None).context("waiting for the guest's notification")?;
         clear(&disk.kicks[0]);
         loop {
-            let worked = lock(&disk.device).work(|disk, queues, memory| disk.work(&mut queues[0], memory));
-            match worked.flatten() {
-                Some(true) => wake.raise(),
-                Some(false) => {}
-                None => break,
+            let work =
+                |disk: &mut Block, queues: &mut [Queue], memory: &_| disk.work(&mut queues[0], memory, Choice::All);
+            match lock(&disk.device).work(work) {
+                Some(block::Worked::Done { wake: true }) => wake.raise(),
+                Some(block::Worked::Done { wake: false }) => {}
+                Some(block::Worked::Nothing | block::Worked::Left) | None => break,
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::{
     transport::{Broken, Model, slices, wants_wake},
 };
 use nix::libc;
-use std::{fs::File, io};
+use std::{fs::File, io, time::Instant};
 use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT, desc::split::Descriptor};
 use vm_memory::{Bytes, GuestAddress};
 
@@ -37,6 +37,14 @@ const STATUS_OK: u8 = 0;
 const STATUS_ERROR: u8 = 1;
 const STATUS_UNSUPPORTED: u8 = 2;
 
+/// While stable writes take no longer than this on average, they are carried out in the exit that tells of them: another
+/// thread would have to be woken up, and would take a processor that the clients need.
+const AT_ONCE_NS: u64 = 500_000;
+/// The longest write of that kind.
+const AT_ONCE_BYTES: u64 = 256 << 10;
+/// The average goes over so many writes, more or less.
+const AVERAGED: u64 = 8;
+
 /// Type, a reserved word and the first sector.
 const HEADER_BYTES: u32 = 16;
 
@@ -47,7 +55,32 @@ pub struct Block {
     is_read_only: bool,
     /// Writes need a flush to be stable.
     writes_back: bool,
+    /// How long a stable write takes, on average.
+    stable_ns: u64,
     pieces: Pieces,
+}
+
+/// Which requests are to be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// All.
+    All,
+    /// Stable writes that are expected to be quick, up to the first that is something else.
+    Quick,
+}
+
+/// What has come of looking for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worked {
+    /// One was carried out; whether the guest wants to be woken up.
+    Done {
+        /// That.
+        wake: bool,
+    },
+    /// There is none.
+    Nothing,
+    /// The next one was not chosen.
+    Left,
 }
 
 /// A request as its header has it.
@@ -60,33 +93,41 @@ impl Block {
     /// A disk of whole blocks.
     pub fn new(file: File, bytes: u64, is_read_only: bool) -> Block {
         let sectors = bytes / u64::from(BLOCK_BYTES) * u64::from(BLOCK_BYTES) / SECTOR_BYTES;
-        Block { file, sectors, is_read_only, writes_back: true, pieces: Pieces::default() }
+        Block { file, sectors, is_read_only, writes_back: true, stable_ns: 0, pieces: Pieces::default() }
     }
 
-    /// Carries out one request; `None` if there is none, otherwise whether the guest wants to be woken up.
-    pub fn work(&mut self, queue: &mut Queue, memory: &Memory) -> Result<Option<bool>, Broken> {
+    /// Carries out one request.
+    pub fn work(&mut self, queue: &mut Queue, memory: &Memory, choice: Choice) -> Result<Worked, Broken> {
+        if choice == Choice::Quick && (self.writes_back || self.stable_ns > AT_ONCE_NS) {
+            return Ok(Worked::Left);
+        }
         queue.disable_notification(memory)?;
         let chain = loop {
             match queue.iter(memory)?.next() {
                 Some(chain) => break chain,
                 // One that came before the driver saw that it is to notify again is looked for once more.
                 None if queue.enable_notification(memory)? => {}
-                None => return Ok(None),
+                None => return Ok(Worked::Nothing),
             }
         };
         let head = chain.head_index();
-        let (status_at, status, written) = self.serve(memory, chain)?;
+        let Some((status_at, status, written)) = self.serve(memory, chain, choice)? else {
+            queue.set_next_avail(queue.next_avail().wrapping_sub(1));
+            return Ok(Worked::Left);
+        };
         memory.write_obj(status, status_at).map_err(|_| Broken("a status that is not in memory"))?;
         queue.add_used(memory, head, written + 1)?;
-        Ok(Some(wants_wake(queue, memory)?))
+        Ok(Worked::Done { wake: wants_wake(queue, memory)? })
     }
 
-    /// The chain is gone through once: what stands in it may change at any time.
+    /// The chain is gone through once: what stands in it may change at any time. Returns where the status goes, which it is,
+    /// and how many bytes were written; `None` if the request was not chosen.
     fn serve(
         &mut self,
         memory: &Memory,
         mut chain: DescriptorChain<&Memory>,
-    ) -> Result<(GuestAddress, u8, u32), Broken> {
+        choice: Choice,
+    ) -> Result<Option<(GuestAddress, u8, u32)>, Broken> {
         let request = Request::read(memory, chain.next())?;
         let is_read = request.kind == TYPE_IN;
         let mut pieces = self.pieces.begin();
@@ -105,19 +146,30 @@ impl Block {
         let status = last.filter(|status| status.is_write_only() && status.len() == 1);
         let status = status.ok_or(Broken("a disk request without room for its status"))?.addr();
         let bytes = pieces.bytes() as u64;
+        if choice == Choice::Quick && (request.kind != TYPE_OUT || bytes > AT_ONCE_BYTES) {
+            return Ok(None);
+        }
         let limits = Limits { sectors: self.sectors, is_read_only: self.is_read_only };
         let result = match request.kind {
             TYPE_IN | TYPE_OUT if !limits.allow(&request, bytes) => Err(io::ErrorKind::InvalidInput.into()),
             TYPE_IN => read(&self.file, pieces, &request),
-            TYPE_OUT => write(&self.file, pieces, &request, self.writes_back),
+            TYPE_OUT if self.writes_back => write(&self.file, pieces, &request, 0),
+            // One system call for a write and its flush, and where the medium can write through its cache, one command to it.
+            TYPE_OUT => {
+                let began = Instant::now();
+                let result = write(&self.file, pieces, &request, libc::RWF_DSYNC);
+                let took_ns = began.elapsed().as_nanos() as u64;
+                self.stable_ns = self.stable_ns - self.stable_ns / AVERAGED + took_ns / AVERAGED;
+                result
+            }
             TYPE_FLUSH => self.file.sync_data(),
-            _ => return Ok((status, STATUS_UNSUPPORTED, 0)),
+            _ => return Ok(Some((status, STATUS_UNSUPPORTED, 0))),
         };
         match result {
-            Ok(()) => Ok((status, STATUS_OK, if is_read { bytes as u32 } else { 0 })),
+            Ok(()) => Ok(Some((status, STATUS_OK, if is_read { bytes as u32 } else { 0 }))),
             Err(error) => {
                 log::warn!("disk: request {} at sector {}: {error}", request.kind, request.sector);
-                Ok((status, STATUS_ERROR, 0))
+                Ok(Some((status, STATUS_ERROR, 0)))
             }
         }
     }
@@ -127,9 +179,7 @@ fn read(file: &File, pieces: Transfer<'_>, request: &Request) -> io::Result<()> 
     pieces.read_all_at(file, request.sector * SECTOR_BYTES)
 }
 
-fn write(file: &File, pieces: Transfer<'_>, request: &Request, writes_back: bool) -> io::Result<()> {
-    // One system call for a write and its flush, and where the medium can write through its cache, one command to it.
-    let flags = if writes_back { 0 } else { libc::RWF_DSYNC };
+fn write(file: &File, pieces: Transfer<'_>, request: &Request, flags: libc::c_int) -> io::Result<()> {
     pieces.write_all_at(file, request.sector * SECTOR_BYTES, flags)
 }
 
