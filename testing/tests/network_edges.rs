@@ -13,7 +13,10 @@ use kayvee_testing::{
 use smoltcp::{
     phy::ChecksumCapabilities,
     socket::tcp::State,
-    wire::{EthernetFrame, Icmpv4Packet, Icmpv4Repr, Ipv4Packet, TcpControl, TcpPacket, TcpSeqNumber, UdpPacket},
+    wire::{
+        EthernetFrame, Icmpv4DstUnreachable, Icmpv4Packet, Icmpv4Repr, Ipv4Packet, TcpControl, TcpPacket, TcpSeqNumber,
+        UdpPacket,
+    },
 };
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -335,6 +338,48 @@ fn datagrams_for_a_service_are_answered_to_where_they_came_from() {
         lying[38..40].copy_from_slice(&len.to_be_bytes());
         assert!(answers(lying).0.is_empty(), "a length of {len}");
     }
+}
+
+/// RFC 1122 §3.2.2.1, RFC 1812 §4.3.2.8.
+#[test]
+fn whoever_asks_for_what_nobody_serves_is_told_so_up_to_a_limit() {
+    let mut wire = Wire::new(Faults::NONE, 1);
+    let mut stack = Stack::new(config(SERVER, None), &mut wire.server, 0).unwrap();
+    let mut answers = |frame: Vec<u8>, now_ns| {
+        wire.server.inject(frame);
+        stack.poll(&mut wire.server, now_ns);
+        let icmp = |frame: &Vec<u8>| frame[23] == 1;
+        (wire.server.drain_sent().filter(icmp).collect::<Vec<_>>(), stack.figures().dropped_rate_limit)
+    };
+    let closed = datagram(SERVER, 5000, 8, &[7; 1000]);
+    // Nothing here speaks what a GRE packet carries.
+    let mut unserved = closed.clone();
+    unserved[23] = 47;
+    correct_checksums(&mut unserved);
+    for (frame, expected) in
+        [(&closed, Icmpv4DstUnreachable::PortUnreachable), (&unserved, Icmpv4DstUnreachable::ProtoUnreachable)]
+    {
+        let (sent, _) = answers(frame.clone(), 0);
+        assert_eq!((sent.len(), sent[0].len()), (1, 14 + 576));
+        let ip = Ipv4Packet::new_checked(&sent[0][14..]).unwrap();
+        assert!(ip.verify_checksum());
+        assert_eq!((ip.src_addr(), ip.dst_addr()), (SERVER, CLIENT));
+        let icmp = Icmpv4Packet::new_checked(ip.payload()).unwrap();
+        assert!(icmp.verify_checksum());
+        assert_eq!((Icmpv4DstUnreachable::from(icmp.msg_code()), icmp.data()), (expected, &frame[14..][..576 - 28]));
+    }
+    // A broadcast is not answered with an error, whatever address is in it (RFC 1122 §3.2.2), nor is one's own packet.
+    let mut broadcast = closed.clone();
+    broadcast[..6].fill(0xff);
+    let mut reflected = closed.clone();
+    reflected.copy_within(30..34, 26);
+    correct_checksums(&mut reflected);
+    for frame in [broadcast, reflected, datagram(SERVER, 67, 68, b"no DHCP here")] {
+        assert!(answers(frame, 0).0.is_empty());
+    }
+    let mut flood = |now_ns| (0..5000).filter(|_| !answers(closed.clone(), now_ns).0.is_empty()).count();
+    assert_eq!((flood(0), flood(SECOND_NS / 10)), (998, 100));
+    assert_eq!(answers(unserved, SECOND_NS / 10), (Vec::new(), 5000 - 998 + 5000 - 100 + 1));
 }
 
 #[test]

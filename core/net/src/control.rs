@@ -43,6 +43,11 @@ impl Control {
         Control { interface, sockets, dhcp, deadline_ns, lease: None }
     }
 
+    /// Whether it wants what DHCP servers send.
+    pub fn is_dhcp_client(&self) -> bool {
+        self.dhcp.is_some()
+    }
+
     /// Takes a frame.
     pub fn receive(&mut self, frame: &[u8], tx: &mut impl FrameTx, now_ns: u64) {
         // The device may share the memory that it lends: it is read once, into memory of our own.

@@ -40,9 +40,11 @@ const IPV4_BYTES: usize = 20;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
-const PROTOCOL_ICMP: u8 = 1;
+pub(crate) const PROTOCOL_ICMP: u8 = 1;
 pub(crate) const PROTOCOL_TCP: u8 = 6;
 pub(crate) const PROTOCOL_UDP: u8 = 17;
+/// From a server's port to a client's (RFC 2131 §4.1).
+const DHCP_PORTS: [u8; 4] = [0, 67, 0, 68];
 /// How far what is sent may go, but for what must not leave the link.
 pub(crate) const HOP_LIMIT: u8 = 64;
 
@@ -59,8 +61,10 @@ pub(crate) enum Class<'a> {
     Icmpv6(Icmpv6<'a>),
     /// A UDP datagram to the station's own address.
     Udp(Packet<'a>),
-    /// Anything else that `smoltcp` should see: DHCP.
-    Other,
+    /// A packet to the station's own address with a protocol that nothing here speaks.
+    Unserved(Packet<'a>),
+    /// From a DHCP server, to whatever address.
+    Dhcp,
     /// Nothing for this station.
     Ignored,
     /// Headers that make no sense, or that are of no use here.
@@ -168,10 +172,11 @@ fn classify_ipv4<'a>(
         PROTOCOL_TCP => Class::Ignored,
         // Nothing else is merged.
         _ if rest_bytes > 0 => Class::Malformed,
+        PROTOCOL_UDP if payload.starts_with(&DHCP_PORTS) => Class::Dhcp,
         PROTOCOL_UDP if is_own && source != own => Class::Udp(packet_of()),
         PROTOCOL_ICMP if is_own => Class::Icmp(own, payload),
-        PROTOCOL_ICMP => Class::Ignored,
-        _ => Class::Other,
+        _ if is_own && source != own => Class::Unserved(packet_of()),
+        _ => Class::Ignored,
     }
 }
 

@@ -8,8 +8,8 @@
 //! TCP is an engine of its own (`tcp`): one connection is a state machine that does no I/O, found by its addresses in a
 //! keyed hash table, with its deadline on a timing wheel and its buffers in blocks of a bounded pool. The work of a turn
 //! grows with the frames that arrived, not with the connections that are open, and a connection without bytes in its
-//! buffers costs a few hundred. `smoltcp` does ARP, ICMP and DHCP; IPv6 (`ipv6`) is our own. Nothing of `smoltcp` shows in
-//! the interface.
+//! buffers costs a few hundred. `smoltcp` answers ARP and IPv4 echoes and does DHCP; IPv6 (`ipv6`) is our own. Nothing of
+//! `smoltcp` shows in the interface.
 //!
 //! # Driving it
 //!
@@ -64,6 +64,7 @@ mod cookies;
 mod ends;
 mod flows;
 mod frame;
+mod icmp;
 mod ipv6;
 mod limits;
 mod neighbors;

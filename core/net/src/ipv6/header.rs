@@ -15,7 +15,7 @@ use kayvee_platform::Received;
 use smoltcp::wire::EthernetAddress;
 
 pub(super) const HEADER_BYTES: usize = 40;
-pub(super) const PROTOCOL_ICMPV6: u8 = 58;
+pub(crate) const PROTOCOL_ICMPV6: u8 = 58;
 const HOP_BY_HOP: u8 = 0;
 const DESTINATION_OPTIONS: u8 = 60;
 const NO_NEXT_HEADER: u8 = 59;

@@ -6,17 +6,12 @@
 //!
 //! `smoltcp` has these formats, together with an IPv6 host of its own that an image would have twice.
 
-use super::header::{PROTOCOL_ICMPV6, address_at};
-use crate::{
-    checksum,
-    ends::Ends,
-    frame::{ETHERNET_BYTES, Route, emit_headers},
-};
+use super::header::address_at;
+use crate::{ends::Ends, frame::Route, icmp};
 use core::net::Ipv6Addr;
 use kayvee_platform::FrameTx;
 use smoltcp::wire::EthernetAddress;
 
-pub(super) const UNREACHABLE: u8 = 1;
 pub(super) const PACKET_TOO_BIG: u8 = 2;
 pub(super) const ECHO_REQUEST: u8 = 128;
 pub(super) const ECHO_REPLY: u8 = 129;
@@ -53,21 +48,6 @@ pub(super) fn hardware_of(group: Ipv6Addr) -> EthernetAddress {
     EthernetAddress([0x33, 0x33, a, b, c, d])
 }
 
-/// Sends a message whose checksum is zero so far. Returns whether the device had room for it.
-#[inline(never)]
-pub(super) fn send(tx: &mut impl FrameTx, route: &Route, hop_limit: u8, parts: [&[u8]; 2]) -> bool {
-    let len = parts[0].len() + parts[1].len();
-    let sent = tx.transmit(ETHERNET_BYTES + route.ends.header_bytes() + len, |frame| {
-        let message = emit_headers(frame, route, PROTOCOL_ICMPV6, hop_limit, len);
-        let (head, rest) = message.split_at_mut(parts[0].len());
-        head.copy_from_slice(parts[0]);
-        rest.copy_from_slice(parts[1]);
-        let sum = checksum::finish(route.ends.pseudo_header(PROTOCOL_ICMPV6, len) + checksum::sum(message));
-        message[2..4].copy_from_slice(&sum);
-    });
-    sent.is_some()
-}
-
 /// Sends a message to a group of this link.
 #[inline(never)]
 pub(super) fn send_to_group(
@@ -78,7 +58,7 @@ pub(super) fn send_to_group(
     parts: [&[u8]; 2],
 ) -> bool {
     let route = Route { mac, hardware: hardware_of(group), ends: Ends::V6 { own, remote: group } };
-    send(tx, &route, ON_LINK_HOP_LIMIT, parts)
+    icmp::send(tx, &route, ON_LINK_HOP_LIMIT, parts)
 }
 
 /// An option that says where a station is (RFC 4861 §4.6.1).

@@ -9,7 +9,7 @@ mod message;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use header::classify_ipv6;
+pub(crate) use header::{PROTOCOL_ICMPV6, classify_ipv6};
 pub(crate) use message::solicit;
 
 use self::{
@@ -17,13 +17,13 @@ use self::{
     message::{
         ALL_NODES, ALL_ROUTERS, ECHO_REPLY, ECHO_REQUEST, MTU, NEIGHBOR_ADVERTISEMENT, NEIGHBOR_SOLICITATION,
         ON_LINK_HOP_LIMIT, OVERRIDE, Options, PACKET_TOO_BIG, PREFIX, ROUTER_ADVERTISEMENT, ROUTER_SOLICITATION,
-        SOLICITED, SOURCE_LINK_ADDRESS, TARGET_LINK_ADDRESS, UNREACHABLE, about, link_address_option, solicited_node,
-        target_of,
+        SOLICITED, SOURCE_LINK_ADDRESS, TARGET_LINK_ADDRESS, about, link_address_option, solicited_node, target_of,
     },
 };
 use crate::{
     ends::{Ends, is_host6},
-    frame::{HOP_LIMIT, Icmpv6, PROTOCOL_TCP, Packet, Route, TooLarge, quoted_flow},
+    frame::{HOP_LIMIT, Icmpv6, PROTOCOL_TCP, Route, TooLarge, quoted_flow},
+    icmp,
     neighbors::{Neighbors, Unknown},
     tcp::NEVER_NS,
 };
@@ -280,7 +280,7 @@ impl Ipv6 {
             PACKET_TOO_BIG => return self.parse_too_large(packet).map_or(Outcome::Done, Outcome::TooLarge),
             ECHO_REQUEST if self.addresses.contains(packet.destination) && is_host6(packet.source) => {
                 let answer = [&[ECHO_REPLY, 0, 0, 0], &packet.message[4..]];
-                message::send(tx, &self.way_back(packet), HOP_LIMIT, answer);
+                icmp::send(tx, &self.way_back(packet), HOP_LIMIT, answer);
                 None
             }
             NEIGHBOR_SOLICITATION if is_on_link => self.on_solicitation(packet, neighbors, tx, now_ns),
@@ -296,17 +296,6 @@ impl Ipv6 {
     fn way_back(&self, packet: &Icmpv6<'_>) -> Route {
         let ends = Ends::V6 { own: packet.destination, remote: packet.source };
         Route { mac: self.mac, hardware: packet.hardware, ends }
-    }
-
-    /// Tells who sent a datagram that nobody takes it (RFC 4443 §3.1), with what there is of it in a packet that every link
-    /// carries (§2.4). There is to be a limit to how often (§2.4 (f)).
-    #[inline(never)]
-    pub fn refuse_datagram(&self, packet: &Packet<'_>, bytes: &[u8], tx: &mut impl FrameTx) {
-        const PORT: u8 = 4;
-        const MAX_QUOTED_BYTES: usize = MIN_MTU as usize - HEADER_BYTES - 8;
-        let route = Route { mac: self.mac, hardware: packet.hardware, ends: packet.ends };
-        let quoted = &bytes[..bytes.len().min(MAX_QUOTED_BYTES)];
-        message::send(tx, &route, HOP_LIMIT, [&[UNREACHABLE, PORT, 0, 0, 0, 0, 0, 0], quoted]);
     }
 
     /// RFC 8201 §4. What would do less than every link does is nothing that a router says.
@@ -354,7 +343,7 @@ impl Ipv6 {
         let answer = about(NEIGHBOR_ADVERTISEMENT, SOLICITED | OVERRIDE, target);
         let ends = Ends::V6 { own: target, remote: packet.source };
         let route = Route { mac: self.mac, hardware: link_address.unwrap_or(packet.hardware), ends };
-        message::send(tx, &route, ON_LINK_HOP_LIMIT, [&answer, &option]);
+        icmp::send(tx, &route, ON_LINK_HOP_LIMIT, [&answer, &option]);
         Some(neighbors.learn(packet.source.into(), link_address?, Unknown::Added, now_ns))
     }
 

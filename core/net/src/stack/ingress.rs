@@ -3,8 +3,9 @@
 use super::{ConnectionId, Stack, Take, table::Expendable};
 use crate::{
     cookies,
-    ends::{Ends, FlowKey},
+    ends::FlowKey,
     frame::{self, Class, Datagram, Icmpv6, Packet, Route, TooLarge, Unusable, classify},
+    icmp::{Unreachable, send_unreachable},
     ipv6::Outcome,
     tcp::{
         Connection, Origin, Owner, Verdict,
@@ -41,7 +42,8 @@ impl Stack {
         let own = self.lease.map(|lease| lease.address);
         self.resources.counters.frames_received += 1;
         match classify(frame, self.mac, own, self.ipv6.addresses()) {
-            Class::Ignored => {}
+            Class::Dhcp if self.control.is_dhcp_client() => self.control.receive(bytes, tx, now_ns),
+            Class::Dhcp | Class::Ignored => {}
             Class::Malformed => self.resources.counters.dropped_malformed += 1,
             Class::Damaged => self.resources.counters.dropped_checksum += 1,
             Class::Tcp(packet) => self.receive_packet(&packet, frame, tx, take, now_ns),
@@ -62,11 +64,11 @@ impl Stack {
                 }
             }
             Class::Icmpv6(packet) => self.receive_icmpv6(&packet, tx, now_ns),
-            Class::Other => self.control.receive(bytes, tx, now_ns),
+            Class::Unserved(packet) => self.send_unreachable(&packet, Unreachable::Protocol, frame, tx, now_ns),
         }
     }
 
-    /// Answers a datagram for a service at once, to where it came from; `smoltcp` sees the others.
+    /// Answers a datagram at once, to where it came from.
     fn receive_datagram(
         &mut self,
         packet: &Packet<'_>,
@@ -81,11 +83,7 @@ impl Stack {
                 Err(unusable) => return self.drop_unusable(unusable),
             };
         if !self.datagram_ports.contains(&destination_port) {
-            return match packet.ends {
-                Ends::V4 { .. } => self.control.receive(frame.head, tx, now_ns),
-                Ends::V6 { .. } if !self.icmp.allows(now_ns) => self.resources.counters.dropped_rate_limit += 1,
-                Ends::V6 { .. } => self.ipv6.refuse_datagram(packet, &frame.head[frame::ETHERNET_BYTES..], tx),
-            };
+            return self.send_unreachable(packet, Unreachable::Port, frame, tx, now_ns);
         }
         self.resources.counters.datagrams_received += 1;
         let mut reply = [0; frame::MAX_DATAGRAM_BYTES];
@@ -95,6 +93,23 @@ impl Stack {
         let answer = Datagram { source_port: destination_port, destination_port: source_port, data: &reply[..len] };
         let sent = frame::send_datagram(tx, &self.way_back(packet), &answer);
         self.resources.counters.datagrams_sent += u64::from(sent);
+    }
+
+    /// Tells who sent a packet that nobody takes it, up to a limit (RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f)).
+    #[inline(never)]
+    fn send_unreachable(
+        &mut self,
+        packet: &Packet<'_>,
+        what: Unreachable,
+        frame: &Received<'_>,
+        tx: &mut impl FrameTx,
+        now_ns: u64,
+    ) {
+        if self.icmp.allows(now_ns) {
+            send_unreachable(tx, &self.way_back(packet), what, &frame.head[frame::ETHERNET_BYTES..]);
+        } else {
+            self.resources.counters.dropped_rate_limit += 1;
+        }
     }
 
     fn drop_unusable(&mut self, unusable: Unusable) {
