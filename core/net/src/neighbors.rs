@@ -48,6 +48,16 @@ impl Neighbors {
         self.stations.get(&station)?.hardware
     }
 
+    /// Whether a station has been asked for and has not answered yet.
+    pub fn awaits(&self, station: IpAddr) -> bool {
+        self.stations.get(&station).is_some_and(|neighbor| neighbor.asked_ns.is_some())
+    }
+
+    /// Has all that has found its way find it again.
+    pub fn forget_ways(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+    }
+
     /// Whether to ask for a station now. To be followed by the question.
     pub fn ask(&mut self, station: IpAddr, now_ns: u64) -> bool {
         if !self.stations.contains_key(&station) {

@@ -33,9 +33,11 @@ use kayvee_platform::{Addressing6, FrameTx};
 use smoltcp::wire::EthernetAddress;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Addresses and prefixes that are kept, whatever routers announce.
-const MAX_ADDRESSES: usize = 6;
-const MAX_PREFIXES: usize = 6;
+/// Routers that are kept, and of what each of them announces so many prefixes and addresses: one that makes them up leaves
+/// room for the others'.
+const MAX_ROUTERS: usize = 3;
+const MAX_OF_ROUTER: usize = 3;
+const MAX_ANNOUNCED: usize = MAX_ROUTERS * MAX_OF_ROUTER;
 /// How long another station may take to object to an address (RFC 4861 §10, RETRANS_TIMER).
 const OBJECTION_NS: u64 = SECOND_NS;
 /// How often and at what intervals routers are asked to announce themselves (RFC 4861 §10).
@@ -56,6 +58,18 @@ struct Own {
     /// What is sent first comes from an address that is preferred.
     preferred_until_ns: u64,
     valid_until_ns: u64,
+    /// The router that has announced its prefix, if one has.
+    router: Option<Ipv6Addr>,
+}
+
+/// What is on the link.
+#[derive(Clone, Copy, Debug)]
+struct Prefix {
+    address: Ipv6Addr,
+    bits: u8,
+    until_ns: u64,
+    /// The router that has announced it, if one has.
+    router: Option<Ipv6Addr>,
 }
 
 /// Whether an address is known to be nobody else's (RFC 4862 §5.4).
@@ -113,9 +127,9 @@ pub(crate) struct Ipv6 {
     /// Routers are believed.
     is_auto: bool,
     addresses: Addresses,
-    /// What is on the link, and until when that holds.
-    prefixes: Vec<(u128, u8, u64)>,
-    router: Option<(Ipv6Addr, u64)>,
+    prefixes: Vec<Prefix>,
+    /// The ways out, and until when they are (RFC 4861 §5.1).
+    routers: Vec<(Ipv6Addr, u64)>,
     /// The largest packet that the link carries ...
     link_mtu: u16,
     /// ... and that routers want on it.
@@ -133,7 +147,7 @@ impl Ipv6 {
             is_auto: addressing == Addressing6::Auto,
             addresses: Addresses::default(),
             prefixes: Vec::new(),
-            router: None,
+            routers: Vec::new(),
             link_mtu: mtu,
             mtu,
             solicitations_left: 0,
@@ -143,11 +157,11 @@ impl Ipv6 {
         if addressing == Addressing6::Off {
             return ipv6;
         }
-        ipv6.want(ipv6.with_identifier(LINK_LOCAL_PREFIX), IDENTIFIER_BITS, NEVER_NS, NEVER_NS);
+        ipv6.want(ipv6.with_identifier(LINK_LOCAL_PREFIX), IDENTIFIER_BITS);
         if let Addressing6::Static { address, prefix_bits, gateway } = addressing {
-            ipv6.want(address, prefix_bits, NEVER_NS, NEVER_NS);
-            ipv6.prefixes.push((address.to_bits(), prefix_bits, NEVER_NS));
-            ipv6.router = gateway.map(|gateway| (gateway, NEVER_NS));
+            ipv6.want(address, prefix_bits);
+            ipv6.prefixes.push(Prefix { address, bits: prefix_bits, until_ns: NEVER_NS, router: None });
+            ipv6.routers.extend(gateway.map(|gateway| (gateway, NEVER_NS)));
         } else {
             (ipv6.solicitations_left, ipv6.solicit_at_ns) = (MAX_SOLICITATIONS, now_ns);
         }
@@ -181,14 +195,15 @@ impl Ipv6 {
         self.addresses.0.iter().filter(fits).max_by_key(rank).map(|own| own.address)
     }
 
-    /// Whom to give a packet for `remote` to: the station itself, or the router (RFC 4861 §5.2).
-    pub fn next_hop(&self, remote: Ipv6Addr, now_ns: u64) -> Option<Ipv6Addr> {
-        let holds =
-            |&&(prefix, bits, until_ns): &&(u128, u8, u64)| until_ns > now_ns && is_within(remote, prefix, bits);
-        if remote.is_unicast_link_local() || self.prefixes.iter().find(holds).is_some() {
+    /// Whom to give a packet for `remote` to: the station itself, or a router (RFC 4861 §5.2).
+    pub fn next_hop(&self, remote: Ipv6Addr, neighbors: &Neighbors, now_ns: u64) -> Option<Ipv6Addr> {
+        let holds = |prefix: &Prefix| prefix.until_ns > now_ns && prefix.contains(remote);
+        if remote.is_unicast_link_local() || self.prefixes.iter().any(holds) {
             return Some(remote);
         }
-        self.router.filter(|(_, until_ns)| *until_ns > now_ns).map(|(router, _)| router)
+        let routers = self.routers.iter().filter(|(_, until_ns)| *until_ns > now_ns);
+        // One that has been asked for and has not answered may be gone (§6.3.6).
+        routers.map(|(router, _)| *router).min_by_key(|router| neighbors.awaits((*router).into()))
     }
 
     /// Does what is due, and returns a change. To be called until there is none.
@@ -386,10 +401,7 @@ impl Ipv6 {
             return None;
         }
         let lifetime_s = u16::from_be_bytes([packet.message[6], packet.message[7]]);
-        let is_usable = |(router, until_ns): (Ipv6Addr, u64)| router != packet.source && until_ns > now_ns;
-        if !self.router.is_some_and(is_usable) {
-            self.router = Some((packet.source, until_ns(lifetime_s.into(), now_ns))).filter(|_| lifetime_s > 0);
-        }
+        self.note_router(packet.source, until_ns(lifetime_s.into(), now_ns), neighbors, now_ns);
         if lifetime_s > 0 {
             self.solicit_at_ns = NEVER_NS;
         }
@@ -401,7 +413,7 @@ impl Ipv6 {
                         self.mtu = mtu as u16;
                     }
                 }
-                (PREFIX, 32) => self.on_prefix(option, now_ns),
+                (PREFIX, 32) => self.on_prefix(option, packet.source, now_ns),
                 _ => {}
             }
         }
@@ -409,8 +421,22 @@ impl Ipv6 {
         Some(neighbors.learn(packet.source.into(), link_address, Unknown::Added, now_ns))
     }
 
+    /// Keeps a router for so long, or not at all (RFC 4861 §6.3.4 and §6.3.5).
+    fn note_router(&mut self, router: Ipv6Addr, until_ns: u64, neighbors: &mut Neighbors, now_ns: u64) {
+        let known = self.routers.iter_mut().find(|(known, _)| *known == router);
+        let is_known = known.map(|known| known.1 = until_ns).is_some();
+        let before = self.routers.len();
+        self.routers.retain(|(_, until_ns)| *until_ns > now_ns);
+        if self.routers.len() < before {
+            neighbors.forget_ways();
+        }
+        if !is_known && until_ns > now_ns && self.routers.len() < MAX_ROUTERS {
+            self.routers.push((router, until_ns));
+        }
+    }
+
     /// RFC 4861 §6.3.4 for what is on the link, RFC 4862 §5.5.3 for an address.
-    fn on_prefix(&mut self, option: &[u8], now_ns: u64) {
+    fn on_prefix(&mut self, option: &[u8], router: Ipv6Addr, now_ns: u64) {
         const ON_LINK: u8 = 0x80;
         const AUTONOMOUS: u8 = 0x40;
         let seconds = |at: usize| u32::from_be_bytes([option[at], option[at + 1], option[at + 2], option[at + 3]]);
@@ -421,12 +447,15 @@ impl Ipv6 {
         }
         let valid_until_ns = until_ns(valid_s, now_ns);
         if flags & ON_LINK != 0 {
-            let is_other = |&(known, known_bits, until_ns): &(u128, u8, u64)| {
-                until_ns > now_ns && !(known_bits == bits && is_within(prefix, known, bits))
-            };
-            self.prefixes.retain(is_other);
-            if valid_s > 0 && self.prefixes.len() < MAX_PREFIXES {
-                self.prefixes.push((prefix.to_bits(), bits, valid_until_ns));
+            self.prefixes.retain(|known| known.until_ns > now_ns);
+            let may_add = valid_s > 0 && has_room(self.prefixes.iter().map(|known| known.router), router);
+            match self.prefixes.iter_mut().find(|known| known.bits == bits && known.contains(prefix)) {
+                Some(known) => known.until_ns = valid_until_ns,
+                None if may_add => {
+                    let (address, until_ns, router) = (prefix, valid_until_ns, Some(router));
+                    self.prefixes.push(Prefix { address, bits, until_ns, router });
+                }
+                None => {}
             }
         }
         if flags & AUTONOMOUS == 0 || bits != IDENTIFIER_BITS || preferred_s > valid_s {
@@ -434,6 +463,7 @@ impl Ipv6 {
         }
         let address = self.with_identifier(prefix.to_bits());
         let preferred_until_ns = until_ns(preferred_s, now_ns);
+        let may_want = valid_s > 0 && has_room(self.addresses.0.iter().map(|own| own.router), router);
         match self.addresses.0.iter_mut().find(|own| own.address == address) {
             Some(own) => {
                 // A forged lifetime that is short does not end an address soon (§5.5.3 (e)).
@@ -442,16 +472,31 @@ impl Ipv6 {
                 let least_ns = own.valid_until_ns.min(now_ns.saturating_add(LEAST_NS));
                 own.valid_until_ns = valid_until_ns.max(least_ns);
             }
-            None if valid_s > 0 => self.want(address, bits, preferred_until_ns, valid_until_ns),
+            None if may_want => {
+                let (stage, router) = (Stage::Wanted, Some(router));
+                self.addresses.0.push(Own {
+                    address,
+                    prefix_bits: bits,
+                    stage,
+                    preferred_until_ns,
+                    valid_until_ns,
+                    router,
+                });
+            }
             None => {}
         }
     }
 
-    fn want(&mut self, address: Ipv6Addr, prefix_bits: u8, preferred_until_ns: u64, valid_until_ns: u64) {
-        if self.addresses.0.len() < MAX_ADDRESSES {
-            let stage = Stage::Wanted;
-            self.addresses.0.push(Own { address, prefix_bits, stage, preferred_until_ns, valid_until_ns });
-        }
+    /// Wants an address for good.
+    fn want(&mut self, address: Ipv6Addr, prefix_bits: u8) {
+        self.addresses.0.push(Own {
+            address,
+            prefix_bits,
+            stage: Stage::Wanted,
+            preferred_until_ns: NEVER_NS,
+            valid_until_ns: NEVER_NS,
+            router: None,
+        });
     }
 
     /// The address in a prefix that is this interface's (RFC 4291, appendix A).
@@ -470,6 +515,18 @@ fn until_ns(lifetime_s: u32, now_ns: u64) -> u64 {
     }
 }
 
-fn is_within(address: Ipv6Addr, prefix: u128, bits: u8) -> bool {
-    (address.to_bits() ^ prefix).checked_shr(128 - u32::from(bits)).unwrap_or(0) == 0
+impl Prefix {
+    fn contains(&self, address: Ipv6Addr) -> bool {
+        (address.to_bits() ^ self.address.to_bits()).checked_shr(128 - u32::from(self.bits)).unwrap_or(0) == 0
+    }
+}
+
+/// Whether there is room for one more from a router, beside what these have announced.
+fn has_room(routers: impl Iterator<Item = Option<Ipv6Addr>>, router: Ipv6Addr) -> bool {
+    let (mut all, mut own) = (0, 0);
+    for announced in routers.flatten() {
+        all += 1;
+        own += usize::from(announced == router);
+    }
+    all < MAX_ANNOUNCED && own < MAX_OF_ROUTER
 }

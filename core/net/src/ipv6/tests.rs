@@ -211,12 +211,24 @@ fn advertisement(target: Ipv6Addr, to: Ipv6Addr, flags: NdiscNeighborFlags, mac:
 
 /// A router's announcement of one prefix.
 fn announcement(hop_limit: u8, lifetime_s: u64, prefix_lifetime_s: u64, mtu: Option<u32>) -> Vec<u8> {
+    let bytes = announcement_by(ROUTER, PEER_MAC, lifetime_s, (7, prefix_lifetime_s), mtu);
+    if hop_limit == 255 { bytes } else { [&bytes[..21], &[hop_limit], &bytes[22..]].concat() }
+}
+
+/// That of a subnet by any router.
+fn announcement_by(
+    router: Ipv6Addr,
+    mac: EthernetAddress,
+    lifetime_s: u64,
+    (subnet, prefix_lifetime_s): (u16, u64),
+    mtu: Option<u32>,
+) -> Vec<u8> {
     let prefix = NdiscPrefixInformation {
         prefix_len: 64,
         flags: NdiscPrefixInfoFlags::ON_LINK | NdiscPrefixInfoFlags::ADDRCONF,
         valid_lifetime: Duration::from_secs(prefix_lifetime_s),
         preferred_lifetime: Duration::from_secs(prefix_lifetime_s),
-        prefix: Ipv6Addr::new(0x2001, 0xdb8, 0, 7, 0, 0, 0, 0),
+        prefix: Ipv6Addr::new(0x2001, 0xdb8, 0, subnet, 0, 0, 0, 0),
     };
     let message = NdiscRepr::RouterAdvert {
         hop_limit: 64,
@@ -224,12 +236,11 @@ fn announcement(hop_limit: u8, lifetime_s: u64, prefix_lifetime_s: u64, mtu: Opt
         router_lifetime: Duration::from_secs(lifetime_s),
         reachable_time: Duration::ZERO,
         retrans_time: Duration::ZERO,
-        lladdr: Some(PEER_MAC.into()),
+        lladdr: Some(mac.into()),
         mtu,
         prefix_info: Some(prefix),
     };
-    let bytes = neighbor(ROUTER, ALL_NODES, message);
-    if hop_limit == 255 { bytes } else { [&bytes[..21], &[hop_limit], &bytes[22..]].concat() }
+    neighbor(router, ALL_NODES, message)
 }
 
 fn tcp(from: Ipv6Addr, control: TcpControl, ack: Option<TcpSeqNumber>, payload: &[u8]) -> Vec<u8> {
@@ -417,6 +428,87 @@ fn the_way_out_leads_through_a_router() {
         let asked: Vec<_> = link.sent().iter().map(|question| question.ip.dst_addr).collect();
         assert_eq!(asked, gateway.map(solicited_node).into_iter().collect::<Vec<_>>());
     }
+}
+
+/// RFC 4861 §6.3.5 and §6.3.6: where a router is silent or withdraws itself, there is another one.
+#[test]
+fn another_router_takes_the_place_of_one_that_is_gone() {
+    const OTHER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x98);
+    const OTHER_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 0x98]);
+    let far = SocketAddr::new("2001:db8:1::1".parse().unwrap(), 1);
+    let first = announcement(255, 1800, 3600, None);
+    let other = |lifetime_s| announcement_by(OTHER, OTHER_MAC, lifetime_s, (8, 3600), None);
+    let mut link = Link::new(Addressing6::Auto);
+    link.turn();
+    for frame in [&first, &other(1800)] {
+        link.answers(frame.clone());
+    }
+    link.pass(1);
+    link.sent();
+    // To whom the next of a connection's segments goes, within so many seconds.
+    let hop = |link: &mut Link| {
+        let is_tcp = |sent: &&Sent| sent.ip.next_header == IpProtocol::Tcp;
+        (0..20).find_map(|_| {
+            link.pass(1);
+            link.sent().iter().find(is_tcp).map(|sent| sent.to)
+        })
+    };
+    link.stack.connect(far, link.now_ns).unwrap();
+    let hops: Vec<_> = (0..4).filter_map(|_| hop(&mut link)).collect();
+    assert_eq!(hops, [PEER_MAC, PEER_MAC, PEER_MAC, OTHER_MAC], "the first router has not answered");
+    // It has only been slow.
+    link.answers(first);
+    link.stack.connect(far, link.now_ns).unwrap();
+    link.turn();
+    assert_eq!(link.sent().last().map(|sent| sent.to), Some(PEER_MAC));
+    // One that says that it is a router no more is none, at once.
+    let connection = link.stack.connect(far, link.now_ns).unwrap();
+    link.turn();
+    link.sent();
+    link.answers(announcement(255, 0, 3600, None));
+    link.stack.abort(connection);
+    link.stack.connect(far, link.now_ns).unwrap();
+    link.turn();
+    assert!(link.sent().iter().all(|sent| sent.to == OTHER_MAC));
+    link.answers(other(0));
+    link.stack.connect(far, link.now_ns).unwrap();
+    link.turn();
+    assert!(link.sent().is_empty(), "there is no way out");
+}
+
+/// What one router makes up takes no room from another, and all of them have no more than there is.
+#[test]
+fn what_routers_announce_is_bounded() {
+    let router = |number: u16| Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, number);
+    let mut link = Link::new(Addressing6::Auto);
+    link.turn();
+    for subnet in 100..200 {
+        link.answers(announcement_by(router(1), PEER_MAC, 9000, (subnet, 3600), None));
+    }
+    link.answers(announcement(255, 1800, 7200, None));
+    link.pass(1);
+    let acquired = link.acquired();
+    let address: Ipv6Addr = "2001:db8:0:7:0:ff:fe00:1".parse().unwrap();
+    assert!(acquired.len() == 1 + MAX_OF_ROUTER + 1 && acquired.contains(&address), "{acquired:?}");
+    // Nor has the other's prefix become its own, to end or to be forgotten.
+    link.answers(announcement_by(router(1), PEER_MAC, 9000, (7, 7200), None));
+    assert_eq!(link.stack.ipv6().prefixes.iter().filter(|prefix| prefix.router == Some(ROUTER)).count(), 1);
+    // What it has announced counts for so long, and its place is another's then.
+    link.answers(announcement_by(router(1), PEER_MAC, 9000, (300, 3600), None));
+    link.pass(1);
+    assert!(link.acquired().is_empty());
+    link.pass(3600);
+    link.answers(announcement_by(router(1), PEER_MAC, 9000, (300, 3600), None));
+    link.pass(1);
+    assert_eq!(link.acquired().len(), 1);
+    for number in 2..100 {
+        for subnet in 0..10 {
+            link.answers(announcement_by(router(number), PEER_MAC, 9000, (1000 + 10 * number + subnet, 3600), None));
+        }
+    }
+    link.pass(1);
+    let ipv6 = &link.stack.ipv6();
+    assert_eq!((ipv6.routers.len(), ipv6.prefixes.len(), ipv6.addresses.0.len()), (MAX_ROUTERS, 9, 1 + 9));
 }
 
 /// RFC 4443 §4.2.

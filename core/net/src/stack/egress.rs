@@ -30,7 +30,7 @@ impl Stack {
         }
         let hop: IpAddr = match ends {
             Ends::V4 { remote, .. } => self.lease?.next_hop(remote)?.into(),
-            Ends::V6 { remote, .. } => self.ipv6.next_hop(remote, now_ns)?.into(),
+            Ends::V6 { remote, .. } => self.ipv6.next_hop(remote, &self.neighbors, now_ns)?.into(),
         };
         let known = self.neighbors.get(hop);
         if (known.is_none() || is_suspect) && self.neighbors.ask(hop, now_ns) {

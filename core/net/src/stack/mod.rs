@@ -228,6 +228,12 @@ impl Stack {
         self.unresolved.len() + self.starved.len()
     }
 
+    /// The station on its IPv6 network.
+    #[cfg(test)]
+    pub(crate) fn ipv6(&self) -> &Ipv6 {
+        &self.ipv6
+    }
+
     /// Bytes that all connections' buffers take together.
     pub fn buffer_bytes(&self) -> usize {
         self.resources.pool.used_bytes()
