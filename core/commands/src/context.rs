@@ -64,6 +64,12 @@ impl<'a> Context<'a> {
         self.store.now.unix_ms()
     }
 
+    /// Whether a key that is given this time goes at once: it has passed, and there is no master to say when keys go. With
+    /// one the key stays, hidden.
+    pub fn goes_at_once(&self, at_ms: u64) -> bool {
+        at_ms <= self.now_ms() && !self.store.replication.has_master()
+    }
+
     /// Finds a key for reading its value of this kind: counts a hit or miss and notes the use.
     pub fn read(&mut self, key: &[u8], kind: Kind) -> Result<Option<Found>, Error> {
         let Some(found) = self.find_touched(key) else {

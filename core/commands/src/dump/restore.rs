@@ -63,7 +63,7 @@ pub fn restore(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         at if options.is_absolute => Some(at),
         ttl => Some(ttl.checked_add(now_ms).filter(|at| i64::try_from(*at).is_ok()).unwrap_or(i64::MAX as u64)),
     };
-    let is_late = expires_ms.is_some_and(|at| at <= now_ms);
+    let is_late = expires_ms.is_some_and(|at| context.goes_at_once(at));
     let expiry = expires_ms.map_or(Expiry::Never, Expiry::At);
     let db = context.db_index();
     let (kind, value) = value.split_first().ok_or(BAD_FORMAT)?;

@@ -71,16 +71,14 @@ fn expire_at(context: &mut Context<'_>, request: Request<'_>, unit: Unit, clock:
     let found = context.find_touched(key);
     let found = found.filter(|&found| conditions.allow(context.db().expires_ms(found), at_ms));
     if let Some(found) = found {
-        match u64::try_from(at_ms).ok().filter(|&at_ms| at_ms > now_ms) {
-            Some(at_ms) => {
-                context.db().set_expires_ms(found, Some(at_ms))?;
-                context.changed(EventClass::GENERIC, "expire", key);
-                context.effect(&[b"PEXPIREAT", key, Decimal::unsigned(at_ms).as_bytes()]);
-            }
-            None => {
-                context.remove(key, found);
-                context.effect(&[b"DEL", key]);
-            }
+        let at_ms = u64::try_from(at_ms).unwrap_or(0);
+        if context.goes_at_once(at_ms) {
+            context.remove(key, found);
+            context.effect(&[b"DEL", key]);
+        } else {
+            context.db().set_expires_ms(found, Some(at_ms))?;
+            context.changed(EventClass::GENERIC, "expire", key);
+            context.effect(&[b"PEXPIREAT", key, Decimal::unsigned(at_ms).as_bytes()]);
         }
     }
     context.reply.integer(found.is_some().into());

@@ -231,7 +231,7 @@ pub fn getex(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     };
     reply_with(context, found);
     match until_ms {
-        Some(at_ms) if at_ms <= now_ms => {
+        Some(at_ms) if context.goes_at_once(at_ms) => {
             check_reply(context)?;
             context.remove(&request[1], found);
             context.effect(&[b"DEL", &request[1]]);

@@ -567,6 +567,33 @@ fn a_replica_that_acknowledges_what_cannot_be() {
     assert!(bench.ask(user, "ROLE\r\n").contains("master"), "it has not said that it has just what there is");
 }
 
+/// A replica hides a key whose time has come already when its master gives it that time, and keeps it until the master says
+/// that it goes, or that it stays.
+#[test]
+fn keys_of_a_replica_go_when_the_master_says_so() {
+    let (mut bench, user, link) = replica_of_a_stranger();
+    let greeting = format!("+PONG\r\n+OK\r\n+OK\r\n+CONTINUE {HISTORY}\r\n");
+    bench.engine.receive(link, greeting.as_bytes());
+    assert!(bench.ask(user, "INFO replication\r\n").contains("master_link_status:up"));
+    bench.ask(user, "CONFIG SET replica-read-only no\r\n");
+    for given in ["SET k v\r\nPEXPIREAT k 1000", "SET k v\r\nEXPIREAT k -5", "SET k v\r\nGETEX k PXAT 1000"] {
+        for (by, is_master) in [(link, true), (user, false)] {
+            bench.ask(by, &format!("{given}\r\n"));
+            assert_eq!(bench.ask(user, "GET k\r\nDBSIZE\r\n"), "$-1\r\n:1\r\n", "{given}, by the master: {is_master}");
+            bench.ask(link, "PERSIST k\r\n");
+            assert_eq!(bench.ask(user, "GET k\r\n"), "$1\r\nv\r\n", "{given}, by the master: {is_master}");
+            bench.ask(link, &format!("{given}\r\nDEL k\r\n"));
+            assert_eq!(bench.ask(user, "DBSIZE\r\n"), ":0\r\n");
+        }
+    }
+    bench.ask(link, "SET k v\r\n");
+    bench.engine.receive(user, b"DUMP k\r\n");
+    let dump = bench.take(user);
+    bench.engine.receive(link, b"DEL k\r\n*5\r\n$7\r\nRESTORE\r\n$1\r\nk\r\n$4\r\n1000\r\n");
+    bench.engine.receive(link, &[&dump[..], b"$6\r\nABSTTL\r\n"].concat());
+    assert_eq!(bench.ask(user, "GET k\r\nDBSIZE\r\n"), "$-1\r\n:1\r\n");
+}
+
 const HISTORY: &str = "0123456789012345678901234567890123456789";
 
 /// A replica, its user, and its connection to a master that the test speaks for.
