@@ -271,7 +271,10 @@ impl Store {
         {
             return Some(error);
         }
-        (self.replication.is_loading() && !command.flags.contains(Flags::LOADING)).then_some(LOADING)
+        // A master that never comes to the end of its data can be done without. Redis keeps the old data while a dump comes,
+        // and so takes these commands as well.
+        let may_load = command.flags.contains(Flags::LOADING) || matches!(command.name, "replicaof" | "slaveof");
+        (self.replication.is_loading() && !may_load).then_some(LOADING)
     }
 }
 

@@ -670,3 +670,39 @@ fn lines_of_a_master_that_say_nothing() {
     bench.engine.receive(link, b"+PONG\r\n\n\n+OK\r\n\r\n+OK\r\n");
     assert!(String::from_utf8(bench.take(link)).unwrap().ends_with("PSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n"));
 }
+
+/// A transfer in which nothing comes any more ends, and so does one that goes on for ever when somebody says so.
+#[test]
+fn a_master_that_never_comes_to_the_end_of_its_dump() {
+    let greeting = format!("+PONG\r\n+OK\r\n+OK\r\n+FULLRESYNC {HISTORY} 5\r\n$EOF:{HISTORY}\r\nREDIS0011");
+    const LOADING: &str = "-LOADING Redis is loading the dataset in memory\r\n";
+    let pass = |bench: &mut Bench, seconds| {
+        for _ in 0..seconds {
+            let due_ns = bench.engine.next_deadline_ns().expect("it looks at the time");
+            assert!(due_ns <= bench.now.monotonic_ns + 1_000_000_000);
+            bench.advance_ms(1000);
+            bench.engine.end_turn();
+        }
+    };
+    let (mut bench, user, link) = replica_of_a_stranger();
+    bench.engine.receive(link, greeting.as_bytes());
+    pass(&mut bench, 59);
+    assert_eq!(bench.ask(user, "PING\r\n"), LOADING);
+    pass(&mut bench, 3);
+    assert_eq!(bench.ask(user, "PING\r\nDBSIZE\r\n"), "+PONG\r\n:0\r\n");
+    assert_ne!(bench.engine.fate(link), Fate::Open);
+    bench.engine.disconnect(link);
+    pass(&mut bench, 1);
+    let dial = bench.engine.next_dial().expect("it tries again");
+    // Bytes of an endless string, some each minute.
+    let link = bench.engine.dialed(&dial, peer(1)).expect("it was asked for");
+    bench.engine.receive(link, greeting.as_bytes());
+    bench.engine.receive(link, b"\x00\x01k\x80\x10\x00\x00\x00");
+    for _ in 0..100 {
+        pass(&mut bench, 50);
+        bench.engine.receive(link, b"x");
+        assert_eq!(bench.ask(user, "PING\r\n"), LOADING);
+    }
+    assert_eq!(bench.ask(user, "REPLICAOF NO ONE\r\nSET k v\r\nDBSIZE\r\n"), "+OK\r\n+OK\r\n:1\r\n");
+    assert_ne!(bench.engine.fate(link), Fate::Open);
+}
