@@ -671,6 +671,96 @@ fn lines_of_a_master_that_say_nothing() {
     assert!(String::from_utf8(bench.take(link)).unwrap().ends_with("PSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n"));
 }
 
+/// What a master has no business to send, and what it may: requests by words, and bytes that are none.
+const REQUESTS: &str = "\
+PING|SET k v|SET k v PXAT 1|INCR n|APPEND n x|LPUSH l a b c|HSET h f v|SADD s a b|ZADD z 1 m|XADD x * f v|DEL k l|GET k|\
+SELECT 999|SELECT -1|SELECT 1|SELECT|MOVE k 99|SWAPDB 0 99|COPY k k2 DB 99|FLUSHALL|\
+MULTI|MULTI|MULTI|EXEC|EXEC|DISCARD|WATCH k|UNWATCH|MULTI now|NOSUCH a b c|SET k|SET|GETSET|\
+BLPOP none 0|BLMOVE none l LEFT LEFT 0|BZPOPMIN none 0|XREAD BLOCK 0 STREAMS none $|WAIT 5 0|WAITAOF 1 1 0|\
+SUBSCRIBE c|PSUBSCRIBE *|SSUBSCRIBE c|UNSUBSCRIBE|PUBLISH c m|MONITOR|HELLO 3|HELLO 2|HELLO 9|RESET|QUIT|AUTH a b|\
+CLIENT REPLY ON|CLIENT REPLY SKIP|CLIENT TRACKING ON BCAST|CLIENT NO-EVICT ON|CLIENT SETNAME m|CLIENT LIST|CLIENT INFO|\
+CLIENT KILL TYPE master|CLIENT KILL TYPE normal|CLIENT KILL TYPE replica|CLIENT PAUSE 5|CLIENT UNPAUSE|CLIENT UNBLOCK 1|\
+REPLICAOF NO ONE|REPLICAOF 10.0.0.7 1|REPLICAOF 10.0.0.1 6379|FAILOVER|FAILOVER ABORT|ROLE|\
+PSYNC ? -1|PSYNC ? -1 FAILOVER|SYNC|REPLCONF GETACK *|REPLCONF ACK -5|REPLCONF ACK 99999999|REPLCONF capa eof|REPLCONF x|\
+SHUTDOWN ABORT|SAVE|BGSAVE|BGREWRITEAOF|LASTSAVE|INFO|DEBUG JMAP|DEBUG CHANGE-REPL-ID|DEBUG RELOAD|\
+RESTORE k 0 x|RESTORE k 0 x REPLACE ABSTTL|DUMP k|MIGRATE 10.0.0.8 1 k 0 100|OBJECT FREQ k|MEMORY USAGE k|\
+EVAL return(redis.call('SET','k','v')) 0|EVAL redis.call('SELECT',99) 0|EVAL redis.call('MULTI') 0|EVAL x( 0|FCALL f 0|\
+SCRIPT FLUSH|SCRIPT KILL|FUNCTION DELETE x|FUNCTION RESTORE x|SORT l STORE k|SETRANGE k 99999999999 x|SETBIT k 100000 1|\
+LPOP l 99999999999|SRANDMEMBER s -9223372036854775808|EXPIRE k -1|PEXPIREAT k 1|GETEX h PXAT 1|HPEXPIREAT h 1 FIELDS 1 f|\
+CONFIG SET repl-backlog-size 1|CONFIG SET maxmemory 1|CONFIG SET maxmemory 0|CONFIG SET databases 1|CLUSTER SLOTS|LATENCY DOCTOR";
+const BYTES: &[&[u8]] = &[
+    b"\r\n",
+    b"\n",
+    b"\0",
+    b"*-1\r\n",
+    b"*0\r\n",
+    b"*2147483647\r\n",
+    b"*2147483648\r\n",
+    b"*99999999999999999999\r\n",
+    b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\n",
+    b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870913\r\n",
+    b"*2\r\n$-1\r\n",
+    b"*1\r\n*1\r\n*1\r\n",
+    b"$5\r\nhello\r\n",
+    b"+OK\r\n",
+    b"-ERR x\r\n",
+    b":5\r\n",
+    b"\"unbalanced\r\n",
+    b"$EOF:",
+];
+
+/// Whatever a master sends in place of effects, the store neither fails nor keeps more than that takes, serves its clients, and
+/// can be made to do without that master.
+#[test]
+fn a_master_that_sends_anything() {
+    let requests: Vec<&str> = REQUESTS.split('|').collect();
+    let mut still_masters = 0;
+    for seed in 0..500 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (mut bench, user, link) = replica_of_a_stranger();
+        bench.engine.receive(link, format!("+PONG\r\n+OK\r\n+OK\r\n+CONTINUE {HISTORY}\r\n").as_bytes());
+        let mut stream = Vec::new();
+        for _ in 0..rng.usize(1..40) {
+            match rng.u8(..20) {
+                0 => stream.extend_from_slice(BYTES[rng.usize(..BYTES.len())]),
+                1 => stream.extend_from_slice(&vec![rng.u8(..); rng.usize(..100_000)]),
+                2..10 => stream.extend([requests[rng.usize(..requests.len())], "\r\n"].concat().bytes()),
+                _ => {
+                    let words: Vec<&str> = requests[rng.usize(..requests.len())].split(' ').collect();
+                    stream.extend(format!("*{}\r\n", words.len()).bytes());
+                    words.iter().for_each(|word| stream.extend(format!("${}\r\n{word}\r\n", word.len()).bytes()));
+                }
+            }
+        }
+        let mut rest = &stream[..];
+        while !rest.is_empty() && bench.engine.fate(link) == Fate::Open {
+            let (piece, behind) = rest.split_at(rng.usize(1..=rest.len()));
+            bench.engine.receive(link, piece);
+            let sent = bench.take(link);
+            assert!(sent.len() < 64 << 10, "seed {seed}: {} bytes are sent to it", sent.len());
+            bench.advance_ms(rng.u64(..300));
+            rest = behind;
+        }
+        bench.advance_ms(1100);
+        bench.take(user);
+        let kept = |list: String| {
+            let of_master = list.lines().find(|line| line.contains(" flags=M"))?;
+            of_master.split(" tot-mem=").nth(1)?.split(' ').next()?.parse::<usize>().ok()
+        };
+        let late = bench.connect();
+        assert_eq!(bench.ask(late, "PING\r\n"), "+PONG\r\n", "seed {seed}");
+        let kept = kept(bench.ask(late, "CLIENT LIST\r\n"));
+        still_masters += u32::from(kept.is_some());
+        let kept = kept.unwrap_or(0);
+        assert!(kept < 4 * stream.len() + (64 << 10), "seed {seed}: {kept} of {} bytes", stream.len());
+        assert_eq!(bench.ask(late, "REPLICAOF NO ONE\r\n"), "+OK\r\n", "seed {seed}");
+        assert_ne!(bench.engine.fate(link), Fate::Open, "seed {seed}");
+        bench.engine.disconnect(link);
+        assert_eq!(bench.ask(late, "CONFIG SET maxmemory 0\r\nSET k v\r\n"), "+OK\r\n+OK\r\n", "seed {seed}");
+    }
+    assert!(still_masters > 50, "most are given up for nonsense, not all");
+}
+
 /// A transfer in which nothing comes any more ends, and so does one that goes on for ever when somebody says so.
 #[test]
 fn a_master_that_never_comes_to_the_end_of_its_dump() {
