@@ -28,6 +28,8 @@ const QUESTION_BYTES_MAX: usize = 64;
 const CLIENTS_MAX: usize = 8;
 /// Within this time a client has to have asked.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Where there was no descriptor or no memory for one that has connected, it is tried again after this time.
+const ACCEPT_INTERVAL: Duration = Duration::from_secs(1);
 /// A guest stands still within microseconds of being told to; longer than this it takes where the host has no time for it.
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -105,25 +107,36 @@ struct Client {
     deadline: Instant,
 }
 
+/// Those that have connected.
+#[derive(Default)]
+struct Clients {
+    heard: Vec<Client>,
+    /// None is accepted before.
+    accepts_from: Option<Instant>,
+}
+
 /// Answers those that connect.
 pub fn run(listener: &UnixListener, controlled: &Controlled<'_>) -> Result<Ending> {
     sys::set_nonblocking(listener)?;
     confine::limit(Role::Control)?;
-    let mut clients: Vec<Client> = Vec::with_capacity(CLIENTS_MAX);
+    let mut clients = Clients::default();
     loop {
         serve(listener, &mut clients, controlled)?;
     }
 }
 
 /// Waits for something to happen, and does what follows.
-fn serve(listener: &UnixListener, clients: &mut Vec<Client>, controlled: &Controlled<'_>) -> Result<()> {
+fn serve(listener: &UnixListener, clients: &mut Clients, controlled: &Controlled<'_>) -> Result<()> {
+    let Clients { heard: clients, accepts_from } = clients;
+    let began = Instant::now();
+    accepts_from.take_if(|from| *from <= began);
     let mut fds: Vec<_> = clients.iter().map(|client| PollFd::new(client.stream.as_fd(), PollFlags::POLLIN)).collect();
-    if clients.len() < CLIENTS_MAX {
+    if clients.len() < CLIENTS_MAX && accepts_from.is_none() {
         fds.push(PollFd::new(listener.as_fd(), PollFlags::POLLIN));
     }
-    let first_deadline = clients.iter().map(|client| client.deadline).min();
+    let first_deadline = clients.iter().map(|client| client.deadline).chain(*accepts_from).min();
     let timeout = first_deadline.map_or(PollTimeout::NONE, |deadline| {
-        let ms = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
+        let ms = deadline.saturating_duration_since(began).as_millis() + 1;
         PollTimeout::from(ms.min(CLIENT_TIMEOUT.as_millis()) as u16)
     });
     match poll(&mut fds, timeout) {
@@ -144,8 +157,13 @@ fn serve(listener: &UnixListener, clients: &mut Vec<Client>, controlled: &Contro
                 stream.set_nonblocking(true)?;
                 clients.push(Client { stream, question: Vec::new(), deadline: now + CLIENT_TIMEOUT });
             }
-            // Gone again, or too many descriptors are open: it is nothing that others could not be heard for.
-            Err(error) => log::warn!("the control socket: {error}"),
+            // Gone again.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
+            // Too many descriptors are open: it is nothing that others could not be heard for, but it stays for a while.
+            Err(error) => {
+                log::warn!("the control socket: {error}");
+                *accepts_from = Some(now + ACCEPT_INTERVAL);
+            }
         }
     }
     Ok(())
@@ -214,7 +232,7 @@ mod tests {
             let _kept = other;
             let (wake, stats, thread) = (Wake::new().unwrap(), Stats::default(), OnceLock::new());
             let controlled = Controlled { pause: &pause, thread: &thread, wake: &wake, stats: &stats };
-            let mut clients = Vec::new();
+            let mut clients = Clients::default();
             loop {
                 serve(&listener, &mut clients, &controlled).unwrap();
             }
@@ -247,6 +265,34 @@ mod tests {
         processor.join().unwrap();
         assert!(ask(&address, "what\n").starts_with("error"));
         assert!(ask(&address, &"x".repeat(QUESTION_BYTES_MAX)).starts_with("error"));
+    }
+
+    #[test]
+    fn where_nobody_can_be_accepted_that_is_tried_now_and_then() {
+        let (pause, stats, thread) = (Pause::default(), Stats::default(), OnceLock::new());
+        let wake = Wake::new().unwrap();
+        let controlled = Controlled { pause: &pause, thread: &thread, wake: &wake, stats: &stats };
+        // A socket that is ready, and accepts nobody.
+        let (socket, mut other) = UnixStream::pair().unwrap();
+        other.write_all(b"x").unwrap();
+        let listener = UnixListener::from(std::os::fd::OwnedFd::from(socket));
+        let mut clients = Clients::default();
+        let began = Instant::now();
+        serve(&listener, &mut clients, &controlled).unwrap();
+        assert!(clients.accepts_from.is_some_and(|from| from >= began + ACCEPT_INTERVAL));
+        // Those who were accepted before are heard meanwhile.
+        let (stream, mut asks) = UnixStream::pair().unwrap();
+        clients.heard.push(Client { stream, question: Vec::new(), deadline: Instant::now() + CLIENT_TIMEOUT });
+        asks.write_all(b"stats\n").unwrap();
+        serve(&listener, &mut clients, &controlled).unwrap();
+        let mut text = String::new();
+        asks.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("state:running\n"));
+        serve(&listener, &mut clients, &controlled).unwrap();
+        assert!(began.elapsed() >= ACCEPT_INTERVAL, "it waits");
+        let from = clients.accepts_from;
+        serve(&listener, &mut clients, &controlled).unwrap();
+        assert!(clients.accepts_from > from, "it is tried again");
     }
 
     #[test]
