@@ -874,4 +874,9 @@ impl Engine {
     pub fn request_shutdown(&mut self, on: ShutdownOn) {
         self.store.begin_shutdown(on);
     }
+
+    /// Whether the end has been asked for, and has not been called off.
+    pub fn is_ending(&self) -> bool {
+        self.store.is_ending()
+    }
 }

@@ -150,6 +150,10 @@ fn help() -> String {
          --pcap FILE records its frames, for tcpdump and Wireshark.\n",
         kayvee_xdp_socket::USAGE
     );
+    text.push_str(
+        "\nCtrl-C or SIGTERM ends it once replicas have what was written and data are saved, with status 0; Ctrl-C again ends it\n\
+         at once, with status 1.\n",
+    );
     text.push_str("\n  -h, --help     Print this text\n  -v, --version  Print the version\n");
     text
 }

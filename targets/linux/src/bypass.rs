@@ -132,6 +132,7 @@ impl Server {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
             result => result?,
         }
+        self.signals.settle(self.station.engine());
         for event in &*events {
             match event.token() {
                 SIGNALS => self.signals.take(self.station.engine()),

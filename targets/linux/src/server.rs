@@ -245,6 +245,7 @@ impl Server {
             }
             self.rebind()?;
             self.write();
+            self.signals.settle(&self.engine);
             if let Some(shutdown) = self.engine.shutdown() {
                 return Ok(shutdown.status);
             }

@@ -11,11 +11,18 @@ use std::{
     },
 };
 
+/// The exit status where Ctrl-C has come again: it was no clean end.
+const INSISTS: i32 = 1;
+
 /// The signals that ask for the end.
 pub struct Signals {
     socket: UnixStream,
     /// Whether one of them was that of Ctrl-C.
     interrupted: Arc<AtomicBool>,
+    /// Whether one has come, and the end that it asks for has not been called off.
+    asked: Arc<AtomicBool>,
+    /// Whether the engine has been told.
+    is_told: bool,
 }
 
 impl Signals {
@@ -23,7 +30,12 @@ impl Signals {
     pub fn catch(registry: &Registry, token: Token) -> io::Result<Signals> {
         let (mut socket, sender) = UnixStream::pair()?;
         let sender = std::os::fd::OwnedFd::from(std::os::unix::net::UnixStream::from(sender));
-        let interrupted = Arc::new(AtomicBool::new(false));
+        let [interrupted, asked] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        // What an end waits for, replicas or a long save, is not waited for by whoever presses Ctrl-C again. It is asked before
+        // the first signal is noted.
+        signal_hook::flag::register_conditional_shutdown(SIGINT, INSISTS, asked.clone())?;
+        signal_hook::flag::register(SIGINT, asked.clone())?;
+        signal_hook::flag::register(SIGTERM, asked.clone())?;
         // Before the wake-up, which is by the order of registering them.
         signal_hook::flag::register(SIGINT, interrupted.clone())?;
         signal_hook::low_level::pipe::register(SIGTERM, sender.try_clone()?)?;
@@ -31,7 +43,7 @@ impl Signals {
         registry.register(&mut socket, token, Interest::READABLE)?;
         // The end of a terminal is not the end of the store: this only keeps the signal from ending the process.
         signal_hook::flag::register(SIGHUP, Arc::new(AtomicBool::new(false)))?;
-        Ok(Signals { socket, interrupted })
+        Ok(Signals { socket, interrupted, asked, is_told: false })
     }
 
     /// Does what those that have come ask for.
@@ -43,6 +55,15 @@ impl Signals {
             let by_interrupt = self.interrupted.swap(false, Ordering::Relaxed);
             let on = if by_interrupt { options.shutdown_on_sigint } else { options.shutdown_on_sigterm };
             engine.request_shutdown(on);
+            self.is_told = true;
+        }
+    }
+
+    /// Notes when the end has been called off: the next signal is a first one again.
+    pub fn settle(&mut self, engine: &Engine) {
+        if self.is_told && !engine.is_ending() {
+            self.is_told = false;
+            self.asked.store(false, Ordering::Relaxed);
         }
     }
 }

@@ -340,6 +340,35 @@ fn signals_end_it_cleanly() {
     }
 }
 
+/// Ctrl-C while the end waits for a replica that says nothing ends it at once, as redis-server, but only while it waits.
+#[test]
+fn a_second_interrupt_does_not_wait() {
+    let mut server = Server::start(&["--shutdown-timeout", "1000", "--repl-timeout", "1000"]);
+    let (mut user, mut replica) = (server.connect(), server.connect());
+    replica.write_all(b"REPLCONF capa eof capa psync2\r\nPSYNC ? -1\r\n").unwrap();
+    expect_reply(&replica, b"+OK\r\n+FULLRESYNC ");
+    server.wait_for_line("Copied 0 keys to 1 replicas");
+    replica.write_all(b"REPLCONF ACK 0\r\n").unwrap();
+    server.wait_for_line("Synchronization with replica");
+    user.write_all(b"SET k v\r\n").unwrap();
+    expect_reply(&user, b"+OK\r\n");
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        server.signal(signal);
+        server.wait_for_line("Waiting for replicas before shutting down");
+        user.write_all(b"SHUTDOWN ABORT\r\n").unwrap();
+        expect_reply(&user, b"+OK\r\n");
+        // A turn later it has been called off for signals as well.
+        ping(&user);
+        ping(&user);
+    }
+    server.signal(Signal::SIGTERM);
+    server.wait_for_line("Waiting for replicas before shutting down");
+    server.signal(Signal::SIGTERM);
+    ping(&user);
+    server.signal(Signal::SIGINT);
+    assert_eq!(server.end(), Some(1));
+}
+
 #[test]
 fn shutdown_ends_it() {
     let server = Server::start(&[]);
