@@ -6,12 +6,16 @@ use kayvee_station::{Datagrams, Peers};
 use mio::{Interest, Registry, Token, net::UdpSocket};
 use nix::{
     errno::Errno,
-    sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg},
+    sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg},
+};
+use rustix::{
+    io::Errno as SendError,
+    net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg},
 };
 use std::{
     io::{self, IoSlice, IoSliceMut},
-    net::IpAddr,
-    os::fd::AsRawFd,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::fd::{AsFd, AsRawFd},
 };
 
 /// Datagrams received and sent with one system call.
@@ -34,7 +38,6 @@ struct Socket {
 /// Memory for one batch.
 struct Batch {
     received: MultiHeaders<SockaddrStorage>,
-    sent: MultiHeaders<SockaddrStorage>,
     requests: [[u8; DATAGRAM_BYTES]; BATCH],
     replies: [[u8; DATAGRAM_BYTES]; BATCH],
 }
@@ -65,7 +68,6 @@ impl DatagramSockets {
         }
         let batch = Batch {
             received: MultiHeaders::preallocate(BATCH, None),
-            sent: MultiHeaders::preallocate(BATCH, None),
             requests: [[0; DATAGRAM_BYTES]; BATCH],
             replies: [[0; DATAGRAM_BYTES]; BATCH],
         };
@@ -92,9 +94,9 @@ impl DatagramSockets {
                 if !*ready {
                     break;
                 }
-                let answer = |from: Origin, bytes: &[u8], reply: &mut [u8]| {
+                let answer = |from: &Origin, bytes: &[u8], reply: &mut [u8]| {
                     let service = if from.is_local { &mut *local } else { &mut *strangers };
-                    service.answer(engine, *port, from.port, bytes, reply)
+                    service.answer(engine, *port, from.address.port(), bytes, reply)
                 };
                 *ready = batch.answer(socket, answer);
             }
@@ -104,18 +106,18 @@ impl DatagramSockets {
 
 /// Where a datagram comes from.
 struct Origin {
-    port: u16,
+    address: SocketAddr,
     is_local: bool,
 }
 
 impl Origin {
     fn of(address: &SockaddrStorage) -> Option<Origin> {
-        let (ip, port) = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
-            (Some(v4), _) => (IpAddr::V4(v4.ip()), v4.port()),
-            (_, Some(v6)) => (IpAddr::V6(v6.ip()), v6.port()),
+        let address = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+            (Some(v4), _) => SocketAddr::V4((*v4).into()),
+            (_, Some(v6)) => SocketAddr::V6((*v6).into()),
             _ => return None,
         };
-        Some(Origin { port, is_local: ip.to_canonical().is_loopback() })
+        Some(Origin { address, is_local: address.ip().to_canonical().is_loopback() })
     }
 }
 
@@ -124,9 +126,9 @@ impl Batch {
     fn answer(
         &mut self,
         socket: &UdpSocket,
-        mut answer: impl FnMut(Origin, &[u8], &mut [u8]) -> Option<usize>,
+        mut answer: impl FnMut(&Origin, &[u8], &mut [u8]) -> Option<usize>,
     ) -> bool {
-        let Batch { received, sent, requests, replies } = self;
+        let Batch { received, requests, replies } = self;
         let mut slices = requests.each_mut().map(|request| [IoSliceMut::new(request)]);
         let messages = match recvmmsg(socket.as_raw_fd(), received, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None) {
             Ok(messages) => messages,
@@ -137,7 +139,7 @@ impl Batch {
                 return true;
             }
         };
-        let (mut count, mut addresses, mut lens) = (0, [None; BATCH], [0; BATCH]);
+        let (mut count, mut answered) = (0, [NOWHERE; BATCH]);
         let mut arrived = 0;
         for message in messages {
             arrived += 1;
@@ -146,19 +148,66 @@ impl Batch {
                 continue;
             };
             let Some(origin) = Origin::of(&address) else { continue };
-            if let Some(len) = answer(origin, bytes, &mut replies[count]) {
-                (addresses[count], lens[count]) = (Some(address), len);
+            if let Some(len) = answer(&origin, bytes, &mut replies[count]) {
+                answered[count] = (origin.address, len);
                 count += 1;
             }
         }
         if count > 0 {
-            let slices: [_; BATCH] = std::array::from_fn(|n| [IoSlice::new(&replies[n][..lens[n]])]);
-            let flags = MsgFlags::MSG_DONTWAIT;
-            // What the kernel has no room for is lost, as datagrams may be.
-            if let Err(error) = sendmmsg(socket.as_raw_fd(), sent, &slices[..count], &addresses[..count], [], flags) {
-                log::debug!("sending datagrams: {error}");
-            }
+            let slices: [_; BATCH] = std::array::from_fn(|n| [IoSlice::new(&replies[n][..answered[n].1])]);
+            let addresses = answered.map(|(address, _)| SocketAddrAny::from(address));
+            let mut controls: [_; BATCH] = std::array::from_fn(|_| SendAncillaryBuffer::default());
+            let parts = addresses.iter().zip(&slices).zip(&mut controls).take(count);
+            let mut messages: Vec<_> =
+                parts.map(|((to, slice), none)| MMsgHdr::new_with_addr(to, slice, none)).collect();
+            send_all(socket, &mut messages);
         }
         arrived == BATCH
+    }
+}
+
+/// An answer that there is none of.
+const NOWHERE: (SocketAddr, usize) = (SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0), 0);
+
+/// Sends datagrams. What the kernel has no room for is lost, as datagrams may be, and so is what it cannot send to where it is
+/// to go, which keeps nothing behind it back.
+fn send_all(socket: impl AsFd, mut messages: &mut [MMsgHdr<'_>]) {
+    while !messages.is_empty() {
+        let done = match sendmmsg(&socket, messages, SendFlags::DONTWAIT) {
+            Ok(sent) => sent,
+            Err(error) => {
+                log::debug!("sending datagrams: {error}");
+                if matches!(error, SendError::AGAIN | SendError::NOBUFS | SendError::NOMEM) {
+                    return;
+                }
+                // It is the first of them that has failed (sendmmsg(2)).
+                1
+            }
+        };
+        messages = &mut messages[done..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket as StdSocket;
+
+    #[test]
+    fn one_that_cannot_be_sent_keeps_no_other_back() {
+        let [from, to] = [(); 2].map(|()| StdSocket::bind("127.0.0.1:0").unwrap());
+        let good = to.local_addr().unwrap();
+        // No datagram goes to port 0, or from IPv4 to IPv6.
+        let bad = [SocketAddr::from(([127, 0, 0, 1], 0)), "[::1]:7".parse().unwrap()];
+        let addresses = [bad[0], good, bad[1], bad[0], good, good, bad[1]].map(SocketAddrAny::from);
+        let texts = [b"0", b"1", b"2", b"3", b"4", b"5", b"6"].map(|text| [IoSlice::new(text)]);
+        let mut controls: [_; 7] = std::array::from_fn(|_| SendAncillaryBuffer::default());
+        let parts = addresses.iter().zip(&texts).zip(&mut controls);
+        let mut messages: Vec<_> = parts.map(|((to, text), none)| MMsgHdr::new_with_addr(to, text, none)).collect();
+        send_all(&from, &mut messages);
+        to.set_nonblocking(true).unwrap();
+        let mut buffer = [0; 8];
+        let arrived: Vec<u8> = std::iter::from_fn(|| to.recv(&mut buffer).ok().map(|_| buffer[0])).collect();
+        assert_eq!(arrived, b"145");
     }
 }
