@@ -17,8 +17,15 @@ impl Store {
         let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
         session.requests += 1;
         session.last_request_ns = now_ns;
+        let is_replica = session.replica.is_some();
         let offset = self.effects.offset();
-        self.run_as(slot, Origin::Client, |context| context.process(request));
+        self.run_as(slot, Origin::Client, |context| {
+            let start = context.reply.len();
+            context.process(request);
+            if is_replica && (context.reply.len() > start || context.is_blocked) {
+                context.drop_talkative_replica(start);
+            }
+        });
         self.stats.commands_processed += 1;
         if !self.scripting.is_busy() {
             self.end_unit();
@@ -134,6 +141,16 @@ impl Context<'_> {
         if self.is_from_master() {
             self.note_divergence(error);
         }
+    }
+
+    /// Ends the connection of a replica that has asked for something: the reply would look like an effect.
+    #[cold]
+    fn drop_talkative_replica(&mut self, start: usize) {
+        self.reply.truncate(start);
+        let session = self.session();
+        session.close = Some(Close::Now);
+        let command = session.last_command.map_or("", |(command, _)| command.name);
+        log::warn!("Replica generated a reply to command '{command}', disconnecting it: {}", session.remote);
     }
 
     /// Tells that an effect of the master could not be had here.

@@ -71,6 +71,8 @@ pub struct Migration {
     db: usize,
     keys: Vec<Vec<u8>>,
     keeps: bool,
+    /// Whether the other store refused the login or the database: then it has no key where it should be.
+    is_refused: bool,
     error: Option<Error>,
 }
 
@@ -189,6 +191,7 @@ fn migrate(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         db,
         keys,
         keeps: order.keeps,
+        is_refused: false,
         error: None,
     }));
     context.no_more_effects();
@@ -258,7 +261,9 @@ impl Store {
             if let Some(error) = line.strip_prefix(b"-") {
                 let text = [b"ERR Target instance replied with error: ", error.trim_ascii_end()].concat();
                 migration.error.get_or_insert_with(|| text.into());
-            } else if at >= migration.preliminary && migration.error.is_none() && !migration.keeps {
+                migration.is_refused |= at < migration.preliminary;
+            } else if at >= migration.preliminary && !migration.is_refused && !migration.keeps {
+                // Of several keys those go that the other store has, whatever became of the others.
                 let (db, key) = (migration.db, migration.keys[at - migration.preliminary].clone());
                 self.remove_migrated(db, &key);
             }

@@ -92,6 +92,42 @@ fn masters_and_replicas_change_places() {
     }
 }
 
+/// Redis' own Sentinel finds the replica, sees the master end, and puts the replica in its place.
+#[test]
+#[ignore = "starts redis-server and the release build"]
+fn a_sentinel_promotes_a_replica() {
+    let folders = ["master", "replica", "sentinel"].map(Folder::new);
+    let (mut master, mut replica) = (Server::kayvee(&folders[0], &[]), Server::kayvee(&folders[1], &[]));
+    replica.expect(&["REPLICAOF", "127.0.0.1", &master.port], "+OK");
+    wait_until("the replica is online", || info_has(&mut replica, "master_link_status:up"));
+    master.expect(&["SET", "k", "v"], "+OK");
+    master.expect(&["WAIT", "1", "0"], ":1");
+
+    let (config, port) = (folders[2].path("sentinel.conf"), free_port().to_string());
+    let monitor = format!("sentinel monitor kv 127.0.0.1 {} 1", master.port);
+    let lines = [&format!("port {port}"), "bind 127.0.0.1", &monitor, "sentinel down-after-milliseconds kv 1000"];
+    fs::write(&config, lines.join("\n")).unwrap();
+    let dir = folders[2].path("");
+    let mut command = Command::new("redis-server");
+    let child = command.args([&config, "--sentinel", "--dir", &dir]).stdout(Stdio::null()).spawn().unwrap();
+    let mut client = None;
+    wait_until("the sentinel listens", || {
+        client = Client::connect(&format!("127.0.0.1:{port}")).ok();
+        client.is_some()
+    });
+    let mut sentinel = Server { child, client: client.unwrap(), port };
+    wait_until("the sentinel finds the replica", || {
+        sentinel.call(&["SENTINEL", "REPLICAS", "kv"]).items().is_some_and(|replicas| replicas.len() == 1)
+    });
+    master.child.kill().unwrap();
+    let place = format!("[\"127.0.0.1\" \"{}\"]", replica.port);
+    wait_until("the replica takes the place", || {
+        sentinel.call(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "kv"]).to_string() == place
+    });
+    assert!(info_has(&mut replica, "role:master"));
+    replica.expect(&["SET", "k", "w"], "+OK");
+}
+
 #[test]
 #[ignore = "starts the release build"]
 fn waitaof_counts_disks() {
@@ -126,6 +162,12 @@ fn move_keys(from: &mut Server, to: &mut Server, [host, port]: [&str; 2], what: 
     from.expect(&["EXISTS", "k"], ":0");
     to.expect(&["GET", "k"], "\"w\"");
     to.expect(&["PTTL", "k"], ":-1");
+    // One that the other store refuses stays, and the others go.
+    from.expect(&["MSET", "a", "1", "b", "2", "c", "3"], "+OK");
+    to.expect(&["SET", "b", "x"], "+OK");
+    from.expect(&["MIGRATE", host, port, "", "0", "5000", "KEYS", "a", "b", "c"], busy);
+    from.expect(&["MGET", "a", "b", "c"], "[nil \"2\" nil]");
+    to.expect(&["MGET", "a", "b", "c"], "[\"1\" \"x\" \"3\"]");
     // Many at once, among them a large one, into another database.
     fill(from, 7);
     from.expect(&["SELECT", "0"], "+OK");

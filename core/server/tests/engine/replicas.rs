@@ -662,6 +662,21 @@ fn a_master_that_answers_anything() {
     }
 }
 
+/// A reply would look like an effect, and no offset would be right any more.
+#[test]
+fn a_replica_that_asks_for_something_is_dropped() {
+    let mut bench = Bench::new(&[]);
+    let (client, replica) = (bench.connect(), bench.connect());
+    bench.engine.receive(replica, b"SYNC\r\n");
+    bench.take(replica);
+    bench.engine.receive(replica, b"REPLCONF ACK 0\r\n");
+    assert_eq!(bench.ask(client, "SET k v\r\n"), "+OK\r\n");
+    assert!(bench.take_text(replica).ends_with("$1\r\nv\r\n"));
+    bench.engine.receive(replica, b"GET k\r\n");
+    assert_eq!(bench.take_text(replica), "");
+    assert_eq!(bench.engine.fate(replica), Fate::CloseNow);
+}
+
 /// A master says by empty lines that it is alive: many take no longer than few.
 #[test]
 fn lines_of_a_master_that_say_nothing() {

@@ -155,3 +155,22 @@ fn a_slow_migration_goes_on_as_long_as_something_moves() {
         }
     }
 }
+
+/// What the other store has taken goes here, whatever it says of other keys; nothing does if it has refused the database.
+#[test]
+fn a_key_that_the_other_store_refuses_keeps_no_other() {
+    for (refuses_database, left) in [(false, ":1\r\n"), (true, ":3\r\n")] {
+        let mut bench = Bench::new(&[]);
+        let client = bench.connect();
+        bench.ask(client, "MSET a 1 b 2 c 3\r\n");
+        assert_eq!(bench.ask(client, "MIGRATE 10.0.0.2 6379 \"\" 9 1000 KEYS a b c\r\n"), "");
+        let dial = bench.engine.next_dial().expect("it wants a connection");
+        let peer = Peer { remote: "10.0.0.2:6379".into(), local: "10.0.0.1:5000".into(), is_local: true };
+        let target = bench.engine.dialed(&dial, peer).expect("it was asked for");
+        bench.engine.receive(target, if refuses_database { b"-ERR no\r\n" } else { b"+OK\r\n" });
+        bench.engine.receive(target, b"-BUSYKEY no\r\n+OK\r\n+OK\r\n");
+        let reply = bench.take_text(client);
+        assert!(reply.starts_with("-ERR Target instance replied with error: "), "{reply}");
+        assert_eq!(bench.ask(client, "DBSIZE\r\n"), left);
+    }
+}
