@@ -17,7 +17,7 @@ pub(crate) mod part;
 mod restore;
 mod write;
 
-pub use restore::{give as give_value, put as load_value};
+pub use restore::{give as give_value, is_about_emptiness, put as load_value};
 pub use write::value as write_value;
 
 #[cfg(test)]

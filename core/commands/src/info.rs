@@ -197,7 +197,8 @@ fn persistence(store: &Store, out: &mut Text) {
     line(out, "current_save_keys_total", compaction.map_or(0, |run| run.keys_total));
     let saves = &store.saves;
     line(out, "rdb_changes_since_last_save", store.unsaved_changes());
-    line(out, "rdb_bgsave_in_progress", u8::from(store.is_saving() || (compaction.is_some() && !is_logging)));
+    let is_dumping = store.is_saving() || store.replication.walks() || (compaction.is_some() && !is_logging);
+    line(out, "rdb_bgsave_in_progress", u8::from(is_dumping));
     line(out, "rdb_last_save_time", saves.last_unix_s());
     line(out, "rdb_last_bgsave_status", result(!saves.has_failed));
     line(out, "rdb_last_bgsave_time_sec", saves.took_s.map_or(-1, |took_s| took_s as i64));

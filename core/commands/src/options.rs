@@ -12,7 +12,7 @@ mod value;
 
 pub use rewrite::rewritten;
 pub use table::{OPTIONS, OptionSpec, Property};
-pub use text::{LoadError, arguments_text};
+pub use text::{LoadError, NO_TLS, arguments_text, is_of_tls};
 pub use value::parse_memory;
 
 use crate::{EventClass, client::ClientType};
@@ -509,6 +509,7 @@ mod tests {
             &["--replicaof", "127.0.0.1", "abc"],
             &["--client-output-buffer-limit", "normal", "1"],
             &["--shutdown-on-sigint"],
+            &["--TLS-port", "6380"],
         ] {
             assert!(parse(words).is_err(), "{words:?}");
         }

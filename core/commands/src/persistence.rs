@@ -305,6 +305,14 @@ impl Store {
         self.saves.is_due |= self.drop_copy_to_file();
     }
 
+    /// Saves that all data is gone, as in Redis: with the next start it would come back. That takes no time worth mention.
+    pub(crate) fn save_flush(&mut self) {
+        if !self.options.save.is_empty() && !self.has_log() && self.environment.host.has_files() {
+            // What goes wrong is in the log, and a save point follows.
+            let _ = self.save_dump();
+        }
+    }
+
     /// Why commands that write are refused, if they are.
     pub(crate) fn unsaved_error(&self) -> Option<Error> {
         const UNSAVED: Error = Error::text(

@@ -216,11 +216,8 @@ impl Store {
     /// When there is something to do, in monotonic nanoseconds.
     pub fn replication_deadline_ns(&self) -> Option<u64> {
         let replication = &self.replication;
-        if replication.copy.is_some() && !self.copy_is_congested() {
-            return Some(self.now.monotonic_ns);
-        }
         let has_others = replication.link.is_some() || replication.backlog.is_some();
         let tick = has_others.then_some(replication.next_tick_ns);
-        [tick, self.migration_ends_ns(), self.failover_ends_ns()].into_iter().flatten().min()
+        [self.copy_resumes_ns(), tick, self.migration_ends_ns(), self.failover_ends_ns()].into_iter().flatten().min()
     }
 }

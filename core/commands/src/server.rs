@@ -283,6 +283,7 @@ fn flushall(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         context.store.flush(index);
     }
     context.store.invalidate_all();
+    context.store.save_flush();
     context.reply.ok();
     Ok(())
 }
@@ -366,6 +367,9 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let mut specs: Vec<&OptionSpec> = Vec::new();
     for (name, _) in pairs() {
         let Some(spec) = OptionSpec::find(name) else {
+            if options::is_of_tls(name) {
+                return Err(failed(name, options::NO_TLS));
+            }
             return Err(Error::showing("ERR Unknown option or number of arguments for CONFIG SET - '", name, "'"));
         };
         if spec.has(Property::AtStart) {

@@ -1,6 +1,6 @@
 //! The store on a TCP/IP stack of its own, with frames from an AF_XDP socket: past the kernel's network.
 
-use crate::{card::Card, clock::SystemClock, data, http::Http, logger, signals::Signals};
+use crate::{card::Card, clock::SystemClock, data, http::Http, logger, signals::Signals, supervisor};
 use anyhow::{Context, Result, anyhow};
 use kayvee_disk::FileDisk;
 use kayvee_net::{Config, Limits, Stack};
@@ -153,6 +153,7 @@ impl Server {
         log::info!("net: {address}/{prefix_bits}");
         logger::fixed(&format!("ready: {}", SocketAddr::new(address, port)));
         log::info!("Ready to accept connections");
+        supervisor::tell_ready(self.station.engine().options());
     }
 
     /// Waits for a frame or for the next deadline: polling at first, then asleep.

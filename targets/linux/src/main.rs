@@ -16,6 +16,7 @@ mod server;
 mod signals;
 mod site;
 mod sockets;
+mod supervisor;
 #[allow(unsafe_code)]
 mod sys;
 
@@ -78,6 +79,24 @@ fn enter_folder(options: &mut Options) -> Result<(), String> {
     Ok(())
 }
 
+/// Options that are taken so that redis.conf can stay as it is, and whose effect somebody could miss.
+const WITHOUT_EFFECT: [(&str, &str); 6] = [
+    ("aof-timestamp-enabled", "the log has no timestamps"),
+    ("bind-source-addr", "the system chooses the address that connections to a master come from"),
+    ("io-threads", "one thread serves all clients"),
+    ("oom-score-adj", "the service manager can set it: OOMScoreAdjust= of systemd"),
+    ("socket-mark-id", "packets are not marked"),
+    ("syslog-enabled", "the log goes to 'logfile', or the standard output"),
+];
+
+fn warn_of_what_has_no_effect(options: &Options) {
+    for (name, instead) in WITHOUT_EFFECT {
+        if options.kept.iter().any(|(kept, _)| *kept == name) {
+            log::warn!("option '{name}' has no effect here: {instead}");
+        }
+    }
+}
+
 /// Serves until a signal or a client ends it, and returns the exit status.
 fn run(mut options: Options, config_file: Option<String>, network: Option<Network>) -> Result<u8> {
     if options.daemonize {
@@ -91,6 +110,7 @@ fn run(mut options: Options, config_file: Option<String>, network: Option<Networ
     if let Some(file) = &config_file {
         log::info!("Configuration loaded from {file}");
     }
+    warn_of_what_has_no_effect(&options);
     let pid_file = PidFile::write(&options.pidfile);
     let status = match network {
         Some(network) => serve_past_the_kernel(options, config_file, &network),

@@ -9,6 +9,7 @@ use crate::{
     listeners::{self, Place},
     signals::Signals,
     sockets::{Listening, Origin, Stream},
+    supervisor,
 };
 use kayvee_disk::{FileDisk, Spec};
 use kayvee_platform::Clock;
@@ -195,6 +196,7 @@ impl Server {
             }
         }
         log::info!("Ready to accept connections");
+        supervisor::tell_ready(self.engine.options());
         self.engine.note_boot_phase("ready", self.clock.monotonic_ns());
         let mut events = Events::with_capacity(EVENTS);
         loop {

@@ -12,7 +12,10 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::{Shutdown, TcpListener, TcpStream, UdpSocket},
-    os::unix::{fs::PermissionsExt, net::UnixStream},
+    os::unix::{
+        fs::PermissionsExt,
+        net::{UnixDatagram, UnixStream},
+    },
     path::PathBuf,
     process::{Child, ChildStdout, Command, Output, Stdio},
     thread,
@@ -187,6 +190,7 @@ fn wrong_options_are_refused() {
         (&["--bogus", "1"][..], ">>> 'bogus \"1\"'\nBad directive"),
         (&["--port", "x"], ">>> 'port \"x\"'\nargument couldn't be parsed into an integer"),
         (&["--maxmemory"], "wrong number of arguments"),
+        (&["--tls-port", "6380"], ">>> 'tls-port \"6380\"'\nKayvee does not speak TLS"),
         (&["--dir", "/nonexistent"], "dir \"/nonexistent\"': No such file"),
         (&["/nonexistent/redis.conf"], "can't open config file '/nonexistent/redis.conf': No such file"),
     ] {
@@ -326,6 +330,30 @@ fn unix_sockets_serve() {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
         // Killed, so that the socket stays for the next one to replace.
     }
+}
+
+#[test]
+fn a_supervisor_is_told_when_it_serves() {
+    let folder = Folder::new("supervised");
+    let path = folder.path("notify");
+    let supervisor = UnixDatagram::bind(&path).unwrap();
+    supervisor.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["--save", ""]).env("NOTIFY_SOCKET", &path);
+    let server = Server::start_as(command, &["--supervised", "systemd"]);
+    let mut said = [0; 100];
+    let len = supervisor.recv(&mut said).unwrap();
+    assert!(said[..len].starts_with(b"READY=1\n"), "{:?}", &said[..len]);
+    ping(&server.connect());
+}
+
+#[test]
+fn what_has_no_effect_is_told() {
+    // It ends at once: there is nothing to listen on.
+    let output = run(&["--port", "0", "--syslog-enabled", "yes", "--hz", "20"]);
+    let log = String::from_utf8(output.stdout).unwrap();
+    assert!(log.contains("option 'syslog-enabled' has no effect here: the log goes to"), "{log}");
+    assert!(!log.contains("'hz'"), "{log}");
 }
 
 #[test]

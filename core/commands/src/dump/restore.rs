@@ -11,6 +11,13 @@ use kayvee_rdb::{Elements, Object, Score, Scored, kind};
 use kayvee_resp::Request;
 
 const BAD_FORMAT: Error = Error::text("ERR Bad data format");
+const EMPTY: Error = Error::text("ERR the collection is empty");
+
+/// Whether a value was refused for being a collection without members: old versions of Redis left such ones in their files.
+#[inline(never)]
+pub fn is_about_emptiness(error: &Error) -> bool {
+    *error == EMPTY
+}
 
 struct Options {
     replaces: bool,
@@ -67,7 +74,8 @@ pub fn restore(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let expiry = expires_ms.map_or(Expiry::Never, Expiry::At);
     let db = context.db_index();
     let (kind, value) = value.split_first().ok_or(BAD_FORMAT)?;
-    put(context.store, db, key, (*kind, value), if is_late { None } else { Some(expiry) })?;
+    let put = put(context.store, db, key, (*kind, value), if is_late { None } else { Some(expiry) });
+    put.map_err(|error| if is_about_emptiness(&error) { BAD_FORMAT } else { error })?;
     if is_late {
         if let Some(found) = context.find(key) {
             context.effect(&[b"DEL", key]);
@@ -397,7 +405,7 @@ fn build<C: Collection>(place: Place<'_>, make: impl FnOnce(&mut C, &mut Records
     let made = place.db.build(make);
     let collection = made.map_err(|_| failure)?;
     if collection.is_empty() {
-        return Err(BAD_FORMAT);
+        return Err(EMPTY);
     }
     match place.expiry {
         Some(expiry) => place.db.put(place.key, collection, expiry, place.now_ms)?,

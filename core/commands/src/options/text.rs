@@ -16,6 +16,14 @@ const INCLUDE_DEPTH_LIMIT: usize = 16;
 /// Names that older versions had and that are passed over in silence, as Redis does.
 const DEPRECATED: [&str; 3] = ["list-max-ziplist-entries", "list-max-ziplist-value", "lua-replicate-commands"];
 
+/// Why options of TLS are refused, which therefore `CONFIG GET` does not find, as in a redis-server built without it.
+pub const NO_TLS: &str = "Kayvee does not speak TLS: let a proxy such as stunnel do it";
+
+/// Whether an option is about TLS.
+pub fn is_of_tls(name: &[u8]) -> bool {
+    name.get(..4).is_some_and(|start| start.eq_ignore_ascii_case(b"tls-"))
+}
+
 /// A line of a configuration that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError {
@@ -155,6 +163,9 @@ impl Loader<'_> {
         }
         if name.eq_ignore_ascii_case(b"loadmodule") {
             return Err("Kayvee has no modules".into());
+        }
+        if is_of_tls(name) {
+            return Err(NO_TLS.into());
         }
         Err("Bad directive or wrong number of arguments".into())
     }

@@ -270,6 +270,7 @@ impl core::ops::AddAssign for Loaded {
     fn add_assign(&mut self, other: Loaded) {
         self.keys += other.keys;
         self.expired_keys += other.expired_keys;
+        self.empty_keys += other.empty_keys;
         self.functions += other.functions;
         self.requests += other.requests;
         self.failed_requests += other.failed_requests;

@@ -20,6 +20,8 @@ pub struct Loaded {
     pub keys: u64,
     /// Keys whose time had come, which were left out.
     pub expired_keys: u64,
+    /// Collections without members, which old versions of Redis could save: they were left out as well.
+    pub empty_keys: u64,
     /// Libraries of functions.
     pub functions: u64,
     /// Requests of append-only files, and those among them that ended with an error.
@@ -144,7 +146,14 @@ impl Store {
             return Err(format!("the key '{}' is there twice", key.escape_ascii()));
         }
         let expiry = expires_ms.map_or(Expiry::Never, Expiry::At);
-        dump::load_value(self, db, key, (entry.kind, entry.value), Some(expiry)).map_err(text_of)?;
+        match dump::load_value(self, db, key, (entry.kind, entry.value), Some(expiry)) {
+            Err(error) if dump::is_about_emptiness(&error) => {
+                log::warn!("skipping empty key: {}", key.escape_ascii());
+                loaded.empty_keys += 1;
+                return Ok(());
+            }
+            put => put.map_err(text_of)?,
+        }
         loaded.keys += 1;
         if entry.usage != Use::Unknown
             && let Some(found) = self.dbs[db].find(key, 0)
@@ -202,9 +211,11 @@ impl Store {
         let Some(mut file) = host.open_file(&self.options.dbfilename).map_err(failed)? else { return Ok(()) };
         let start_ns = self.environment.clock.monotonic_ns();
         let loaded = self.load_dump(&mut Input::new(&mut *file), Expired::Drop, &mut |_| {}).map_err(failed)?;
-        let Loaded { keys, expired_keys, .. } = loaded;
+        let Loaded { keys, expired_keys, empty_keys, .. } = loaded;
         (self.saves.loaded_keys, self.saves.expired_keys) = (keys, expired_keys);
-        log::info!("Done loading RDB, keys loaded: {keys}, keys expired: {expired_keys}.");
+        log::info!(
+            "Done loading RDB, keys loaded: {keys}, keys expired: {expired_keys}, empty keys skipped: {empty_keys}."
+        );
         let took_ms = (self.environment.clock.monotonic_ns() - start_ns) / 1_000_000;
         log::info!("DB loaded from disk: {}.{:03} seconds", took_ms / 1000, took_ms % 1000);
         Ok(())

@@ -200,6 +200,25 @@ fn save(harness: &mut Harness) {
 }
 
 #[test]
+fn a_save_that_is_slow_on_purpose_keeps_nobody_waiting() {
+    let host = host();
+    let mut harness = Harness::on(host);
+    harness.run("CONFIG SET rdb-key-save-delay 1000000");
+    harness.run("MSET a 1 b 2 c 3");
+    harness.expect(&[("BGSAVE", "+Background saving started")]);
+    let mut took_ns = 0;
+    loop {
+        (0..1000).for_each(|_| save(&mut harness));
+        let Some(resumes_ns) = harness.store.replication_deadline_ns() else { break };
+        assert!(harness.run("INFO persistence").contains("rdb_bgsave_in_progress:1"));
+        took_ns = resumes_ns;
+        harness.store.now.monotonic_ns = took_ns;
+    }
+    assert_eq!((took_ns, host.files.borrow().len()), (3 * SECOND_NS, 1));
+    assert!(harness.run("INFO persistence").contains("rdb_bgsave_in_progress:0"));
+}
+
+#[test]
 fn save_points_are_reached_and_failures_refuse_writes() {
     let host = host();
     let mut harness = Harness::on(host);
@@ -232,6 +251,37 @@ fn save_points_are_reached_and_failures_refuse_writes() {
     host.room.set(Some(20));
     harness.run("SHUTDOWN FORCE");
     assert_eq!(harness.store.shutdown, Some(0));
+}
+
+#[test]
+fn what_is_flushed_does_not_come_back() {
+    let host = host();
+    let mut harness = Harness::on(host);
+    harness.run("SET k v");
+    harness.run("SAVE");
+    harness.run("FLUSHALL");
+    let load = || {
+        let mut harness = Harness::on(host);
+        harness.store.load_at_start().unwrap();
+        harness.run("DBSIZE")
+    };
+    assert_eq!(load(), ":1", "without save points nothing is saved by itself");
+    harness.run("CONFIG SET save \"3600 1\"");
+    harness.run("FLUSHALL");
+    assert_eq!(load(), ":0");
+    assert_eq!(harness.store.unsaved_changes(), 0);
+}
+
+#[test]
+fn empty_collections_of_old_files_are_left_out() {
+    let host = host();
+    // A set, a hash, a list and a sorted set.
+    let file =
+        b"REDIS0010\xfe\x00\x02\x01a\x00\x04\x01b\x00\x01\x01c\x00\x05\x01d\x00\x00\x01k\x01v\xff\0\0\0\0\0\0\0\0";
+    host.files.borrow_mut().insert("dump.rdb".to_string(), file.to_vec());
+    let mut harness = Harness::on(host);
+    harness.store.load_at_start().unwrap();
+    harness.expect(&[("DBSIZE", ":1"), ("GET k", "$1 v")]);
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub struct Copy {
     /// For the keys of a place.
     keys: Vec<Found>,
     keys_written: u64,
+    /// When it goes on, with `rdb-key-save-delay`: nobody is kept waiting for a dump that takes long on purpose.
+    resumes_ns: u64,
     /// Why nothing can come of it.
     failure: Option<String>,
 }
@@ -51,7 +53,7 @@ const NO_MEMORY: &str = "there is no memory for it";
 impl Copy {
     fn new(file: FileWriter, sink: Sink, databases: usize) -> Copy {
         let numbers = (0..databases).collect();
-        Copy { file, sink, db: None, numbers, keys: Vec::new(), keys_written: 0, failure: None }
+        Copy { file, sink, db: None, numbers, keys: Vec::new(), keys_written: 0, resumes_ns: 0, failure: None }
     }
 
     /// Notes that two databases change places.
@@ -84,6 +86,12 @@ impl Store {
         self.each_replica().any(|(_, replica)| replica.state == State::Copies && replica.dump_bytes > AHEAD_BYTES)
     }
 
+    /// When there is something to do for a dump, in monotonic nanoseconds.
+    pub(super) fn copy_resumes_ns(&self) -> Option<u64> {
+        let copy = self.replication.copy.as_ref().filter(|_| !self.copy_is_congested())?;
+        Some(copy.resumes_ns.max(self.now.monotonic_ns))
+    }
+
     /// Whether a dump for a file is being written.
     pub(crate) fn copies_to_file(&self) -> bool {
         self.replication.copy.as_ref().is_some_and(|copy| matches!(copy.sink, Sink::File { .. }))
@@ -107,12 +115,14 @@ impl Store {
         }
         let clock = self.environment.clock;
         let until_ns = clock.monotonic_ns() + SLICE_NS;
+        let key_delay_ns = self.option_number("rdb-key-save-delay").saturating_mul(1000);
         for _ in 0..SLICE_PLACES {
-            if self.copy_is_congested() {
+            // A delay that is taken back holds no longer.
+            if self.copy_resumes_ns().is_none_or(|at_ns| key_delay_ns > 0 && at_ns > self.now.monotonic_ns) {
                 return;
             }
             let Some((db, cursor)) = self.walk_place() else { return self.end_copy() };
-            self.copy_place(db, cursor);
+            self.copy_place(db, cursor, key_delay_ns);
             if let Some(why) = self.replication.copy.as_mut().and_then(|copy| copy.failure.take()) {
                 return self.abandon_copy(&why);
             }
@@ -163,13 +173,14 @@ impl Store {
     }
 
     /// Writes the keys at a place of the walk.
-    fn copy_place(&mut self, db: usize, cursor: u64) {
+    fn copy_place(&mut self, db: usize, cursor: u64, key_delay_ns: u64) {
         let Some(copy) = &mut self.replication.copy else { return };
         let mut keys = core::mem::take(&mut copy.keys);
         keys.clear();
         let next = self.dbs[db].unmarked_at(cursor, &mut keys);
         keys.iter().for_each(|&found| self.copy_key(db, found));
         let Some(copy) = &mut self.replication.copy else { return };
+        copy.resumes_ns = self.now.monotonic_ns + key_delay_ns.saturating_mul(keys.len() as u64);
         copy.keys = keys;
         match next {
             Ok(next) => self.dbs[db].continue_walk_at(next),

@@ -63,7 +63,9 @@ pub fn write_info(store: &Store, out: &mut Text) {
         let silent_s = if link.slot.is_some() { seconds_since(link.heard_ns) as i64 } else { -1 };
         line(out, "master_last_io_seconds_ago", silent_s);
         line(out, "master_sync_in_progress", u8::from(link.is_syncing()));
-        line(out, "slave_read_repl_offset", offset);
+        // What has come while writes are paused is read, and has no effect yet.
+        let reader = link.slot.filter(|_| link.is_up()).and_then(|slot| store.sessions[slot as usize].as_deref());
+        line(out, "slave_read_repl_offset", offset + reader.map_or(0, |session| session.pending.query_bytes as u64));
         line(out, "slave_repl_offset", offset);
         if !link.is_up() {
             line(out, "master_link_down_since_seconds", seconds_since(link.down_since_ns));
@@ -81,8 +83,9 @@ pub fn write_info(store: &Store, out: &mut Text) {
         let Some(session) = store.sessions[slot as usize].as_deref() else { continue };
         let (ip, port) = address_of(session);
         let state = match replica.state {
-            State::Waits => "wait_bgsave",
-            State::Copies | State::Loads => "send_bulk",
+            // As in Redis without a disk between: the dump is sent while it is made.
+            State::Waits | State::Copies => "wait_bgsave",
+            State::Loads => "send_bulk",
             State::Online if replica.dump_bytes > 0 => "send_bulk",
             State::Online => "online",
         };
