@@ -1,6 +1,6 @@
 //! The services by UDP on the kernel's sockets: many datagrams in each system call.
 
-use crate::listeners;
+use crate::{listeners, sys};
 use kayvee_server::{Engine, Options};
 use kayvee_station::{Datagrams, Peers};
 use mio::{Interest, Registry, Token, net::UdpSocket};
@@ -8,13 +8,10 @@ use nix::{
     errno::Errno,
     sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg},
 };
-use rustix::{
-    io::Errno as SendError,
-    net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg},
-};
+use socket2::SockAddr;
 use std::{
-    io::{self, IoSlice, IoSliceMut},
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    io::{self, IoSliceMut},
+    net::SocketAddr,
     os::fd::{AsFd, AsRawFd},
 };
 
@@ -139,7 +136,7 @@ impl Batch {
                 return true;
             }
         };
-        let (mut count, mut answered) = (0, [NOWHERE; BATCH]);
+        let (mut count, mut answered) = (0, [const { None }; BATCH]);
         let mut arrived = 0;
         for message in messages {
             arrived += 1;
@@ -149,42 +146,33 @@ impl Batch {
             };
             let Some(origin) = Origin::of(&address) else { continue };
             if let Some(len) = answer(&origin, bytes, &mut replies[count]) {
-                answered[count] = (origin.address, len);
+                answered[count] = Some((SockAddr::from(origin.address), len));
                 count += 1;
             }
         }
-        if count > 0 {
-            let slices: [_; BATCH] = std::array::from_fn(|n| [IoSlice::new(&replies[n][..answered[n].1])]);
-            let addresses = answered.map(|(address, _)| SocketAddrAny::from(address));
-            let mut controls: [_; BATCH] = std::array::from_fn(|_| SendAncillaryBuffer::default());
-            let parts = addresses.iter().zip(&slices).zip(&mut controls).take(count);
-            let mut messages: Vec<_> =
-                parts.map(|((to, slice), none)| MMsgHdr::new_with_addr(to, slice, none)).collect();
-            send_all(socket, &mut messages);
-        }
+        let replies = answered.iter().flatten().zip(&*replies).map(|((to, len), reply)| (to, &reply[..*len]));
+        send_all(socket, &replies.collect::<Vec<_>>());
         arrived == BATCH
     }
 }
 
-/// An answer that there is none of.
-const NOWHERE: (SocketAddr, usize) = (SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0), 0);
-
 /// Sends datagrams. What the kernel has no room for is lost, as datagrams may be, and so is what it cannot send to where it is
 /// to go, which keeps nothing behind it back.
-fn send_all(socket: impl AsFd, mut messages: &mut [MMsgHdr<'_>]) {
-    while !messages.is_empty() {
-        let done = match sendmmsg(&socket, messages, SendFlags::DONTWAIT) {
+fn send_all(socket: impl AsFd, mut datagrams: &[(&SockAddr, &[u8])]) {
+    while !datagrams.is_empty() {
+        let done = match sys::send_datagrams(socket.as_fd(), datagrams) {
             Ok(sent) => sent,
             Err(error) => {
                 log::debug!("sending datagrams: {error}");
-                if matches!(error, SendError::AGAIN | SendError::NOBUFS | SendError::NOMEM) {
+                let error = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
+                if matches!(error, Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) {
                     return;
                 }
                 // It is the first of them that has failed (sendmmsg(2)).
                 1
             }
         };
-        messages = &mut messages[done..];
+        datagrams = &datagrams[done..];
     }
 }
 
@@ -199,12 +187,10 @@ mod tests {
         let good = to.local_addr().unwrap();
         // No datagram goes to port 0, or from IPv4 to IPv6.
         let bad = [SocketAddr::from(([127, 0, 0, 1], 0)), "[::1]:7".parse().unwrap()];
-        let addresses = [bad[0], good, bad[1], bad[0], good, good, bad[1]].map(SocketAddrAny::from);
-        let texts = [b"0", b"1", b"2", b"3", b"4", b"5", b"6"].map(|text| [IoSlice::new(text)]);
-        let mut controls: [_; 7] = std::array::from_fn(|_| SendAncillaryBuffer::default());
-        let parts = addresses.iter().zip(&texts).zip(&mut controls);
-        let mut messages: Vec<_> = parts.map(|((to, text), none)| MMsgHdr::new_with_addr(to, text, none)).collect();
-        send_all(&from, &mut messages);
+        let addresses = [bad[0], good, bad[1], bad[0], good, good, bad[1]].map(SockAddr::from);
+        let texts = [b"0", b"1", b"2", b"3", b"4", b"5", b"6"];
+        let datagrams: Vec<_> = addresses.iter().zip(texts).map(|(to, text)| (to, &text[..])).collect();
+        send_all(&from, &datagrams);
         to.set_nonblocking(true).unwrap();
         let mut buffer = [0; 8];
         let arrived: Vec<u8> = std::iter::from_fn(|| to.recv(&mut buffer).ok().map(|_| buffer[0])).collect();

@@ -1,9 +1,11 @@
-//! The heap, counted: the one place of this program with `unsafe` in it.
+//! The heap, counted, and datagrams sent together: the one place of this program with `unsafe` in it.
 
 use kayvee_platform::Heap;
+use socket2::SockAddr;
 use std::{
     alloc::{GlobalAlloc, Layout, System},
-    fs,
+    fs, io,
+    os::fd::{AsRawFd, BorrowedFd},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -38,6 +40,27 @@ pub fn keep_freed_memory() {
 /// Other C libraries have no such thing.
 #[cfg(not(target_env = "gnu"))]
 pub fn keep_freed_memory() {}
+
+/// Sends datagrams with one system call, without waiting for room. Returns how many of them were sent; an error is the first
+/// one's (sendmmsg(2)).
+pub fn send_datagrams(socket: BorrowedFd<'_>, datagrams: &[(&SockAddr, &[u8])]) -> io::Result<usize> {
+    let slice = |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut slices: Vec<_> = datagrams.iter().map(|(_, bytes)| slice(bytes)).collect();
+    let header = |((to, _), slice): (&(&SockAddr, &[u8]), &mut libc::iovec)| {
+        // SAFETY: numbers and pointers, which may be null.
+        let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+        header.msg_hdr.msg_name = to.as_ptr().cast_mut().cast();
+        header.msg_hdr.msg_namelen = to.len();
+        (header.msg_hdr.msg_iov, header.msg_hdr.msg_iovlen) = (slice, 1);
+        header
+    };
+    let mut headers: Vec<_> = datagrams.iter().zip(&mut slices).map(header).collect();
+    let count = headers.len() as libc::c_uint;
+    // SAFETY: as many headers lie there, and what they point to is borrowed. The kernel reads addresses and bytes and writes
+    // the headers' lengths.
+    let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
 
 /// The C library's allocator with a count of what it has given out.
 struct CountedHeap {
