@@ -479,6 +479,8 @@ fn no_touch(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 fn reply(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let session = context.session();
     session.reply_mode = match &request[2] {
+        // A master is never replied to: it may not read, and what waits for it has no limit.
+        _ if session.is_master => ReplyMode::Off,
         mode if is(mode, "on") => ReplyMode::On,
         mode if is(mode, "off") => ReplyMode::Off,
         mode if is(mode, "skip") && session.reply_mode == ReplyMode::Off => ReplyMode::Off,

@@ -128,6 +128,10 @@ fn quit(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 }
 
 fn reset(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    let session = context.session();
+    if session.is_master || session.replica.is_some() {
+        return Err(Error::text("ERR can only reset normal client connections"));
+    }
     let authenticated = !context.store.acl.needs_login();
     transactions::end(context);
     context.store.stop_listening_at_all(context.slot);
