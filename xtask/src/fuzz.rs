@@ -9,6 +9,8 @@ use std::{io, process::Command};
 
 /// Seconds for each target.
 const SECONDS: u32 = 60;
+/// A hang: the longest that is allowed are three Lua patterns of 50 million steps each, some seconds of a busy processor.
+const TIMEOUT: &str = "-timeout=30";
 /// The target that has to fail.
 const CANARY: &str = "canary";
 
@@ -29,7 +31,7 @@ pub fn run_targets(effort: Effort) -> io::Result<Tally> {
     for target in targets()? {
         let mut fuzz = cargo_fuzz("run");
         fuzz.arg(&target).arg("--");
-        fuzz.args([&format!("-max_total_time={SECONDS}"), "-rss_limit_mb=2048", "-timeout=10"]);
+        fuzz.args([&format!("-max_total_time={SECONDS}"), "-rss_limit_mb=2048", TIMEOUT]);
         let words = corpus.join(format!("{target}.dict"));
         if words.exists() {
             fuzz.arg(format!("-dict={}", words.display()));
