@@ -124,6 +124,8 @@ fn a_sentinel_promotes_a_replica() {
     wait_until("the replica takes the place", || {
         sentinel.call(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "kv"]).to_string() == place
     });
+    // It has ended the connections of all clients, so that they ask for the master again.
+    replica.client = Client::connect(&format!("127.0.0.1:{}", replica.port)).unwrap();
     assert!(info_has(&mut replica, "role:master"));
     replica.expect(&["SET", "k", "w"], "+OK");
 }
