@@ -43,6 +43,8 @@ fn random_fields_are_asked_for_in_every_way() {
         ("HRANDFIELD h 2 NONSENSE", "-ERR syntax error"),
         ("HRANDFIELD h 2 WITHVALUES x", "-ERR syntax error"),
         ("HRANDFIELD h -9223372036854770000 WITHVALUES", "-ERR value is out of range"),
+        // More than fits: an error alone, at once, and not behind the head of a reply.
+        ("HRANDFIELD h -9223372036854770000", "-OOM command not allowed when used memory > 'maxmemory'."),
         (
             "HRANDFIELD h -9223372036854775808",
             "-ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
