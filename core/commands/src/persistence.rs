@@ -307,10 +307,16 @@ impl Store {
 
     /// Saves that all data is gone, as in Redis: with the next start it would come back. That takes no time worth mention.
     pub(crate) fn save_flush(&mut self) {
-        if !self.options.save.is_empty() && !self.has_log() && self.environment.host.has_files() {
-            // What goes wrong is in the log, and a save point follows.
-            let _ = self.save_dump();
+        if self.options.save.is_empty() || self.has_log() || !self.environment.host.has_files() {
+            return;
         }
+        if self.saves.saving.is_some() {
+            // A file is on its way to its place, and would take this one's.
+            self.saves.is_due = true;
+            return;
+        }
+        // What goes wrong is in the log, and a save point follows.
+        let _ = self.save_dump();
     }
 
     /// Why commands that write are refused, if they are.

@@ -16,6 +16,8 @@ struct MemoryHost {
     files: Files,
     /// Bytes that a file may still get, where there is a limit.
     room: Rc<Cell<Option<usize>>>,
+    /// Whether what is complete does not come to its place yet.
+    is_slow: Rc<Cell<bool>>,
 }
 
 struct Source {
@@ -42,6 +44,20 @@ struct Draft {
     bytes: Vec<u8>,
     files: Files,
     room: Rc<Cell<Option<usize>>>,
+    is_slow: Rc<Cell<bool>>,
+}
+
+/// A complete file that may not be in its place yet.
+struct Later(Option<Box<Draft>>);
+
+impl Finishing for Later {
+    fn result(&mut self) -> Option<Result<(), String>> {
+        Some(self.0.take_if(|draft| !draft.is_slow.get())?.finish())
+    }
+
+    fn wait(self: Box<Self>) -> Result<(), String> {
+        self.0.map_or(Ok(()), |draft| draft.finish())
+    }
 }
 
 impl WriteFile for Draft {
@@ -59,7 +75,7 @@ impl WriteFile for Draft {
     }
 
     fn finish_soon(self: Box<Self>) -> Box<dyn Finishing> {
-        Box::new(Some(self.finish()))
+        Box::new(Later(Some(self)))
     }
 }
 
@@ -86,8 +102,8 @@ impl Host for MemoryHost {
     }
 
     fn create_file(&self, path: &str) -> Result<Box<dyn WriteFile>, String> {
-        let (files, room) = (self.files.clone(), self.room.clone());
-        Ok(Box::new(Draft { path: path.into(), bytes: Vec::new(), files, room }))
+        let (files, room, is_slow) = (self.files.clone(), self.room.clone(), self.is_slow.clone());
+        Ok(Box::new(Draft { path: path.into(), bytes: Vec::new(), files, room, is_slow }))
     }
 }
 
@@ -251,6 +267,27 @@ fn save_points_are_reached_and_failures_refuse_writes() {
     host.room.set(Some(20));
     harness.run("SHUTDOWN FORCE");
     assert_eq!(harness.store.shutdown, Some(0));
+}
+
+/// The thread that brings a file to its place would put it over the one that says that all is gone.
+#[test]
+fn what_is_flushed_while_a_file_is_on_its_way_does_not_come_back() {
+    let host = host();
+    let mut harness = Harness::on(host);
+    harness.expect(&[("CONFIG SET save \"100 1\"", "+OK"), ("SET k v", "+OK")]);
+    host.is_slow.set(true);
+    harness.expect(&[("BGSAVE", "+Background saving started")]);
+    save(&mut harness);
+    harness.expect(&[("FLUSHALL", "+OK")]);
+    assert!(host.files.borrow().is_empty(), "nothing is written while the other one is on its way");
+    host.is_slow.set(false);
+    harness.store.end_saving();
+    save(&mut harness);
+    harness.store.end_saving();
+    harness.expect(&[("SET unsaved 1", "+OK")]);
+    let mut again = Harness::on(host);
+    again.store.load_at_start().unwrap();
+    again.expect(&[("DBSIZE", ":0")]);
 }
 
 #[test]
