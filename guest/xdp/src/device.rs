@@ -42,6 +42,9 @@ pub trait Doorbell {
     /// Rings once for all frames in the ring. Returns whether the kernel has been at work meanwhile, so that frames which
     /// are still there are worth another ring.
     fn ring(&mut self) -> bool;
+    /// Has the kernel begin with what is in the ring while more is made, where another processor can do that. It is rung for
+    /// all the same in the end.
+    fn begin(&mut self) {}
 }
 
 /// What a card is made of.
@@ -88,6 +91,8 @@ pub struct XdpTx<B> {
     is_lent: Vec<bool>,
     /// Bytes of frames that the kernel has not been told of.
     untold_bytes: usize,
+    /// It was told of some that nobody has rung for.
+    has_begun: bool,
     /// The largest frame, and the places that it takes.
     max_frame_bytes: usize,
     max_pieces: usize,
@@ -200,6 +205,7 @@ impl<B: Doorbell> XdpDevice<B> {
             free,
             is_lent,
             untold_bytes: 0,
+            has_begun: false,
             max_frame_bytes,
             max_pieces,
             error: None,
@@ -432,6 +438,17 @@ impl<B: Doorbell> XdpTx<B> {
         metadata[10..].copy_from_slice(&task.checksum_offset.to_ne_bytes());
     }
 
+    /// Tells the kernel of what is made so far.
+    fn begin(&mut self) {
+        self.untold_bytes = 0;
+        self.has_begun |= self.tx.publish();
+        fence(Ordering::SeqCst);
+        if self.tx.needs_wakeup() && self.tx.is_pending() {
+            self.doorbell.begin();
+        }
+        self.reclaim();
+    }
+
     fn ring(&mut self) {
         // Between publishing the entries and reading the flag, which the kernel sets before it looks at the ring for the
         // last time.
@@ -490,7 +507,7 @@ impl<B: Doorbell> FrameTx for XdpTx<B> {
             (filled, options) = (filled + piece, 0);
         }
         if self.untold_bytes >= TOLD_TOGETHER_BYTES {
-            self.flush();
+            self.begin();
         }
         true
     }
@@ -498,7 +515,7 @@ impl<B: Doorbell> FrameTx for XdpTx<B> {
     #[inline]
     fn flush(&mut self) {
         self.untold_bytes = 0;
-        if self.tx.publish() {
+        if self.tx.publish() | core::mem::take(&mut self.has_begun) {
             self.ring();
             // What has left by now: its place is still in the cache.
             self.reclaim();
@@ -664,6 +681,43 @@ mod tests {
         assert!(tx.transmit_offloaded(LARGE, task, |_, bytes| bytes.fill(1)));
         assert!(!tx.ready() && tx.room_bytes() == 0);
         assert!(!tx.transmit_offloaded(60, task, |_, _| panic!("no room")));
+    }
+
+    #[test]
+    fn the_kernel_begins_with_large_frames_while_more_are_made() {
+        let places = 256;
+        let kernel = FakeKernel::new(places, places);
+        let (parts, bell) = kernel.parts_with(LARGE as u32);
+        let mut card = XdpDevice::new(parts, bell).unwrap();
+        let task = Completion {
+            internet: Internet::V4,
+            checksum_start: 34,
+            checksum_offset: 16,
+            header_bytes: 54,
+            segment_bytes: 0,
+        };
+        let tx = card.split().1;
+        let told_after = TOLD_TOGETHER_BYTES.div_ceil(LARGE);
+        let frames: Vec<Vec<u8>> = (0..told_after + 3).map(|n| vec![n as u8; LARGE]).collect();
+        let mut sent = Vec::new();
+        for (n, frame) in frames.iter().enumerate() {
+            let fill = |at: usize, bytes: &mut [u8]| bytes.copy_from_slice(&frame[at..at + bytes.len()]);
+            assert!(tx.transmit_offloaded(LARGE, task, fill));
+            let begun = kernel.send_large();
+            assert_eq!(begun.len(), if n + 1 == told_after { told_after } else { 0 }, "after frame {n}");
+            sent.extend(begun);
+        }
+        assert_eq!(kernel.rings.get(), 0, "nobody has to be rung for who has seen them");
+        tx.flush();
+        sent.extend(kernel.send_large());
+        assert_eq!(kernel.rings.get(), 1);
+        assert!(sent.into_iter().map(|(_, frame)| frame).eq(frames), "each once, in their order");
+        // What was told of and not sent is rung for in the end, even if nothing follows.
+        for _ in 0..told_after {
+            assert!(tx.transmit_offloaded(LARGE, task, |_, bytes| bytes.fill(1)));
+        }
+        tx.flush();
+        assert_eq!(kernel.rings.get(), 2);
     }
 
     #[test]

@@ -297,7 +297,13 @@ mod tests {
         assert_eq!(devices.work_disk(Choice::Quick), Some(Worked::Left), "the write cache is on");
         devices.disk.write(0x120, &[0]);
         assert_eq!(devices.work_disk(Choice::Quick), Some(Worked::Nothing));
-        assert_eq!(disk_request(&mut devices, &mut driver, 1, 8, 4096, 0), 0);
+        devices.memory.write_obj([1u32, 0, 8, 0], GuestAddress(0x2_0000)).unwrap();
+        driver.descriptor(0, 0x2_0000, 16, NEXT, 1);
+        driver.descriptor(1, 0x2_1000, 4096, NEXT, 2);
+        driver.descriptor(2, 0x2_2000, 1, WRITE, 0);
+        driver.publish(0);
+        assert!(matches!(devices.work_disk(Choice::Quick), Some(Worked::Done { .. })));
+        assert_eq!(devices.memory.read_obj::<u8>(GuestAddress(0x2_2000)).unwrap(), 0);
         let (long, status) = (300 << 10, GuestAddress(0x2_2000));
         for (kind, data, flags, why) in [(0, 512, WRITE, "it reads"), (1, long, 0, "it is long")] {
             devices.memory.write_obj([kind, 0u32, 0, 0], GuestAddress(0x2_0000)).unwrap();
