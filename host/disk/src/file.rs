@@ -1,6 +1,9 @@
 //! A file as a block device.
 
-use crate::worker::{self, AHEAD_BYTES, Files, Fresh, Job, STEP_BYTES};
+use crate::{
+    fresh::{AHEAD_BYTES, Fresh, STEP_BYTES},
+    worker::{self, Files, Job},
+};
 use kayvee_log::OpenError;
 use kayvee_platform::{BlockDevice, BlockError, Finished, Geometry, Operation, Transfer};
 use std::{
@@ -47,7 +50,7 @@ impl FileDisk {
         let is_read_only = files.stable.is_none();
         let files = Arc::new(files);
         if let Some(fresh) = &fresh {
-            files.written_bytes.store(fresh.start_bytes, Relaxed);
+            files.written_bytes.store(fresh.start_bytes(), Relaxed);
         }
         let (jobs, to_do) = mpsc::channel();
         let (done, finished) = mpsc::channel();

@@ -6,12 +6,14 @@
 #![forbid(unsafe_code)]
 
 mod file;
+mod fresh;
 mod open;
 mod spec;
 mod withheld;
 mod worker;
 
 pub use file::FileDisk;
+pub use fresh::{AHEAD_BYTES, Fresh, STEP_BYTES};
 pub use open::{DiskError, Prepared, open_prepared, open_to_read, prepare};
 pub use spec::{Spec, USUAL_NAME};
 pub use withheld::Withheld;

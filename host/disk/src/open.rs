@@ -3,8 +3,9 @@
 use crate::{
     FileDisk, Spec,
     file::{BLOCK_BYTES, Wake},
+    fresh::{self, Fresh},
     withheld,
-    worker::{Files, Fresh},
+    worker::Files,
 };
 use kayvee_files::{plain, sync_name};
 use kayvee_log::OpenError;
@@ -12,7 +13,6 @@ use nix::{
     errno::Errno,
     fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl},
     libc,
-    unistd::{Whence, lseek},
 };
 use std::{
     convert::Infallible,
@@ -148,11 +148,10 @@ fn open_or_grow(spec: &Spec, wake: Wake) -> Result<FileDisk, DiskError> {
         }
         .map_err(failed)?;
     }
-    let start_bytes = end_of_data(&files.plain, wanted_bytes);
-    let mut fresh = Fresh { start_bytes, end_bytes: wanted_bytes, zeros: Fresh::step().map_err(failed)? };
+    let mut fresh = Fresh::of(&files.plain, wanted_bytes).map_err(failed)?;
     if size_bytes == 0 {
-        while fresh.start_bytes < WRITTEN_BYTES.min(wanted_bytes / 2)
-            && fresh.write_step(&files, fresh.start_bytes).map_err(failed)?
+        while fresh.start_bytes() < WRITTEN_BYTES.min(wanted_bytes / 2)
+            && fresh.write_step(&files.plain, fresh.start_bytes()).map_err(failed)?
         {}
         sync(&files.plain, path).map_err(failed)?;
     }
@@ -249,7 +248,7 @@ fn identify(file: &File, size_bytes: u64, path: &Path) -> Result<(), DiskError> 
 
 /// Whether the beginning of a file is zeros, or only begun. Images of other kinds keep some zeros there, but none so many.
 fn is_blank(file: &File, size_bytes: u64) -> io::Result<bool> {
-    let mut start = Fresh::step()?;
+    let mut start = fresh::step()?;
     let len = (size_bytes / u64::from(BLOCK_BYTES) * u64::from(BLOCK_BYTES)).min(start.len() as u64);
     file.read_exact_at(&mut start[..len as usize], 0)?;
     Ok(start.iter().all(|byte| *byte == 0) || withheld::is_begun(&start))
@@ -264,21 +263,6 @@ fn reserve(file: &File, size_bytes: u64, wanted_bytes: u64) -> io::Result<()> {
         Err(error) => {
             file.set_len(size_bytes)?;
             Err(error.into())
-        }
-    }
-}
-
-/// Where the last bytes end that were ever written; the end of the file where the file system does not tell.
-fn end_of_data(file: &File, size_bytes: u64) -> u64 {
-    let mut end = 0;
-    loop {
-        match lseek(file, end, Whence::SeekData) {
-            Err(Errno::ENXIO) => return end as u64,
-            Err(_) => return size_bytes,
-            Ok(data) => match lseek(file, data, Whence::SeekHole) {
-                Ok(hole) if hole > end => end = hole,
-                _ => return size_bytes,
-            },
         }
     }
 }

@@ -1,6 +1,7 @@
 //! How transfers are carried out, and the thread that does so while the disk's owner goes on.
 
-use kayvee_platform::{BlockBuffer, BlockError, Finished, Operation, Transfer};
+use crate::fresh::Fresh;
+use kayvee_platform::{BlockError, Finished, Operation, Transfer};
 use nix::errno::Errno;
 use std::{
     fs::File,
@@ -13,10 +14,6 @@ use std::{
     time::Instant,
 };
 
-/// A new part of a file is written with zeros in steps of so much ...
-pub const STEP_BYTES: u64 = 1 << 20;
-/// ... so far ahead of the transfers.
-pub const AHEAD_BYTES: u64 = 16 << 20;
 /// A write to stable storage counts for so much of what such writes take on average.
 const AVERAGED: u64 = 8;
 
@@ -70,42 +67,6 @@ impl Files {
     }
 }
 
-/// The part of a regular file that has never been written. A write there has the file system note that its blocks hold
-/// something now, and each flush waits for that note: half as long again. So it is written before it is needed, when there
-/// is nothing else to do.
-pub struct Fresh {
-    /// Everything from here on is a hole or unwritten.
-    pub start_bytes: u64,
-    /// The end of the file.
-    pub end_bytes: u64,
-    /// Zeros, as long and as aligned as direct I/O wants it.
-    pub zeros: BlockBuffer,
-}
-
-impl Fresh {
-    /// Zeros for one step.
-    pub fn step() -> io::Result<BlockBuffer> {
-        BlockBuffer::zeroed(STEP_BYTES as usize).map_err(|_| Errno::ENOMEM.into())
-    }
-
-    /// Bytes through `end_bytes` were written.
-    fn reach(&mut self, end_bytes: u64, files: &Files) {
-        self.start_bytes = self.start_bytes.max(end_bytes);
-        files.written_bytes.store(self.start_bytes, Relaxed);
-    }
-
-    /// Writes one step if the transfers, the last of which ended at `near_bytes`, may get there soon.
-    pub fn write_step(&mut self, files: &Files, near_bytes: u64) -> io::Result<bool> {
-        let len = (self.end_bytes - self.start_bytes.min(self.end_bytes)).min(STEP_BYTES);
-        if len == 0 || near_bytes + AHEAD_BYTES <= self.start_bytes {
-            return Ok(false);
-        }
-        files.plain.write_all_at(&self.zeros[..len as usize], self.start_bytes)?;
-        self.reach(self.start_bytes + len, files);
-        Ok(true)
-    }
-}
-
 /// What the thread is to do.
 pub enum Job {
     /// A transfer.
@@ -132,8 +93,10 @@ pub fn work(
             Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) => {
                 // Where writing ahead fails, the transfers will tell.
-                let step = fresh.as_mut().map(|fresh| fresh.write_step(files, near));
-                if matches!(step, Some(Ok(true))) {
+                if let Some(fresh) = &mut fresh
+                    && let Ok(true) = fresh.write_step(&files.plain, near)
+                {
+                    files.written_bytes.store(fresh.start_bytes(), Relaxed);
                     continue;
                 }
                 let Ok(job) = jobs.recv() else { return };
@@ -149,7 +112,10 @@ pub fn work(
                 if is_write {
                     near = end_bytes;
                     // Whether it has failed or not: zeros must not follow it there.
-                    fresh.iter_mut().for_each(|fresh| fresh.reach(near, files));
+                    if let Some(fresh) = &mut fresh {
+                        fresh.reach(near);
+                        files.written_bytes.store(fresh.start_bytes(), Relaxed);
+                    }
                 }
                 if finished.send(done).is_err() {
                     return;

@@ -80,7 +80,7 @@ impl Role {
             ],
             Role::Control => &[libc::SYS_accept4, libc::SYS_recvfrom, libc::SYS_sendto],
             Role::Doorbell => &[libc::SYS_sendto],
-            Role::Disk => &[libc::SYS_preadv, libc::SYS_pwritev2, libc::SYS_fdatasync],
+            Role::Disk => &[libc::SYS_preadv, libc::SYS_pwritev2, libc::SYS_pwrite64, libc::SYS_fdatasync],
         }
     }
 

@@ -118,7 +118,7 @@ impl Devices {
         let backend = Backend::stream(own).expect("a stream");
         let file = File::from(memfd_create("disk", MFdFlags::MFD_CLOEXEC).expect("a file in memory"));
         file.set_len(DISK_BYTES).expect("a file grows");
-        let disk = Block::new(file.try_clone().expect("a second descriptor"), DISK_BYTES, false);
+        let disk = Block::new(file.try_clone().expect("a second descriptor"), DISK_BYTES, false, u64::MAX);
         let network = Network { backend, mac: [2, 0, 0, 0, 0, 1], recorder: None };
         Devices {
             card: Device::new(Card::new(network), memory.clone()),
@@ -289,6 +289,37 @@ mod tests {
         devices.memory.read_obj(at(0x2_2000)).unwrap()
     }
 
+    /// Publishes a write of 4 KiB at this sector.
+    fn publish_write(devices: &mut Devices, driver: &mut Driver, sector: u32) {
+        devices.memory.write_obj([1u32, 0, sector, 0], GuestAddress(0x2_0000)).unwrap();
+        driver.descriptor(0, 0x2_0000, 16, NEXT, 1);
+        driver.descriptor(1, 0x2_1000, 4096, NEXT, 2);
+        driver.descriptor(2, 0x2_2000, 1, WRITE, 0);
+        driver.publish(0);
+    }
+
+    #[test]
+    fn what_was_never_written_is_left_to_the_thread_that_writes_ahead() {
+        let mut devices = Devices::new();
+        let mut driver = Driver::new(&devices.memory, 2);
+        Driver::start(&[&driver], &mut devices.disk, 1 << 9 | 1 << 11);
+        devices.disk.write(0x120, &[0]);
+        devices.disk.model_mut().set_written(8192);
+        publish_write(&mut devices, &mut driver, 8);
+        assert!(matches!(devices.work_disk(Choice::Quick), Some(Worked::Done { .. })));
+        publish_write(&mut devices, &mut driver, 16);
+        assert_eq!(devices.work_disk(Choice::Quick), Some(Worked::Left));
+        assert_eq!(devices.disk.model().reached(), (8192, 8192));
+        assert!(matches!(devices.work_disk(Choice::All), Some(Worked::Done { .. })));
+        assert_eq!(devices.disk.model().reached(), (12_288, 12_288), "zeros must not follow there");
+        publish_write(&mut devices, &mut driver, 16);
+        assert!(matches!(devices.work_disk(Choice::Quick), Some(Worked::Done { .. })));
+        // A write behind the end is none.
+        publish_write(&mut devices, &mut driver, u32::MAX);
+        assert!(matches!(devices.work_disk(Choice::All), Some(Worked::Done { .. })));
+        assert_eq!(devices.disk.model().reached(), (12_288, 12_288));
+    }
+
     #[test]
     fn only_short_stable_writes_are_carried_out_in_the_exit() {
         let mut devices = Devices::new();
@@ -297,11 +328,7 @@ mod tests {
         assert_eq!(devices.work_disk(Choice::Quick), Some(Worked::Left), "the write cache is on");
         devices.disk.write(0x120, &[0]);
         assert_eq!(devices.work_disk(Choice::Quick), Some(Worked::Nothing));
-        devices.memory.write_obj([1u32, 0, 8, 0], GuestAddress(0x2_0000)).unwrap();
-        driver.descriptor(0, 0x2_0000, 16, NEXT, 1);
-        driver.descriptor(1, 0x2_1000, 4096, NEXT, 2);
-        driver.descriptor(2, 0x2_2000, 1, WRITE, 0);
-        driver.publish(0);
+        publish_write(&mut devices, &mut driver, 8);
         assert!(matches!(devices.work_disk(Choice::Quick), Some(Worked::Done { .. })));
         assert_eq!(devices.memory.read_obj::<u8>(GuestAddress(0x2_2000)).unwrap(), 0);
         let (long, status) = (300 << 10, GuestAddress(0x2_2000));

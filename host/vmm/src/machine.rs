@@ -21,6 +21,7 @@ use crate::{
     wake::Wake,
 };
 use anyhow::{Context, Result, anyhow};
+use kayvee_disk::Fresh;
 use kvm_ioctls::{IoEventAddress, Kvm, NoDatamatch, VcpuExit, VcpuFd, VmFd};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
@@ -134,7 +135,7 @@ impl Registers for Plugged<Block> {
                     // The processor's thread is this one: it is awake.
                     Some(block::Worked::Done { .. }) => {}
                     Some(block::Worked::Left) => break true,
-                    Some(block::Worked::Nothing) | None => break false,
+                    Some(block::Worked::Nothing) | None => break device.model_mut().asks_to_write_ahead(),
                 }
             },
             Err(_) => true,
@@ -200,10 +201,16 @@ impl Slots<'_> {
     }
 
     /// A disk, whose notifications the processor's thread hears first.
-    fn plug_disk(&mut self, disk: Disk) -> Result<Arc<Plugged<Block>>> {
-        let plugged = Arc::new(self.make(Block::new(disk.file, disk.bytes, disk.is_read_only))?);
+    fn plug_disk(&mut self, disk: Disk) -> Result<(Arc<Plugged<Block>>, Option<WriteAhead>)> {
+        let Disk { file, bytes, is_read_only } = disk;
+        let ahead = match file.metadata()?.is_file() && !is_read_only {
+            true => Some(WriteAhead { file: file.try_clone()?, fresh: Fresh::of(&file, bytes)? }),
+            false => None,
+        };
+        let written_bytes = ahead.as_ref().map_or(u64::MAX, |ahead| ahead.fresh.start_bytes());
+        let plugged = Arc::new(self.make(Block::new(file, bytes, is_read_only, written_bytes))?);
         self.add(plugged.clone())?;
-        Ok(plugged)
+        Ok((plugged, ahead))
     }
 
     fn make<M: Model>(&self, model: M) -> Result<Plugged<M>> {
@@ -282,9 +289,9 @@ pub fn run(config: Config) -> Result<Ending> {
     let stub = debugger.map(Stub::new).transpose().context("listening for debuggers")?;
     confine::drop_rights()?;
     for (name, disk) in disks {
-        if let Some(disk) = disk {
+        if let Some((disk, ahead)) = disk {
             let wake = board.wake.clone();
-            start(name, &board, move |_| run_disk(&disk, &wake))?;
+            start(name, &board, move |_| run_disk(&disk, ahead, &wake))?;
         }
     }
     if let Some(listener) = control {
@@ -527,8 +534,26 @@ impl Board {
     }
 }
 
+/// What a disk's thread writes before it is needed.
+struct WriteAhead {
+    file: File,
+    fresh: Fresh,
+}
+
+impl WriteAhead {
+    /// Writes a step ahead of the guest's writes, if they are near. Returns whether they are.
+    fn step(&mut self, disk: &Plugged<Block>) -> bool {
+        let (near_bytes, written_bytes) = lock(&disk.device).model().reached();
+        self.fresh.reach(written_bytes);
+        // The processor's thread stays before `written_bytes`, and this one is here. Where it fails, the guest's writes tell.
+        let is_written = self.fresh.write_step(&self.file, near_bytes).unwrap_or(false);
+        lock(&disk.device).model_mut().set_written(self.fresh.start_bytes());
+        is_written
+    }
+}
+
 /// The disk's thread: waits for the guest's notification, and carries out all that there is.
-fn run_disk(disk: &Plugged<Block>, wake: &Wake) -> Result<Ending> {
+fn run_disk(disk: &Plugged<Block>, mut ahead: Option<WriteAhead>, wake: &Wake) -> Result<Ending> {
     confine::limit(Role::Disk)?;
     loop {
         sys::wait_any(disk.kicks[0].as_fd(), &[], None).context("waiting for the guest's notification")?;
@@ -536,10 +561,17 @@ fn run_disk(disk: &Plugged<Block>, wake: &Wake) -> Result<Ending> {
         loop {
             let work =
                 |disk: &mut Block, queues: &mut [Queue], memory: &_| disk.work(&mut queues[0], memory, Choice::All);
-            match lock(&disk.device).work(work) {
+            // The device is free again before what follows.
+            let worked = lock(&disk.device).work(work);
+            match worked {
                 Some(block::Worked::Done { wake: true }) => wake.raise(),
                 Some(block::Worked::Done { wake: false }) => {}
-                Some(block::Worked::Nothing | block::Worked::Left) | None => break,
+                // Requests come first, between any two steps.
+                Some(block::Worked::Nothing | block::Worked::Left) | None => {
+                    if !ahead.as_mut().is_some_and(|ahead| ahead.step(disk)) {
+                        break;
+                    }
+                }
             }
         }
     }

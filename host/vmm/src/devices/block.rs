@@ -5,6 +5,7 @@ use crate::{
     sys::{Pieces, Transfer},
     transport::{Broken, Model, slices, wants_wake},
 };
+use kayvee_disk::{AHEAD_BYTES, STEP_BYTES};
 use nix::libc;
 use std::{fs::File, io, time::Instant};
 use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT, desc::split::Descriptor};
@@ -57,6 +58,11 @@ pub struct Block {
     writes_back: bool,
     /// How long a stable write takes, on average.
     stable_ns: u64,
+    /// Everything before this has been written at some time. What lies behind is left to the one thread that writes ahead.
+    written_bytes: u64,
+    /// Where the last write has ended, and the step of the file that somebody was last told of.
+    near_bytes: u64,
+    told_step: u64,
     pieces: Pieces,
 }
 
@@ -90,10 +96,37 @@ struct Request {
 }
 
 impl Block {
-    /// A disk of whole blocks.
-    pub fn new(file: File, bytes: u64, is_read_only: bool) -> Block {
+    /// A disk of whole blocks, of which those before `written_bytes` have been written at some time.
+    pub fn new(file: File, bytes: u64, is_read_only: bool, written_bytes: u64) -> Block {
         let sectors = bytes / u64::from(BLOCK_BYTES) * u64::from(BLOCK_BYTES) / SECTOR_BYTES;
-        Block { file, sectors, is_read_only, writes_back: true, stable_ns: 0, pieces: Pieces::default() }
+        Block {
+            file,
+            sectors,
+            is_read_only,
+            writes_back: true,
+            stable_ns: 0,
+            written_bytes,
+            near_bytes: 0,
+            told_step: 0,
+            pieces: Pieces::default(),
+        }
+    }
+
+    /// Where the last write has ended, and up to where everything has been written at some time.
+    pub fn reached(&self) -> (u64, u64) {
+        (self.near_bytes, self.written_bytes)
+    }
+
+    /// Notes up to where everything has been written by now.
+    pub fn set_written(&mut self, written_bytes: u64) {
+        self.written_bytes = written_bytes;
+    }
+
+    /// Whether something is to be written ahead of the writes that has not been asked for.
+    pub fn asks_to_write_ahead(&mut self) -> bool {
+        let step = self.near_bytes / STEP_BYTES;
+        let is_near = self.near_bytes.saturating_add(AHEAD_BYTES) > self.written_bytes;
+        is_near && core::mem::replace(&mut self.told_step, step) != step
     }
 
     /// Carries out one request.
@@ -146,7 +179,9 @@ impl Block {
         let status = last.filter(|status| status.is_write_only() && status.len() == 1);
         let status = status.ok_or(Broken("a disk request without room for its status"))?.addr();
         let bytes = pieces.bytes() as u64;
-        if choice == Choice::Quick && (request.kind != TYPE_OUT || bytes > AT_ONCE_BYTES) {
+        let end_bytes = request.sector.saturating_mul(SECTOR_BYTES).saturating_add(bytes);
+        let is_quick = request.kind == TYPE_OUT && bytes <= AT_ONCE_BYTES && end_bytes <= self.written_bytes;
+        if choice == Choice::Quick && !is_quick {
             return Ok(None);
         }
         let limits = Limits { sectors: self.sectors, is_read_only: self.is_read_only };
@@ -165,6 +200,10 @@ impl Block {
             TYPE_FLUSH => self.file.sync_data(),
             _ => return Ok(Some((status, STATUS_UNSUPPORTED, 0))),
         };
+        if request.kind == TYPE_OUT && limits.allow(&request, bytes) {
+            // Whether it has failed or not: zeros must not follow it there.
+            (self.near_bytes, self.written_bytes) = (end_bytes, self.written_bytes.max(end_bytes));
+        }
         match result {
             Ok(()) => Ok(Some((status, STATUS_OK, if is_read { bytes as u32 } else { 0 }))),
             Err(error) => {
