@@ -136,7 +136,7 @@ impl Acl {
         self.users.iter().position(|user| user.as_ref().is_some_and(|user| *user.name == *name)).map(|at| at as u32)
     }
 
-    fn get(&self, place: u32) -> Option<&User> {
+    pub(crate) fn get(&self, place: u32) -> Option<&User> {
         self.users.get(place as usize).and_then(Option::as_ref)
     }
 

@@ -51,7 +51,7 @@ pub struct Durable {
     /// Whether something was missing, so that nothing may be promised before a compaction has ended.
     refuses: bool,
     /// Whether changes wait because the device has more than enough to do.
-    is_congested: bool,
+    pub(crate) is_congested: bool,
     /// Whether the disk has only room left that is kept for compactions.
     is_tight: bool,
     /// Whether requests wait for that.

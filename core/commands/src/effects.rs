@@ -6,8 +6,8 @@
 //! script stand between `MULTI` and `EXEC`, so that a copy never shows half of it.
 
 use crate::{
-    Context, Origin, Store,
-    table::{Command, Flags},
+    Context, Origin, Outcome, Store,
+    table::{Command, Flags, Handler},
 };
 use alloc::vec::Vec;
 use kayvee_keyspace::Decimal;
@@ -204,23 +204,25 @@ impl Context<'_> {
         self.store.effects.is_told = true;
     }
 
-    /// Runs `run`, a command's function, and notes what it has done, if anything: its request, unless it has told better.
-    pub(crate) fn noting_effects<R>(
-        &mut self,
-        command: &'static Command,
-        request: Request<'_>,
-        run: impl FnOnce(&mut Self) -> R,
-    ) -> R {
+    /// Runs a command's function and notes what it has done, if anything: its request, unless it has told better.
+    #[inline]
+    pub(crate) fn run(&mut self, command: &'static Command, request: Request<'_>, handler: Handler) -> Outcome {
         if self.store.walks() {
             self.write_down_before(command, request);
         }
-        if !self.store.effects.are_wanted() {
-            return run(self);
+        if self.store.effects.are_wanted() {
+            self.run_noting_effects(command, request, handler)
+        } else {
+            handler(self, request)
         }
+    }
+
+    #[inline(never)]
+    fn run_noting_effects(&mut self, command: &'static Command, request: Request<'_>, handler: Handler) -> Outcome {
         let db = self.db_index();
         let changes = self.store.changes;
         let outer = core::mem::take(&mut self.store.effects.is_told);
-        let result = run(self);
+        let outcome = handler(self, request);
         let is_told = core::mem::replace(&mut self.store.effects.is_told, outer);
         let has_changed = self.store.changes != changes;
         let writes = command.flags.contains(Flags::WRITE);
@@ -234,7 +236,7 @@ impl Context<'_> {
                 self.store.log_request(db, command, request, is_alone);
             }
         }
-        result
+        outcome
     }
 }
 

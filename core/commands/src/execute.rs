@@ -36,7 +36,7 @@ impl Store {
 
     /// Notes up to where a client's effects reach, which began after an offset.
     #[inline]
-    fn note_written(&mut self, slot: u32, offset: u64) {
+    pub(crate) fn note_written(&mut self, slot: u32, offset: u64) {
         let now = self.effects.offset();
         if now != offset
             && let Some(session) = self.sessions[slot as usize].as_deref_mut()
@@ -56,13 +56,7 @@ impl Store {
         let mut context = Context::new(self, Writer::new(&mut output, protocol), slot, origin);
         run(&mut context);
         if context.reply.failed() {
-            // The reply found no memory. An error is short enough for what was there before, or else nothing is.
-            context.reply.truncate(start);
-            context.reply.error(&Error::OUT_OF_MEMORY.0);
-            if context.reply.failed() {
-                context.reply.truncate(start);
-                context.session().close = Some(Close::AfterOutput);
-            }
+            context.reply_no_memory(start);
         }
         let (is_blocked, is_message) = (context.is_blocked, context.is_message);
         self.running = outer;
@@ -140,6 +134,18 @@ impl Context<'_> {
         self.store.count_error(error);
         if self.is_from_master() {
             self.note_divergence(error);
+        }
+    }
+
+    /// Takes back a reply that found no memory.
+    #[cold]
+    pub(crate) fn reply_no_memory(&mut self, start: usize) {
+        // An error is short enough for what was there before, or else nothing is.
+        self.reply.truncate(start);
+        self.reply.error(&Error::OUT_OF_MEMORY.0);
+        if self.reply.failed() {
+            self.reply.truncate(start);
+            self.session().close = Some(Close::AfterOutput);
         }
     }
 

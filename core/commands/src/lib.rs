@@ -24,6 +24,7 @@ pub mod options;
 mod output;
 mod per_key;
 mod persistence;
+mod plain;
 mod session;
 mod store;
 pub mod table;

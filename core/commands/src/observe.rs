@@ -83,6 +83,7 @@ impl Store {
 
     /// Starts the timing of a call. Quick commands that follow each other are timed together: reading the clock for each
     /// of many pipelined requests would cost as much as they do.
+    #[inline]
     fn begin_call(&mut self, at: usize, request: Request<'_>, slot: u32) -> Timing {
         let command = self.calls.as_slice()[at].0;
         let is_quick = (command.flags.contains(Flags::FAST) || command.categories.contains(Categories::STRING))
@@ -138,7 +139,8 @@ impl Store {
     }
 
     /// Whether anybody uses `MONITOR`.
-    fn is_monitored(&self) -> bool {
+    #[inline]
+    pub(crate) fn is_monitored(&self) -> bool {
         !self.monitors.is_empty()
     }
 
@@ -173,16 +175,29 @@ impl Calls {
 impl Context<'_> {
     /// Runs a command that was admitted, writes its reply and notes what operators want to know.
     pub fn call(&mut self, command: &'static Command, request: Request<'_>) {
-        let start = self.reply.len();
-        let handler = command.handler.expect("only containers lack one, and they were not admitted");
         // What a script calls is shown behind the script.
         let shown_first = command.flags.contains(Flags::SKIP_MONITOR);
         if shown_first && self.store.is_monitored() {
             self.tell_monitors(command, request);
         }
+        self.call_unseen(command, request);
+        let hidden = shown_first || command.flags.contains(Flags::ADMIN) || self.origin == Origin::Retry;
+        if !hidden && self.store.is_monitored() {
+            self.tell_monitors(command, request);
+        }
+        if self.store.tracking.is_in_use() {
+            self.remember_reads(command, request);
+        }
+    }
+
+    /// The same where there is nobody who uses `MONITOR` or keeps copies.
+    #[inline]
+    pub(crate) fn call_unseen(&mut self, command: &'static Command, request: Request<'_>) {
+        let start = self.reply.len();
+        let handler = command.handler.expect("only containers lack one, and they were not admitted");
         let at = self.store.calls_of(command);
         let timing = self.store.begin_call(at, request, self.slot);
-        let outcome = self.noting_effects(command, request, |context| handler(context, request));
+        let outcome = self.run(command, request, handler);
         match timing {
             Timing::Alone(since_ns) => {
                 self.store.end_timing();
@@ -209,16 +224,10 @@ impl Context<'_> {
         if let Err(error) = outcome {
             self.fail(start, &error);
         }
-        let hidden = shown_first || command.flags.contains(Flags::ADMIN) || self.origin == Origin::Retry;
-        if !hidden && self.store.is_monitored() {
-            self.tell_monitors(command, request);
-        }
-        if self.store.tracking.is_in_use() {
-            self.remember_reads(command, request);
-        }
     }
 
     /// Notes how long a call took that was timed for itself.
+    #[inline(never)]
     fn note_call(&mut self, command: &'static Command, request: Request<'_>, since_ns: u64) {
         let store = &mut *self.store;
         let took_ns = store.environment.clock.monotonic_ns().saturating_sub(since_ns);

@@ -2,7 +2,7 @@ use alloc::{collections::VecDeque, vec::Vec};
 
 /// Where one part of the output ends and the next begins: what a client that reads late has not read yet lies in parts,
 /// so that it takes no more memory than it is long, is not moved as more is added, and goes part by part.
-const PART_BYTES: usize = 64 << 10;
+pub(crate) const PART_BYTES: usize = 64 << 10;
 /// Capacity that an idle connection may keep.
 const KEPT_BYTES: usize = 4 << 10;
 

@@ -1,7 +1,7 @@
 //! The table of commands: name, arity, flags, keys, categories, documentation and function of each.
 
 use crate::{Context, Outcome};
-use alloc::{string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use kayvee_keyspace::parse_integer;
 use kayvee_resp::Request;
 
@@ -434,14 +434,14 @@ const NAME_LIMIT: usize = 32;
 
 /// Finds commands by name, in any case.
 pub struct ByName {
-    buckets: Vec<Option<&'static Command>>,
+    buckets: Box<[Option<&'static Command>; BUCKETS]>,
     /// Names given and taken by `rename-command`. There are hardly ever any.
     renamed: Vec<(String, Option<&'static Command>)>,
 }
 
 impl Default for ByName {
     fn default() -> ByName {
-        let mut buckets = alloc::vec![None; BUCKETS];
+        let mut buckets = Box::new([None; BUCKETS]);
         for command in all() {
             assert!(command.name.len() <= NAME_LIMIT);
             let mut at = Self::bucket_of(command.name.as_bytes());
@@ -486,6 +486,15 @@ impl ByName {
             at = (at + 1) % BUCKETS;
         }
         None
+    }
+
+    /// The command of this name, which may well be `guess`: the one that was found for another request.
+    #[inline]
+    pub(crate) fn find_again(&self, name: &[u8], guess: Option<&'static Command>) -> Option<&'static Command> {
+        match guess {
+            Some(command) if is_name_of(command, name) && self.renamed.is_empty() => Some(command),
+            _ => self.find(name),
+        }
     }
 
     /// Gives a command another name, or takes it away if that is empty.

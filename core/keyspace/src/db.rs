@@ -312,14 +312,14 @@ impl Db {
 
     /// The expiry of a key that is given a new value.
     pub(crate) fn new_expiry(&mut self, old: Option<Ref>, expiry: Expiry, now_ms: u64) -> Option<u64> {
-        self.lazily_expired += u64::from(old.is_some_and(|old| self.is_expired(old, now_ms)));
+        let old_ms = old.and_then(|old| self.records.expires_ms(old));
+        let is_over = |at: u64| at < now_ms && !self.shows_expired;
+        self.lazily_expired += u64::from(old_ms.is_some_and(is_over));
         match expiry {
             Expiry::Never => None,
             Expiry::At(at) => Some(at),
             // One that has passed went with the old value.
-            Expiry::Keep => {
-                old.and_then(|old| self.records.expires_ms(old)).filter(|&at| at >= now_ms || self.shows_expired)
-            }
+            Expiry::Keep => old_ms.filter(|&at| !is_over(at)),
         }
     }
 

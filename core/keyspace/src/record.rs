@@ -490,11 +490,11 @@ impl Records {
         }
         let header = Header { flags: old.flags & HAS_EXPIRY | flag, key_len: old.key_len, value_len: payload.len() };
         header.write(bytes);
-        bytes[header.value_at()..len].copy_from_slice(payload);
-        self.set_use_field(record, used);
+        bytes[1..4].copy_from_slice(&used.to_le_bytes()[..3]);
         if let Some(expires_ms) = expires_ms {
-            self.set_expires_ms(record, expires_ms);
+            bytes[HEADER..HEADER + EXPIRY].copy_from_slice(&expires_ms.to_le_bytes());
         }
+        bytes[header.value_at()..len].copy_from_slice(payload);
         true
     }
 

@@ -207,13 +207,16 @@ impl Parser {
     }
 
     /// Gets ready for the next request.
+    #[inline]
     pub fn reset(&mut self) {
         (self.at, self.missing, self.bulk_len, self.is_inline) = (0, None, None, false);
         self.spans.clear();
         if self.spans.capacity() > KEPT_SPANS {
             self.spans = Vec::new();
         }
-        self.inline = Vec::new();
+        if self.inline.capacity() > 0 {
+            self.inline = Vec::new();
+        }
     }
 
     /// Whether a request has begun.

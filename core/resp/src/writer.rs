@@ -71,8 +71,13 @@ impl<'a> Writer<'a> {
     #[inline]
     fn reserve(&mut self, bytes: usize) {
         if self.out.capacity() - self.out.len() < bytes {
-            self.failed = self.failed || self.out.try_reserve(bytes).is_err();
+            self.grow(bytes);
         }
+    }
+
+    #[inline(never)]
+    fn grow(&mut self, bytes: usize) {
+        self.failed = self.failed || self.out.try_reserve(bytes).is_err();
     }
 
     #[inline]

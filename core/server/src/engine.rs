@@ -338,6 +338,8 @@ impl Engine {
 
     fn execute_each(&mut self, slot: u32, parser: &mut Parser, bytes: &[u8]) -> (usize, Stop) {
         let mut used = 0;
+        // What the parser has said of the next request, where it was asked already.
+        let mut parsed = None;
         loop {
             let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else {
                 return (bytes.len(), Stop::Closing);
@@ -350,9 +352,17 @@ impl Engine {
             }
             let limits =
                 Limits { bulk_bytes: self.store.options.proto_max_bulk_len, authenticated: session.authenticated };
-            match parser.parse(&bytes[used..], limits) {
+            match parsed.take().unwrap_or_else(|| parser.parse(&bytes[used..], limits)) {
                 Ok(Progress::Partial { at_least }) => return (used, Stop::Incomplete { at_least }),
                 Ok(Progress::Complete(len)) => {
+                    if self.store.is_calm(slot) && !self.clients_take_too_much() {
+                        let executed = self.store.execute_plain(slot, parser, &bytes[used..], limits, len);
+                        if executed.len > 0 {
+                            used += executed.len;
+                            parsed = Some(executed.next);
+                            continue;
+                        }
+                    }
                     let request = parser.request(&bytes[used..]);
                     if !request.is_empty() {
                         if self.store.is_held_back(slot, request) {
@@ -368,7 +378,9 @@ impl Engine {
                             }
                         }
                         self.store.execute(slot, request);
-                    } else if let Some(replica) = &mut session.replica {
+                    } else if let Some(session) = self.store.sessions[slot as usize].as_deref_mut()
+                        && let Some(replica) = &mut session.replica
+                    {
                         replica.heard(self.store.now.monotonic_ns);
                     }
                     if self.store.is_master_link(slot) {
