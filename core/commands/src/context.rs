@@ -64,10 +64,10 @@ impl<'a> Context<'a> {
         self.store.now.unix_ms()
     }
 
-    /// Whether a key that is given this time goes at once: it has passed, and there is no master to say when keys go. With
-    /// one the key stays, hidden.
+    /// Whether a key that is given this time goes at once: it has passed, and neither a master nor a log says when keys go.
+    /// With one the key stays, hidden.
     pub fn goes_at_once(&self, at_ms: u64) -> bool {
-        at_ms <= self.now_ms() && !self.store.replication.has_master()
+        at_ms <= self.now_ms() && !self.store.replication.has_master() && self.origin != Origin::Replay
     }
 
     /// Finds a key for reading its value of this kind: counts a hit or miss and notes the use.

@@ -112,8 +112,6 @@ pub struct Replication {
     failover: Option<Box<Failover>>,
     /// Who this is a replica of.
     link: Option<Box<Link>>,
-    /// Whether effects of the master run now.
-    pub(crate) shows_expired: bool,
     /// Keys that expire and that clients of a writable replica have made, with their databases: no master will remove
     /// them.
     own: BTreeSet<(usize, Vec<u8>)>,
@@ -143,7 +141,6 @@ impl Replication {
             copy: None,
             failover: None,
             link: None,
-            shows_expired: false,
             own: BTreeSet::new(),
             waiting: BTreeSet::new(),
             asks: false,

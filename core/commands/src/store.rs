@@ -421,8 +421,9 @@ impl Store {
     /// An empty database, to put in another one's place.
     pub fn empty_db(&self) -> Db {
         let mut db = Db::new(self.hash_key);
-        db.keeps_expired = self.keeps_expired();
-        db.shows_expired = self.replication.shows_expired;
+        // All have the same rule.
+        let rule = self.dbs.first().map(|db| (db.keeps_expired, db.shows_expired));
+        (db.keeps_expired, db.shows_expired) = rule.unwrap_or_default();
         db.set_use_policy(self.use_policy());
         db.begin_walk(self.durable.epoch());
         db

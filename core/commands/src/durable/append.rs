@@ -151,8 +151,11 @@ impl Store {
         if !is_alone || self.durable.has_unit() {
             return self.durable.gather(db, |sink| unit::write_command(sink, name, request.from(1)));
         }
-        let now_ms = self.now.unix_ms();
+        let (now_ms, shows_expired) = (self.now.unix_ms(), self.shows_expired());
         let appended = self.durable.append(Kind::EFFECTS, now_ms, |writing| {
+            if shows_expired {
+                unit::write_from_master(writing);
+            }
             if db != 0 {
                 unit::write_database(writing, db);
             }
@@ -174,11 +177,18 @@ impl Store {
 
     /// Makes a record of what is running.
     pub(crate) fn log_unit(&mut self) {
-        let now_ms = self.now.unix_ms();
+        let (now_ms, shows_expired) = (self.now.unix_ms(), self.shows_expired());
         let durable = &mut self.durable;
         let mut unit = core::mem::take(&mut durable.unit);
         (durable.unit_db, durable.unit_swaps) = (0, false);
-        let appended = unit.bytes().and_then(|bytes| durable.append_bytes(Kind::EFFECTS, now_ms, bytes));
+        let appended = unit.bytes().and_then(|bytes| {
+            durable.append(Kind::EFFECTS, now_ms, |writing| {
+                if shows_expired {
+                    unit::write_from_master(writing);
+                }
+                writing.put(bytes);
+            })
+        });
         if let Err(error) = appended {
             durable.lose(error);
         }

@@ -4,7 +4,7 @@ use super::{
     Durable, GAP,
     unit::{Head, Item, LEAST_KEY_BYTES, Malformed, Reader},
 };
-use crate::{Context, Error, Origin, Session, Store, dump, table::ByName};
+use crate::{Context, Error, Origin, Session, ShowsExpired, Store, dump, table::ByName};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
 use kayvee_keyspace::{Expiry, WrittenString};
@@ -99,6 +99,8 @@ struct Replay<'a> {
 
 impl Replay<'_> {
     fn new(store: &mut Store, geometry: Geometry) -> Replay<'_> {
+        // Of a key whose time had come the log says when it went.
+        store.dbs.iter_mut().for_each(|db| db.keeps_expired = true);
         Replay {
             store,
             most_keys: geometry.size_bytes / LEAST_KEY_BYTES,
@@ -138,6 +140,9 @@ impl Replay<'_> {
         while let Some(item) = reader.next(places)? {
             self.item(&mut db, item, reader)?;
         }
+        if self.store.shows_expired() {
+            self.store.show_expired(ShowsExpired::No);
+        }
         Ok(())
     }
 
@@ -176,6 +181,7 @@ impl Replay<'_> {
             Item::String(first) => return self.strings(*db, first, reader),
             Item::Value(head, value) => return self.value(*db, head, value, None),
             Item::Part(head, index, value) => return self.value(*db, head, value, Some(index)),
+            Item::FromMaster => store.show_expired(ShowsExpired::Yes),
         }
         Ok(())
     }
@@ -264,6 +270,7 @@ impl Store {
             db.expired_names.take();
             db.new_names.take();
         }
+        self.apply_expiry_rule();
     }
 
     /// Opens the log on a device, or makes one there if it is blank, and takes over what it holds: before the first client
@@ -354,6 +361,7 @@ impl Store {
             self.take_down(db);
         }
         self.dbs = core::mem::take(&mut other.dbs);
+        self.apply_expiry_rule();
         self.scripting.swap_libraries(&mut other.scripting);
     }
 

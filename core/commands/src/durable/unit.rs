@@ -11,6 +11,8 @@
 //!        | 7                                                        a compaction begins
 //!        | 8 | head | index: varint | length: varint | value        a part of a key's collection, to be merged with what
 //!                                                                  is there; a list's is inserted at the index
+//!        | 9                                                        what follows a master has sent: keys whose time has
+//!                                                                  come are there until it says that they go
 //! head   = flags: 8 | use: 24 | [expiry: 64] | length: varint | key
 //! value  = integer: 64 | length: varint | text
 //! ```
@@ -28,6 +30,7 @@ const VALUE: u8 = 5;
 const SIZE: u8 = 6;
 const BEGINNING: u8 = 7;
 const PART: u8 = 8;
+const FROM_MASTER: u8 = 9;
 
 const HAS_EXPIRY: u8 = 1 << 0;
 const IS_INTEGER: u8 = 1 << 1;
@@ -99,6 +102,11 @@ pub fn write_size(sink: &mut impl Sink, keys: usize) {
 /// Says that a compaction begins: all data will follow, between effects.
 pub fn write_beginning(sink: &mut impl Sink) {
     sink.put(&[BEGINNING]);
+}
+
+/// Says that what follows comes from a master.
+pub fn write_from_master(sink: &mut impl Sink) {
+    sink.put(&[FROM_MASTER]);
 }
 
 /// A part of a key's collection.
@@ -178,6 +186,7 @@ pub enum Item<'a> {
     Beginning,
     /// The key, the index in a list, and the value.
     Part(Head<'a>, usize, &'a [u8]),
+    FromMaster,
 }
 
 /// The least that a record says of a key: what it is, flags, use, and two lengths.
@@ -231,6 +240,7 @@ impl<'a> Reader<'a> {
             SIZE => Item::Size(self.length()?),
             BEGINNING => Item::Beginning,
             PART => Item::Part(self.head()?.0, self.length()?, self.text()?),
+            FROM_MASTER => Item::FromMaster,
             _ => return Err(Malformed),
         }))
     }
@@ -324,6 +334,7 @@ mod tests {
                 Item::Size(keys) => format!("{keys} keys"),
                 Item::Beginning => "beginning".into(),
                 Item::Part(head, index, value) => format!("{head:?} at {index} {value:?}"),
+                Item::FromMaster => "from the master".into(),
             });
         }
         Ok(items)
@@ -344,6 +355,7 @@ mod tests {
         write_size(&mut bytes, 70_000);
         write_beginning(&mut bytes);
         write_part(&mut bytes, head, 200, &long);
+        write_from_master(&mut bytes);
         let words: [&[u8]; 4] = [b"set", b"k", b"", &long];
         let expected = [
             "time 1600000000000".into(),
@@ -362,11 +374,12 @@ mod tests {
             "70000 keys".into(),
             "beginning".into(),
             format!("{head:?} at 200 {long:?}"),
+            "from the master".into(),
         ];
         assert_eq!(shown(&bytes).unwrap(), expected);
         let whole = (0..bytes.len()).filter(|&len| shown(&bytes[..len]).is_ok()).count();
         assert_eq!(whole, expected.len(), "only between items");
-        assert_eq!(shown(&[9]), Err(Malformed));
+        assert_eq!(shown(&[10]), Err(Malformed));
         assert_eq!(shown(&[COMMAND, 0]), Err(Malformed));
         assert_eq!(
             shown(&[VALUE, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),

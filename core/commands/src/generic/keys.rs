@@ -9,7 +9,8 @@ const SAME: Error = Error::text("ERR source and destination objects are the same
 pub fn del(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let mut removed = 0;
     for key in request.from(1) {
-        if let Some(found) = context.find(key) {
+        // One whose time has come and which stays, hidden, goes as well.
+        if let Some(found) = context.find(key).or_else(|| context.db().find_any(key)) {
             context.remove(key, found);
             removed += 1;
         }

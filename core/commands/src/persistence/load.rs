@@ -210,7 +210,8 @@ impl Store {
         let failed = |why: String| format!("Fatal error loading the DB: {path}: {why}. Exiting.");
         let Some(mut file) = host.open_file(&self.options.dbfilename).map_err(failed)? else { return Ok(()) };
         let start_ns = self.environment.clock.monotonic_ns();
-        let loaded = self.load_dump(&mut Input::new(&mut *file), Expired::Drop, &mut |_| {}).map_err(failed)?;
+        let expired = if self.replication.has_master() { Expired::Keep } else { Expired::Drop };
+        let loaded = self.load_dump(&mut Input::new(&mut *file), expired, &mut |_| {}).map_err(failed)?;
         let Loaded { keys, expired_keys, empty_keys, .. } = loaded;
         (self.saves.loaded_keys, self.saves.expired_keys) = (keys, expired_keys);
         log::info!(

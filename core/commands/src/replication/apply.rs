@@ -67,8 +67,13 @@ impl Store {
     /// Lets keys be there although their time has come, while the master's effects run: it says when they go.
     pub fn show_expired(&mut self, shows: ShowsExpired) {
         let shows = shows == ShowsExpired::Yes;
-        self.replication.shows_expired = shows;
         self.dbs.iter_mut().for_each(|db| db.shows_expired = shows);
+    }
+
+    /// Whether keys are there although their time has come.
+    #[inline]
+    pub(crate) fn shows_expired(&self) -> bool {
+        self.dbs.first().is_some_and(|db| db.shows_expired)
     }
 
     /// Notes that an effect of the master has been run, and passes it on.

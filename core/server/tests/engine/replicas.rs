@@ -594,16 +594,67 @@ fn keys_of_a_replica_go_when_the_master_says_so() {
     assert_eq!(bench.ask(user, "GET k\r\nDBSIZE\r\n"), "$-1\r\n:1\r\n");
 }
 
+/// What a replica's log says is the same without the master: of keys whose time is over, too, which the master has kept, or
+/// a client of a writable replica has found missing.
+#[test]
+fn the_log_of_a_replica_says_what_the_master_has_kept() {
+    for (said, then) in [
+        ("SET k v\r\nPEXPIREAT k 1000\r\nPERSIST k", "v"),
+        ("SET k v\r\nEXPIREAT k -5\r\nPERSIST k", "v"),
+        ("SET k v PXAT 1000\r\nSET k w XX KEEPTTL\r\nEXPIREAT k 4000000000", "w"),
+        ("SET k v PXAT 1000\r\nMULTI\r\nGETEX k PXAT 2000\r\nAPPEND k w\r\nEXEC\r\nPERSIST k", "vw"),
+        ("SET k 1\r\nGETEX k PXAT 1000\r\nINCR k\r\nPERSIST k", "2"),
+        ("SET o v PXAT 1000\r\nRENAME o k\r\nCOPY k o\r\nPERSIST k", "v"),
+        (
+            "HSET h f v\r\nHPEXPIREAT h 1000 FIELDS 1 f\r\nHPERSIST h FIELDS 1 f\r\nEVAL \"return redis.call('set', 'k', 'v')\" 0",
+            "v",
+        ),
+        ("SET k v PXAT 1000\r\nDEL k\r\nSET k w NX", "w"),
+        ("SET k v PXAT 1000;SET k w NX;STRLEN k", "w"),
+        ("SET k v PXAT 1000;SETRANGE o 0 x\r\nBITOP OR o k;PERSIST k", "v"),
+        ("SET k v PXAT 1000;DEL k;SET k w NX", "w"),
+    ] {
+        let options = ["--enable-debug-command", "yes", "--appendonly", "yes"];
+        let (mut bench, mut disk) = (Bench::new(&options), Disk::new(8 << 20));
+        bench.engine.open_log(&mut disk).expect("the disk is blank");
+        let (user, link) = follow_a_stranger(&mut bench);
+        bench.ask(user, "CONFIG SET replica-read-only no\r\n");
+        bench.engine.receive(link, format!("+PONG\r\n+OK\r\n+OK\r\n+CONTINUE {HISTORY}\r\n").as_bytes());
+        // What the master and a client say in turns.
+        for (at, said) in said.split(';').enumerate() {
+            bench.ask([link, user][at % 2], &format!("{said}\r\n"));
+        }
+        for _ in 0..100 {
+            bench.advance_ms(20);
+            bench.engine.drive_log(&mut disk);
+        }
+        let digest = |bench: &mut Bench| {
+            let user = bench.connect();
+            bench.ask(user, "GET k\r\nDEBUG DIGEST\r\nHGETALL h\r\n")
+        };
+        let whole = digest(&mut bench);
+        let mut again = Bench::new(&options);
+        again.engine.open_log(&mut disk.copy()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(digest(&mut again), whole, "{said}");
+        assert!(whole.contains(&format!("\r\n{then}\r\n")), "{said}: {whole}");
+    }
+}
+
 const HISTORY: &str = "0123456789012345678901234567890123456789";
 
 /// A replica, its user, and its connection to a master that the test speaks for.
 fn replica_of_a_stranger() -> (Bench, ClientId, ClientId) {
     let mut bench = Bench::new(&["--enable-debug-command", "yes"]);
+    let (user, link) = follow_a_stranger(&mut bench);
+    (bench, user, link)
+}
+
+fn follow_a_stranger(bench: &mut Bench) -> (ClientId, ClientId) {
     let user = bench.connect();
     bench.ask(user, "REPLICAOF 10.0.0.1 6379\r\n");
     let dial = bench.engine.next_dial().expect("it has a master");
     let link = bench.engine.dialed(&dial, peer(1)).expect("it was asked for");
-    (bench, user, link)
+    (user, link)
 }
 
 /// Whatever a master answers, clients are served, and the connection is given up or goes on.
