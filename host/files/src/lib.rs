@@ -75,7 +75,7 @@ impl Replacement {
     /// An empty file, which is removed unless it is [put in its place](Self::put_in_place).
     pub fn create(path: &Path) -> io::Result<Replacement> {
         let mut name = path.file_name().unwrap_or_default().to_os_string();
-        name.push(format!(".{}.tmp", std::process::id()));
+        name.push(temporary_ending());
         let temporary = path.with_file_name(name);
         let file = File::create(&temporary)?;
         let replacement = Replacement { file, temporary, path: path.into(), is_finished: false };
@@ -97,6 +97,22 @@ impl Replacement {
         self.is_finished = true;
         // The new name is on stable storage only once the folder is.
         sync_name(&self.path)
+    }
+}
+
+/// What the names of files end with that this process has not put in their places yet.
+fn temporary_ending() -> String {
+    format!(".{}.tmp", std::process::id())
+}
+
+/// Removes such files from the working folder, for an end that waits for nothing.
+pub fn remove_unfinished() {
+    let ending = temporary_ending();
+    for entry in fs::read_dir(".").into_iter().flatten().flatten() {
+        if entry.file_name().as_encoded_bytes().ends_with(ending.as_bytes()) {
+            // It may have been put in its place.
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }
 

@@ -2,13 +2,18 @@
 
 use kayvee_server::Engine;
 use mio::{Interest, Registry, Token, net::UnixStream};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    low_level::{exit, pipe},
+};
 use std::{
     io::{self, Read},
+    os::{fd::OwnedFd, unix::net},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
 };
 
 /// The exit status where Ctrl-C has come again: it was no clean end.
@@ -29,17 +34,14 @@ impl Signals {
     /// Catches them from now on, and has them told under a token.
     pub fn catch(registry: &Registry, token: Token) -> io::Result<Signals> {
         let (mut socket, sender) = UnixStream::pair()?;
-        let sender = std::os::fd::OwnedFd::from(std::os::unix::net::UnixStream::from(sender));
+        let sender = OwnedFd::from(net::UnixStream::from(sender));
         let [interrupted, asked] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
-        // What an end waits for, replicas or a long save, is not waited for by whoever presses Ctrl-C again. It is asked before
-        // the first signal is noted.
-        signal_hook::flag::register_conditional_shutdown(SIGINT, INSISTS, asked.clone())?;
-        signal_hook::flag::register(SIGINT, asked.clone())?;
         signal_hook::flag::register(SIGTERM, asked.clone())?;
+        end_where_it_comes_again(asked.clone())?;
         // Before the wake-up, which is by the order of registering them.
         signal_hook::flag::register(SIGINT, interrupted.clone())?;
-        signal_hook::low_level::pipe::register(SIGTERM, sender.try_clone()?)?;
-        signal_hook::low_level::pipe::register(SIGINT, sender)?;
+        pipe::register(SIGTERM, sender.try_clone()?)?;
+        pipe::register(SIGINT, sender)?;
         registry.register(&mut socket, token, Interest::READABLE)?;
         // The end of a terminal is not the end of the store: this only keeps the signal from ending the process.
         signal_hook::flag::register(SIGHUP, Arc::new(AtomicBool::new(false)))?;
@@ -66,4 +68,21 @@ impl Signals {
             self.asked.store(false, Ordering::Relaxed);
         }
     }
+}
+
+/// Ends the process where Ctrl-C comes and the end has been asked for, by either signal: what that waits for, replicas or a
+/// long save, is not waited for. In a thread, as the other one may be busy with the save, and as what that has written so
+/// far is removed, which no handler of a signal may do.
+fn end_where_it_comes_again(asked: Arc<AtomicBool>) -> io::Result<()> {
+    let (mut interrupts, sender) = net::UnixStream::pair()?;
+    pipe::register(SIGINT, sender)?;
+    let watch = move || {
+        while interrupts.read_exact(&mut [0]).is_ok() {
+            if asked.swap(true, Ordering::Relaxed) {
+                kayvee_files::remove_unfinished();
+                exit(INSISTS);
+            }
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
 }

@@ -5,8 +5,9 @@ use nix::{
     sys::{
         resource::{Resource, getrlimit, setrlimit},
         signal::{Signal, kill},
+        stat::Mode,
     },
-    unistd::{Pid, geteuid},
+    unistd::{Pid, geteuid, mkfifo},
 };
 use std::{
     fs,
@@ -395,6 +396,25 @@ fn a_second_interrupt_does_not_wait() {
     ping(&user);
     server.signal(Signal::SIGINT);
     assert_eq!(server.end(), Some(1));
+}
+
+/// The same while the data are saved, of which nothing is left then.
+#[test]
+fn a_second_interrupt_leaves_no_half_of_a_file() {
+    let folder = std::env::temp_dir().join(format!("kayvee-insists-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["--save", "3600 1", "--dir", folder.to_str().unwrap()]);
+    let mut server = Server::start_as(command, &[]);
+    // Nobody reads from this file, so that the save waits.
+    let temporary = folder.join(format!("dump.rdb.{}.tmp", server.child.id()));
+    mkfifo(&temporary, Mode::S_IRWXU).unwrap();
+    server.signal(Signal::SIGTERM);
+    server.wait_for_line("Saving the final RDB snapshot before exiting");
+    server.signal(Signal::SIGINT);
+    assert_eq!(server.end(), Some(1));
+    assert!(!temporary.exists());
+    fs::remove_dir(&folder).expect("nothing is in it");
 }
 
 #[test]
