@@ -92,9 +92,8 @@ fn remove_dot_segments(path: &mut Vec<u8>) {
     path.truncate(kept);
 }
 
-/// A host's name without its port, as it is looked up: checked, and none if it is not a name or an address
-/// (RFC 3986 §3.2.2).
-pub fn host_name<'a>(host: &'a [u8], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+/// A host's name without its port, as it was sent: checked, and none if it is not a name or an address (RFC 3986 §3.2.2).
+pub fn checked_host(host: &[u8]) -> Option<&[u8]> {
     let (name, port) = if host.first() == Some(&b'[') {
         let end = host.iter().position(|byte| *byte == b']')? + 1;
         (&host[..end], &host[end..])
@@ -109,9 +108,12 @@ pub fn host_name<'a>(host: &'a [u8], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]
         }
         None => name.iter().all(|b| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(b)),
     };
-    if !is_port || !is_name {
-        return None;
-    }
+    (is_port && is_name).then_some(name)
+}
+
+/// A host's name without its port, as it is looked up.
+pub fn host_name<'a>(host: &'a [u8], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    let name = checked_host(host)?;
     let name = name.strip_suffix(b".").unwrap_or(name);
     if !name.iter().any(u8::is_ascii_uppercase) {
         return Some(name);

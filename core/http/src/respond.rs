@@ -119,7 +119,9 @@ pub fn respond(
     if scratch.reserve(request).is_err() {
         return writer.error(Status::SERVICE_UNAVAILABLE, b"").into();
     }
-    let Some(host) = path::host_name(request.host, &mut scratch.host) else {
+    // RFC 9112 §3.2: the field has to be a host also where the target names another one.
+    let is_sound = request.values("host").all(|host| path::checked_host(host).is_some());
+    let Some(host) = path::host_name(request.host, &mut scratch.host).filter(|_| is_sound) else {
         return writer.error(Status::BAD_REQUEST, b"").into();
     };
     match method {
