@@ -29,6 +29,10 @@ pub(crate) const FAILED: Error = Error::text("ERR Errors trying to SHUTDOWN. Che
 const TO_THE_END: Patience = Patience { kind: None, timeout_ns: None, on_timeout: OnTimeout::EndFailed };
 
 pub fn shutdown(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    // Redis would end: it believes its master whatever that sends.
+    if context.is_from_master() {
+        return Err(Error::text("ERR SHUTDOWN is not for a master to ask for"));
+    }
     let mut on = ShutdownOn::default();
     let mut aborts = false;
     for word in request.from(1) {

@@ -737,7 +737,8 @@ fn lines_of_a_master_that_say_nothing() {
     assert!(String::from_utf8(bench.take(link)).unwrap().ends_with("PSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n"));
 }
 
-/// What a master has no business to send, and what it may: requests by words, and bytes that are none.
+/// What a master has no business to send, and what it may: requests by words, and bytes that are none. `DEBUG PANIC` and `DEBUG
+/// SLEEP` are not among them: they do what they are for wherever the operator lets anybody use DEBUG.
 const REQUESTS: &str = "\
 PING|SET k v|SET k v PXAT 1|INCR n|APPEND n x|LPUSH l a b c|HSET h f v|SADD s a b|ZADD z 1 m|XADD x * f v|DEL k l|GET k|\
 SELECT 999|SELECT -1|SELECT 1|SELECT|MOVE k 99|SWAPDB 0 99|COPY k k2 DB 99|FLUSHALL|\
@@ -748,7 +749,7 @@ CLIENT REPLY ON|CLIENT REPLY SKIP|CLIENT TRACKING ON BCAST|CLIENT NO-EVICT ON|CL
 CLIENT KILL TYPE master|CLIENT KILL TYPE normal|CLIENT KILL TYPE replica|CLIENT PAUSE 5|CLIENT UNPAUSE|CLIENT UNBLOCK 1|\
 REPLICAOF NO ONE|REPLICAOF 10.0.0.7 1|REPLICAOF 10.0.0.1 6379|FAILOVER|FAILOVER ABORT|ROLE|\
 PSYNC ? -1|PSYNC ? -1 FAILOVER|SYNC|REPLCONF GETACK *|REPLCONF ACK -5|REPLCONF ACK 99999999|REPLCONF capa eof|REPLCONF x|\
-SAVE|BGSAVE|BGREWRITEAOF|LASTSAVE|INFO|DEBUG JMAP|DEBUG CHANGE-REPL-ID|DEBUG RELOAD|\
+SHUTDOWN|SHUTDOWN NOSAVE|SHUTDOWN NOW FORCE|SHUTDOWN ABORT|SAVE|BGSAVE|BGREWRITEAOF|LASTSAVE|INFO|DEBUG JMAP|DEBUG CHANGE-REPL-ID|DEBUG RELOAD|DEBUG LOADAOF|DEBUG POPULATE 9|\
 RESTORE k 0 x|RESTORE k 0 x REPLACE ABSTTL|DUMP k|MIGRATE 10.0.0.8 1 k 0 100|OBJECT FREQ k|MEMORY USAGE k|\
 EVAL return(redis.call('SET','k','v')) 0|EVAL redis.call('SELECT',99) 0|EVAL redis.call('MULTI') 0|EVAL x( 0|FCALL f 0|\
 SCRIPT FLUSH|SCRIPT KILL|FUNCTION DELETE x|FUNCTION RESTORE x|SORT l STORE k|SETRANGE k 99999999999 x|SETBIT k 100000 1|\
@@ -817,6 +818,7 @@ fn a_master_that_sends_anything() {
             let of_master = list.lines().find(|line| line.contains(" flags=M"))?;
             of_master.split(" tot-mem=").nth(1)?.split(' ').next()?.parse::<usize>().ok()
         };
+        assert!(bench.engine.shutdown().is_none(), "seed {seed}: it ends");
         let late = bench.connect();
         assert_eq!(bench.ask(late, "PING\r\n"), "+PONG\r\n", "seed {seed}");
         let kept = kept(bench.ask(late, "CLIENT LIST\r\n"));
