@@ -1,6 +1,6 @@
 //! Getting, keeping and losing an address, against a small DHCP server of this test.
 
-use kayvee_net::{Addressing, Addressing6, Config, Event, Lease, Limits, Stack};
+use kayvee_net::{Addressing, Addressing6, Config, ConnectionId, Event, Lease, Limits, Stack};
 use kayvee_testing::network::{
     frames::{self, Segment},
     wire::{Faults, Wire},
@@ -23,6 +23,8 @@ const LEASE_S: u32 = 600;
 
 /// A DHCP server that has one address to give.
 struct DhcpServer {
+    address: Ipv4Addr,
+    lease_s: u32,
     gateway: Ipv4Addr,
     /// What it does with requests.
     mood: Mood,
@@ -54,13 +56,13 @@ impl DhcpServer {
         };
         let repr = DhcpRepr {
             message_type,
-            your_ip: OFFERED,
+            your_ip: self.address,
             server_ip: SERVER,
             client_ip: Ipv4Addr::UNSPECIFIED,
             router: Some(self.gateway),
             subnet_mask: Some(Ipv4Addr::new(255, 255, 255, 0)),
             server_identifier: Some(SERVER),
-            lease_duration: Some(LEASE_S),
+            lease_duration: Some(self.lease_s),
             requested_ip: None,
             client_identifier: None,
             parameter_request_list: None,
@@ -111,7 +113,8 @@ impl World {
         let config =
             Config { addressing: Addressing::Dhcp, addressing6: Addressing6::Off, limits, keepalive_s: 0, seed };
         let stack = Stack::new(config, &mut wire.server, 0).unwrap();
-        let server = DhcpServer { gateway: SERVER, mood: Mood::Generous, requests: 0 };
+        let server =
+            DhcpServer { address: OFFERED, lease_s: LEASE_S, gateway: SERVER, mood: Mood::Generous, requests: 0 };
         World { now_ns: 0, wire, stack, server, events: Vec::new(), others: Vec::new() }
     }
 
@@ -182,9 +185,8 @@ fn a_lease_that_is_not_renewed_is_lost_and_found_again() {
     assert_eq!(world.events[2..], [Event::AddressAcquired(lease(Some(SERVER)))]);
 }
 
-/// The other end's address is not on the link of the leased one, so the way to it is the gateway.
-#[test]
-fn connections_end_with_the_address() {
+/// One with an address and a connection to it.
+fn connected() -> (World, ConnectionId) {
     let mut world = World::new(Faults::NONE, 1);
     world.stack.listen(PORT);
     world.run_until(SECOND_NS);
@@ -202,10 +204,43 @@ fn connections_end_with_the_address() {
     let server_sequence = world.others.iter().find_map(|frame| frames::syn_ack_sequence(frame)).expect("a SYN-ACK");
     send(&mut world, TcpControl::None, TcpSeqNumber(1001), Some(server_sequence + 1));
     let Event::Accepted { connection, .. } = world.events[1] else { panic!("{:?}", world.events) };
+    (world, connection)
+}
+
+/// The other end's address is not on the link of the leased one, so the way to it is the gateway.
+#[test]
+fn connections_end_with_the_address() {
+    let (mut world, connection) = connected();
     world.server.mood = Mood::Silent;
     world.run_until(u64::from(LEASE_S + 10) * SECOND_NS);
     assert_eq!(world.events[2..], [Event::AddressLost, Event::Closed(connection)]);
     assert_eq!((world.stack.connections(), world.stack.buffer_bytes()), (0, 0));
+}
+
+/// A renewal may give another address than there was (RFC 2131 §4.3.2 forbids it to the server, not to its faults).
+#[test]
+fn connections_end_where_a_renewal_changes_the_address() {
+    let (mut world, connection) = connected();
+    world.server.address = Ipv4Addr::new(10, 1, 2, 78);
+    world.run_until(u64::from(LEASE_S) * SECOND_NS);
+    let other = Lease { address: world.server.address, ..lease(Some(SERVER)) };
+    assert_eq!(world.events[2..], [Event::AddressAcquired(other), Event::Closed(connection)]);
+    assert_eq!((world.stack.connections(), world.stack.buffer_bytes()), (0, 0));
+    assert_eq!(world.stack.lease(), Some(other));
+}
+
+/// A lease of no time, or of next to none, has nobody ask without end, nor has one that never ends.
+#[test]
+fn leases_of_any_length_are_asked_for_in_peace() {
+    for lease_s in [0, 1, 2, 3, u32::MAX - 1, u32::MAX] {
+        let mut world = World::new(Faults::NONE, 1);
+        world.server.lease_s = lease_s;
+        world.run_until(100 * SECOND_NS);
+        assert!(world.server.requests <= 400, "{lease_s} s: {} requests in 100 s", world.server.requests);
+        world.server.lease_s = LEASE_S;
+        world.run_until(200 * SECOND_NS);
+        assert_eq!(world.stack.lease(), Some(lease(Some(SERVER))), "{lease_s} s");
+    }
 }
 
 #[test]

@@ -13,6 +13,9 @@ use smoltcp::{
 /// First wait for a DHCP server's offer or acknowledgement. A machine that boots in milliseconds is often there before
 /// its link is, and RFC 2131 §4.1 leaves the interval to the client.
 const DHCP_RETRY: Duration = Duration::from_secs(1);
+/// How long it does without an address that it has lost, before it asks for another: a server whose leases last no time would
+/// have it ask as fast as that answers.
+const REST_NS: u64 = 1_000_000_000;
 /// A client that wants to be served at once although it had nothing to send is served again after this long.
 const RETRY_NS: u64 = 1_000_000;
 
@@ -22,6 +25,7 @@ pub(crate) struct Control {
     sockets: SocketSet<'static>,
     dhcp: Option<SocketHandle>,
     deadline_ns: u64,
+    rest_until_ns: u64,
     lease: Option<Lease>,
 }
 
@@ -37,10 +41,12 @@ impl Control {
             retry.discover_timeout = DHCP_RETRY;
             retry.initial_request_timeout = DHCP_RETRY;
             socket.set_retry_config(retry);
+            // It begins with the event that it has no address.
+            let _ = socket.poll();
             sockets.add(socket)
         });
         let deadline_ns = if dhcp.is_some() { now_ns } else { u64::MAX };
-        Control { interface, sockets, dhcp, deadline_ns, lease: None }
+        Control { interface, sockets, dhcp, deadline_ns, rest_until_ns: 0, lease: None }
     }
 
     /// Whether it wants what DHCP servers send.
@@ -66,7 +72,7 @@ impl Control {
     /// Gives the DHCP client its turn, and returns the address that it has got or lost.
     pub fn run(&mut self, tx: &mut impl FrameTx, now_ns: u64) -> Option<Option<Lease>> {
         let dhcp = self.dhcp?;
-        if self.deadline_ns > now_ns || !tx.ready() {
+        if self.deadline_ns.max(self.rest_until_ns) > now_ns || !tx.ready() {
             return None;
         }
         let mut io = FrameIo { received: None, tx };
@@ -78,7 +84,10 @@ impl Control {
                 // A server may send anything; a router that is no host would be looked for in vain.
                 gateway: config.router.filter(|router| is_host(*router)),
             })),
-            Some(dhcpv4::Event::Deconfigured) => Some(None),
+            Some(dhcpv4::Event::Deconfigured) => {
+                self.rest_until_ns = now_ns.saturating_add(REST_NS);
+                Some(None)
+            }
             None => None,
         };
         let deadline = self.interface.poll_at(instant(now_ns), &self.sockets);
@@ -88,7 +97,7 @@ impl Control {
 
     /// When [`run`](Self::run) has something to do.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        (self.deadline_ns != u64::MAX).then_some(self.deadline_ns)
+        (self.deadline_ns != u64::MAX).then_some(self.deadline_ns.max(self.rest_until_ns))
     }
 
     pub fn set_address(&mut self, lease: Option<Lease>) {
