@@ -244,6 +244,10 @@ fn announcement_by(
 }
 
 fn tcp(from: Ipv6Addr, control: TcpControl, ack: Option<TcpSeqNumber>, payload: &[u8]) -> Vec<u8> {
+    tcp_to(OWN, from, control, ack, payload)
+}
+
+fn tcp_to(own: Ipv6Addr, from: Ipv6Addr, control: TcpControl, ack: Option<TcpSeqNumber>, payload: &[u8]) -> Vec<u8> {
     let segment = TcpRepr {
         src_port: 40_000,
         dst_port: PORT,
@@ -259,7 +263,7 @@ fn tcp(from: Ipv6Addr, control: TcpControl, ack: Option<TcpSeqNumber>, payload: 
         payload,
     };
     let mut bytes = vec![0; segment.buffer_len()];
-    let (source, own): (IpAddress, IpAddress) = (from.into(), OWN.into());
+    let (source, own): (IpAddress, IpAddress) = (from.into(), own.into());
     segment.emit(&mut TcpPacket::new_unchecked(&mut bytes[..]), &source, &own, &ChecksumCapabilities::default());
     bytes
 }
@@ -352,6 +356,44 @@ fn routers_say_what_the_addresses_are() {
     assert_eq!(link.events(), []);
     link.pass(200);
     assert_eq!(link.events(), [Event::Address6Lost(address)]);
+}
+
+/// A connection lives as long as its address, whatever becomes of its router and of the prefix on the link (RFC 4862 §5.5.4,
+/// RFC 4861 §6.3.5), and its neighbor may move.
+#[test]
+fn connections_outlive_routers_and_prefixes_but_not_addresses() {
+    let address: Ipv6Addr = "2001:db8:0:7:0:ff:fe00:1".parse().unwrap();
+    let peer: Ipv6Addr = "2001:db8:0:7::9".parse().unwrap();
+    let mover = EthernetAddress([2, 0, 0, 0, 0, 0x55]);
+    let mut link = Link::new(Addressing6::Auto);
+    link.turn();
+    link.answers(announcement(255, 1800, 3600, None));
+    link.pass(1);
+    link.answers(solicitation(peer, address));
+    link.events();
+    let segment = |control, ack| packet(peer, address, IpProtocol::Tcp, 64, &tcp_to(address, peer, control, ack, &[]));
+    let synack = link.answers(segment(TcpControl::Syn, None));
+    let ack = synack[0].tcp().seq_number + 1;
+    link.answers(segment(TcpControl::None, Some(ack)));
+    let [Event::Accepted { connection, .. }] = link.events()[..] else { panic!("{synack:?}") };
+    // A neighbor that has moved says so.
+    link.answers(advertisement(peer, ALL_NODES, NdiscNeighborFlags::OVERRIDE, mover));
+    assert_eq!(link.stack.send(connection, b"moved"), 5);
+    link.turn();
+    assert_eq!(link.sent()[0].to, mover);
+    link.answers(segment(TcpControl::None, Some(ack + 5)));
+    // The router goes, and says that nothing is on the link and that the address is over.
+    link.answers(announcement(255, 0, 0, None));
+    link.pass(3600 - 10);
+    assert_eq!(link.events(), [], "an address is not taken by one announcement");
+    link.pass(20);
+    assert_eq!(link.events(), [Event::Address6Lost(address), Event::Closed(connection)]);
+    link.turn();
+    assert_eq!((link.stack.connections(), link.stack.buffer_bytes()), (0, 0));
+    // It comes back with the router.
+    link.answers(announcement(255, 1800, 3600, None));
+    link.pass(1);
+    assert_eq!(link.acquired(), [address]);
 }
 
 /// RFC 4861 §6.1.2, §7.1 and §11.2: what comes from beyond a router, or makes no sense, is not believed.
