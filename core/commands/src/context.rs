@@ -117,7 +117,7 @@ impl<'a> Context<'a> {
     /// Finds a key of any kind and notes the use.
     #[inline(always)]
     pub fn find_touched(&mut self, key: &[u8]) -> Option<Found> {
-        let found = self.find(key)?;
+        let found = self.find_here(key)?;
         let now_ms = self.now_ms();
         if !self.session().no_touch {
             self.db().touch(found, now_ms);
@@ -167,19 +167,17 @@ impl<'a> Context<'a> {
 
     /// Finds a key and leaves its statistics alone.
     pub fn find(&mut self, key: &[u8]) -> Option<Found> {
-        let now_ms = self.now_ms();
-        let found = self.db().find(key, now_ms);
-        if found.is_none() {
-            self.report_expired();
-        }
-        found
+        self.find_here(key)
     }
 
-    /// Tells which keys were found expired.
-    fn report_expired(&mut self) {
-        let db = self.db_index();
-        if self.store.dbs[db].expired_names.has_any() {
-            self.store.report_expired(db);
+    #[inline(always)]
+    fn find_here(&mut self, key: &[u8]) -> Option<Found> {
+        let (index, now_ms) = (self.db_index(), self.now_ms());
+        let db = &mut self.store.dbs.as_mut_slice()[index];
+        let found = db.find(key, now_ms);
+        if found.is_none() && db.expired_names.has_any() {
+            self.store.report_expired(index);
         }
+        found
     }
 }

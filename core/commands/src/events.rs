@@ -85,7 +85,7 @@ impl Store {
     /// Notes that a key has changed.
     pub fn changed(&mut self, db: usize, key: &[u8]) {
         self.changes += 1;
-        if self.dbs[db].new_names.has_any() {
+        if self.dbs.as_slice()[db].new_names.has_any() {
             self.report_new(db);
         }
         if !self.watchers.is_empty() {

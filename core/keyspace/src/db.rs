@@ -168,6 +168,7 @@ impl Db {
         self.records.overhead_bytes() + self.index.bytes() + self.volatile.bytes() + self.expiring.bytes()
     }
 
+    #[inline]
     pub(crate) fn lookup(&self, key: &[u8]) -> (u64, Option<Ref>) {
         let hash = self.records.hash(key);
         (hash, self.index.find(hash, |record| self.records.key(record) == key))
@@ -257,7 +258,7 @@ impl Db {
 
     /// Notes that a key was used now.
     pub fn touch(&mut self, found: Found, now_ms: u64) {
-        let used = self.usage.after_use(self.records.use_field(found.record), now_ms);
+        let used = self.usage.after_use(|| self.records.use_field(found.record), now_ms);
         self.records.set_use_field(found.record, used);
     }
 
@@ -291,7 +292,7 @@ impl Db {
     /// What a key that is given a new value remembers of its use: this one, and what it was before.
     pub(crate) fn new_use(&mut self, old: Option<Ref>, now_ms: u64) -> u32 {
         match old {
-            Some(old) => self.usage.after_use(self.records.use_field(old), now_ms),
+            Some(old) => self.usage.after_use(|| self.records.use_field(old), now_ms),
             None => self.usage.of_new(now_ms),
         }
     }

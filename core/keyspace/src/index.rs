@@ -126,8 +126,8 @@ impl Index {
 
     /// Finds the entry of this hash for which `is_it` holds.
     #[inline]
-    pub fn find(&self, hash: u64, mut is_it: impl FnMut(Ref) -> bool) -> Option<Ref> {
-        self.locate(hash, &mut is_it).map(|(place, slot)| Ref(self.bucket(place).refs[slot]))
+    pub fn find(&self, hash: u64, is_it: impl FnMut(Ref) -> bool) -> Option<Ref> {
+        self.locate(hash, is_it).map(|(place, slot)| Ref(self.bucket(place).refs[slot]))
     }
 
     #[inline]

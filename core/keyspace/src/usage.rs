@@ -53,13 +53,13 @@ impl Usage {
         }
     }
 
-    /// The field of a record that had `field` and is used now.
+    /// The field of a record that had `field`, where that matters, and is used now.
     #[inline]
-    pub fn after_use(&mut self, field: u32, now_ms: u64) -> u32 {
+    pub fn after_use(&mut self, field: impl FnOnce() -> u32, now_ms: u64) -> u32 {
         match self.policy {
             UsePolicy::Recency => seconds(now_ms),
             UsePolicy::Frequency { log_factor, decay_minutes } => {
-                let counter = faded(field, decay_minutes, now_ms);
+                let counter = faded(field(), decay_minutes, now_ms);
                 frequency_field(now_ms, self.incremented(counter, log_factor))
             }
         }
@@ -134,7 +134,7 @@ mod tests {
         let mut field = usage.of_new(now_ms);
         assert_eq!(usage.frequency(field, now_ms), NEW_COUNTER);
         for (hits, range) in [(100, 8..=13), (900, 15..=21), (99_000, 130..=160)] {
-            (0..hits).for_each(|_| field = usage.after_use(field, now_ms));
+            (0..hits).for_each(|_| field = usage.after_use(|| field, now_ms));
             assert!(range.contains(&usage.frequency(field, now_ms)), "{hits}: {}", usage.frequency(field, now_ms));
         }
         let counter = usage.frequency(field, now_ms);

@@ -15,6 +15,7 @@ pub fn get(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 /// Replies with the string at a key, or with nothing.
+#[inline(always)]
 fn reply_with_read(context: &mut Context<'_>, key: &[u8]) -> Result<Option<Found>, Error> {
     let found = context.read(key, Kind::String)?;
     match found {
