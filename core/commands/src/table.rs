@@ -525,7 +525,7 @@ impl ByName {
 
 /// Whether a request that begins with `name` is for `command`, whose own name is in lower case.
 #[inline(always)]
-fn is_name_of(command: &Command, name: &[u8]) -> bool {
+pub(crate) fn is_name_of(command: &Command, name: &[u8]) -> bool {
     let known = command.name.as_bytes();
     known.len() == name.len() && (0..known.len()).all(|at| known[at] == name[at].to_ascii_lowercase())
 }

@@ -38,14 +38,14 @@ impl BlockBuffer {
 impl Deref for BlockBuffer {
     type Target = [u8];
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &[u8] {
         &self.bytes[self.start..self.start + self.len]
     }
 }
 
 impl DerefMut for BlockBuffer {
-    #[inline]
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.len]
     }

@@ -4,7 +4,10 @@ use super::{
     Durable,
     unit::{self, Head, Sink},
 };
-use crate::{Context, Store, args, dump, table::Command};
+use crate::{
+    Context, Store, args, dump,
+    table::{Command, is_name_of},
+};
 use alloc::vec::Vec;
 use kayvee_keyspace::{Db, Found, Kind as ValueKind};
 use kayvee_log::{Kind, Log, RecordError};
@@ -169,7 +172,7 @@ impl Store {
     /// What a request's first word is without `rename-command`.
     #[inline]
     fn original_name(&self, command: &'static Command, request: Request<'_>) -> &'static str {
-        if args::is(&request[0], command.name) {
+        if is_name_of(command, &request[0]) {
             return command.name;
         }
         self.commands.find(&request[0]).map_or(command.name, |container| container.name)

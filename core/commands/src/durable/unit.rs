@@ -56,31 +56,34 @@ impl Short {
         Short { bytes: [0; 48], len: 0 }
     }
 
-    #[inline]
-    fn byte(mut self, byte: u8) -> Short {
+    #[inline(always)]
+    fn byte(&mut self, byte: u8) -> &mut Short {
         self.bytes[self.len] = byte;
         self.len += 1;
         self
     }
 
-    fn slice(mut self, bytes: &[u8]) -> Short {
+    #[inline]
+    fn slice(&mut self, bytes: &[u8]) -> &mut Short {
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
         self
     }
 
     #[inline]
-    fn varint(mut self, mut number: u64) -> Short {
+    fn varint(&mut self, mut number: u64) -> &mut Short {
         while number >= 0x80 {
-            self = self.byte(number as u8 | 0x80);
+            self.byte(number as u8 | 0x80);
             number >>= 7;
         }
         self.byte(number as u8)
     }
 
+    /// Puts the bytes and begins anew.
     #[inline]
-    fn put(self, sink: &mut impl Sink) {
+    fn put(&mut self, sink: &mut impl Sink) {
         sink.put(&self.bytes[..self.len]);
+        self.len = 0;
     }
 }
 
@@ -119,13 +122,12 @@ pub fn write_part(sink: &mut impl Sink, head: Head<'_>, index: usize, value: &[u
 /// An effect: a command of these words.
 #[inline]
 pub fn write_command<'w>(sink: &mut impl Sink, name: &[u8], rest: impl ExactSizeIterator<Item = &'w [u8]>) {
-    let mut short = Short::new().byte(COMMAND).varint(rest.len() as u64 + 1).varint(name.len() as u64);
+    let mut short = Short::new();
     // No name is longer than a few letters.
-    short = short.slice(name);
+    short.byte(COMMAND).varint(rest.len() as u64 + 1).varint(name.len() as u64).slice(name);
     for word in rest {
         short.varint(word.len() as u64).put(sink);
         sink.put(word);
-        short = Short::new();
     }
     if short.len > 0 {
         short.put(sink);
@@ -144,9 +146,10 @@ pub struct Head<'a> {
 impl Head<'_> {
     fn write(self, sink: &mut impl Sink, tag: u8, flags: u8) {
         let flags = flags | if self.expires_ms.is_some() { HAS_EXPIRY } else { 0 };
-        let mut short = Short::new().byte(tag).byte(flags).slice(&self.used.to_le_bytes()[..3]);
+        let mut short = Short::new();
+        short.byte(tag).byte(flags).slice(&self.used.to_le_bytes()[..3]);
         if let Some(at) = self.expires_ms {
-            short = short.slice(&at.to_le_bytes());
+            short.slice(&at.to_le_bytes());
         }
         short.varint(self.key.len() as u64).put(sink);
         sink.put(self.key);
