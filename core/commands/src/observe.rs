@@ -41,16 +41,7 @@ enum Timing {
 
 impl Store {
     /// Counts for a command, which are made on its first call.
-    #[inline(always)]
     fn calls_of(&mut self, command: &'static Command) -> usize {
-        // Pipelines mostly repeat one command: the one that is being timed.
-        match self.timed {
-            Some(timed) if core::ptr::eq(self.calls.as_slice()[timed.at].0, command) => timed.at,
-            _ => self.find_calls_of(command),
-        }
-    }
-
-    fn find_calls_of(&mut self, command: &'static Command) -> usize {
         match self.calls.iter().position(|(counted, _)| core::ptr::eq(*counted, command)) {
             Some(at) => at,
             None => {
@@ -81,28 +72,34 @@ impl Store {
         }
     }
 
-    /// Starts the timing of a call. Quick commands that follow each other are timed together: reading the clock for each
-    /// of many pipelined requests would cost as much as they do.
+    /// Starts the timing of a call, and says where its counts are. Quick commands that follow each other are timed together:
+    /// reading the clock for each of many pipelined requests would cost as much as they do.
     #[inline]
-    fn begin_call(&mut self, at: usize, request: Request<'_>, slot: u32) -> Timing {
-        let command = self.calls.as_slice()[at].0;
-        let is_quick = (command.flags.contains(Flags::FAST) || command.categories.contains(Categories::STRING))
-            && request.len() <= LONG_WORDS
-            && request.bytes_len() <= LONG_BYTES;
-        let slow_us = self.options.slowlog_log_slower_than;
-        if is_quick && !(0..ALONE_BELOW_US).contains(&slow_us) {
-            match &mut self.timed {
-                Some(timed) if timed.at == at && timed.calls < TOGETHER_LIMIT => timed.calls += 1,
-                _ => {
-                    self.end_timing();
-                    let since_ns = self.environment.clock.monotonic_ns();
-                    self.timed = Some(Timed { at, since_ns, calls: 1, slot });
-                }
-            }
-            return Timing::Together;
+    fn begin_call(&mut self, command: &'static Command, request: Request<'_>, slot: u32) -> (usize, Timing) {
+        let is_short = request.len() <= LONG_WORDS && request.bytes_len() <= LONG_BYTES;
+        if is_short
+            && let Some(timed) = &mut self.timed
+            && timed.calls < TOGETHER_LIMIT
+            && core::ptr::eq(self.calls.as_slice()[timed.at].0, command)
+        {
+            timed.calls += 1;
+            return (timed.at, Timing::Together);
         }
+        self.begin_timing(command, is_short, slot)
+    }
+
+    #[inline(never)]
+    fn begin_timing(&mut self, command: &'static Command, is_short: bool, slot: u32) -> (usize, Timing) {
         self.end_timing();
-        Timing::Alone(self.environment.clock.monotonic_ns())
+        let at = self.calls_of(command);
+        let since_ns = self.environment.clock.monotonic_ns();
+        let is_quick = command.flags.contains(Flags::FAST) || command.categories.contains(Categories::STRING);
+        let slow_us = self.options.slowlog_log_slower_than;
+        if is_short && is_quick && !(0..ALONE_BELOW_US).contains(&slow_us) {
+            self.timed = Some(Timed { at, since_ns, calls: 1, slot });
+            return (at, Timing::Together);
+        }
+        (at, Timing::Alone(since_ns))
     }
 
     /// Ends the timing of calls that were timed together. If they took long, the slow log learns that one of them did.
@@ -195,8 +192,7 @@ impl Context<'_> {
     pub(crate) fn call_unseen(&mut self, command: &'static Command, request: Request<'_>) {
         let start = self.reply.len();
         let handler = command.handler.expect("only containers lack one, and they were not admitted");
-        let at = self.store.calls_of(command);
-        let timing = self.store.begin_call(at, request, self.slot);
+        let (at, timing) = self.store.begin_call(command, request, self.slot);
         let outcome = self.run(command, request, handler);
         match timing {
             Timing::Alone(since_ns) => {

@@ -8,7 +8,6 @@ use crate::{
     value::{Data, Encoding, Kind, Owned, Value},
 };
 use alloc::vec::Vec;
-use core::hash::Hasher;
 use siphasher::sip::SipHasher13;
 
 /// The secret key of the hash, drawn at start: without it nobody can choose keys that collide.
@@ -18,9 +17,7 @@ pub struct HashKey(pub u64, pub u64);
 impl HashKey {
     #[inline]
     pub(crate) fn hash(&self, key: &[u8]) -> u64 {
-        let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
-        hasher.write(key);
-        hasher.finish()
+        SipHasher13::new_with_keys(self.0, self.1).hash(key)
     }
 }
 
