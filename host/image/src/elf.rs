@@ -8,8 +8,10 @@ use object::{
 
 const HEADER_BYTES: usize = 64;
 const PROGRAM_HEADER_BYTES: usize = 56;
-/// A segment's place in the file agrees with its address up to this.
-const ALIGNMENT: u64 = 4096;
+/// Loaders copy segments to their addresses, so these may lie anywhere in the file.
+const ALIGNMENT: u64 = 1;
+/// Zeros are left out of the file by so many bytes: more than what describes another segment.
+const BLOCK_BYTES: usize = 256;
 
 /// A piece of memory that a loader fills.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +27,27 @@ pub struct Segment {
 impl Segment {
     pub fn read_only(address: u64, bytes: Vec<u8>) -> Segment {
         Segment { address, flags: elf::PF_R, memory_bytes: bytes.len() as u64, bytes }
+    }
+
+    /// The same memory as segments without long runs of zeros, which are between them or at their ends.
+    fn without_zeros(&self) -> Vec<Segment> {
+        let is_zero = |block: &[u8]| block.iter().all(|&byte| byte == 0);
+        let blocks: Vec<&[u8]> = self.bytes.chunks(BLOCK_BYTES).collect();
+        let mut segments: Vec<Segment> = Vec::new();
+        let mut address = self.address;
+        for run in blocks.chunk_by(|a, b| is_zero(a) == is_zero(b)) {
+            let bytes = run.concat();
+            let memory_bytes = bytes.len() as u64;
+            match segments.last_mut() {
+                Some(before) if is_zero(&bytes) => before.memory_bytes += memory_bytes,
+                _ => segments.push(Segment { address, flags: self.flags, bytes, memory_bytes }),
+            }
+            address += memory_bytes;
+        }
+        if let Some(last) = segments.last_mut() {
+            last.memory_bytes = self.address + self.memory_bytes - last.address;
+        }
+        segments
     }
 
     /// Where `len` bytes at `address` lie in what the file holds.
@@ -83,12 +106,16 @@ impl Linked {
         for segment in header.program_headers(endian, data).map_err(not_a_program)? {
             let bytes = segment.data(endian, data).map_err(|()| Error::NotAProgram("a segment lies outside".into()))?;
             let address = segment.p_paddr(endian);
+            let memory_bytes = segment.p_memsz(endian);
             match segment.p_type(endian) {
+                elf::PT_LOAD if memory_bytes < bytes.len() as u64 || address.checked_add(memory_bytes).is_none() => {
+                    return Err(Error::NotAProgram("a segment does not fit memory".into()));
+                }
                 elf::PT_LOAD => linked.segments.push(Segment {
                     address,
                     flags: segment.p_flags(endian),
                     bytes: bytes.into(),
-                    memory_bytes: segment.p_memsz(endian),
+                    memory_bytes,
                 }),
                 elf::PT_NOTE => linked.note = (address, bytes.len() as u64),
                 _ => {}
@@ -121,15 +148,15 @@ impl Linked {
         Ok(())
     }
 
-    /// Writes the program: headers, then the segments in order.
+    /// Writes the program: headers, then the segments in order, without long runs of zeros.
     pub fn write(&self) -> Vec<u8> {
-        let headers = self.segments.len() + 1;
+        let segments: Vec<Segment> = self.segments.iter().flat_map(Segment::without_zeros).collect();
+        let headers = segments.len() + 1;
         let mut file = vec![0; HEADER_BYTES + headers * PROGRAM_HEADER_BYTES];
         let mut table = Vec::new();
         let mut note_at = 0;
-        for segment in &self.segments {
-            let offset = file.len() as u64 + (segment.address.wrapping_sub(file.len() as u64)) % ALIGNMENT;
-            file.resize(offset as usize, 0);
+        for segment in &segments {
+            let offset = file.len() as u64;
             file.extend_from_slice(&segment.bytes);
             let len = segment.bytes.len() as u64;
             program_header(
