@@ -4,38 +4,39 @@
 //! allocates nothing, trusts nothing in the bytes and never panics.
 //!
 //! ```text
-//! offset  0        4           8       12            268
-//!        +--------+-----------+-------+-------------+---------------------------+-----------------+---------+
-//!        | "KVSY" | functions | names | 128 × pair  | functions × (start, name) | groups × offset | names   |
-//!        +--------+-----------+-------+-------------+---------------------------+-----------------+---------+
-//!          4        4           4       1, 1          3, 2                        4                 bytes
+//! offset  0        4           8             264
+//!        +--------+-----------+-------------+-------------------+-------+
+//!        | "KVSY" | functions | 128 × pair  | functions × start | names |
+//!        +--------+-----------+-------------+-------------------+-------+
+//!          4        4           1, 1          3                   bytes
 //! ```
 //!
-//! All numbers are little-endian. `start` is a function's first address and `name` the number of its name. Names stand in
-//! the order of the alphabet, each without what it has in common with the one before: how many bytes that is (1 byte), how
-//! many follow (1 byte), and these. Each group of 16 begins with a whole name; its offset is from the table's beginning.
+//! All numbers are little-endian. Functions stand in the order of their names in the alphabet. `start` is a function's first
+//! address, and its highest bit says that the name is that of the function before. Each name stands once, without what it has
+//! in common with the one before: how many bytes that is (1 byte), and those that follow, up to a zero. So a name is found by
+//! reading all names before it, which a program that crashes has the time for.
 //!
 //! Names are ASCII. A byte from 128 on among those that follow stands for the pair of that number, whose bytes may stand for
-//! pairs before it: the pairs that are most frequent one after the other, which halves the table (Gage 1994, "A New
+//! pairs before it: the pairs that are most frequent one after the other, which halves the names (Gage 1994, "A New
 //! Algorithm for Data Compression").
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
-use alloc::{collections::BTreeSet, string::String, vec::Vec};
+use alloc::{string::String, vec::Vec};
 
 const MAGIC: [u8; 4] = *b"KVSY";
-const PAIRS_AT: usize = 12;
+const PAIRS_AT: usize = 8;
 /// The first byte that stands for a pair.
 const FIRST_PAIR: u8 = 128;
 const PAIRS: usize = 128;
-const HEADER_BYTES: usize = PAIRS_AT + 2 * PAIRS;
+const STARTS_AT: usize = PAIRS_AT + 2 * PAIRS;
 const START_BYTES: usize = 3;
-const ENTRY_BYTES: usize = START_BYTES + 2;
-const OFFSET_BYTES: usize = 4;
-/// Names of which the first stands whole: more of them take less room and more time to find one.
-const GROUP: usize = 16;
+/// In a function's start: it has the name of the one before.
+const SAME_NAME: usize = 1 << (8 * START_BYTES - 1);
+/// Ends a name.
+const END: u8 = 0;
 
 /// Longest name that is kept, in bytes; longer ones are cut. What is not ASCII becomes `?`.
 pub const MAX_NAME_BYTES: usize = 160;
@@ -45,7 +46,7 @@ const _: () = assert!(MAX_NAME_BYTES <= u8::MAX as usize, "a name's length is on
 /// One function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symbol {
-    /// Its first address. Those from 16 MiB on are left out: the image ends below.
+    /// Its first address. Those from 8 MiB on are left out: the image ends below.
     pub start: u32,
     /// Its name, as people read it.
     pub name: String,
@@ -53,62 +54,51 @@ pub struct Symbol {
 
 /// Writes a table of `symbols`, in any order. Of several names for one address the first in the alphabet is kept.
 pub fn encode(mut symbols: Vec<Symbol>) -> Vec<u8> {
-    symbols.retain(|symbol| symbol.start >> (8 * START_BYTES) == 0);
+    symbols.retain(|symbol| (symbol.start as usize) < SAME_NAME);
+    for symbol in &mut symbols {
+        let shown = |character: char| if character.is_ascii() && !character.is_control() { character } else { '?' };
+        symbol.name = symbol.name.chars().map(shown).take(MAX_NAME_BYTES).collect();
+    }
     symbols.sort_by(|a, b| (a.start, &a.name).cmp(&(b.start, &b.name)));
     symbols.dedup_by_key(|symbol| symbol.start);
-    for symbol in &mut symbols {
-        let ascii = symbol.name.chars().map(|character| if character.is_ascii() { character } else { '?' });
-        symbol.name = ascii.take(MAX_NAME_BYTES).collect();
-    }
-    let names: BTreeSet<&str> = symbols.iter().map(|symbol| symbol.name.as_str()).collect();
-    let names: Vec<&str> = names.into_iter().collect();
+    symbols.sort_by(|a, b| (&a.name, a.start).cmp(&(&b.name, b.start)));
+
+    let (mut starts, mut shared, mut endings) = (Vec::new(), Vec::new(), Vec::new());
     let mut before = "";
-    let mut endings = Vec::new();
-    for (number, &name) in names.iter().enumerate() {
-        if number % GROUP == 0 {
-            before = "";
+    for (number, symbol) in symbols.iter().enumerate() {
+        let is_same = number > 0 && symbol.name == before;
+        let start = symbol.start as usize | if is_same { SAME_NAME } else { 0 };
+        starts.extend_from_slice(&start.to_le_bytes()[..START_BYTES]);
+        if !is_same {
+            let common = before.bytes().zip(symbol.name.bytes()).take_while(|(a, b)| a == b).count();
+            shared.push(common as u8);
+            endings.push([&symbol.name.as_bytes()[common..], &[END]].concat());
         }
-        let shared = before.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
-        endings.push((shared, name.as_bytes()[shared..].to_vec()));
-        before = name;
+        before = &symbol.name;
     }
     let pairs = replace_pairs(&mut endings);
 
-    let texts_at = HEADER_BYTES + symbols.len() * ENTRY_BYTES + names.len().div_ceil(GROUP) * OFFSET_BYTES;
-    let (mut offsets, mut texts) = (Vec::new(), Vec::new());
-    for (number, (shared, ending)) in endings.iter().enumerate() {
-        if number % GROUP == 0 {
-            offsets.push(texts_at + texts.len());
-        }
-        texts.extend([*shared as u8, ending.len() as u8]);
-        texts.extend_from_slice(ending);
-    }
     let mut table = MAGIC.to_vec();
-    for count in [symbols.len(), names.len()] {
-        table.extend_from_slice(&(count as u32).to_le_bytes());
-    }
+    table.extend_from_slice(&(symbols.len() as u32).to_le_bytes());
     table.extend(pairs.into_iter().flatten());
-    for symbol in &symbols {
-        let number = names.binary_search(&symbol.name.as_str()).unwrap_or_default();
-        table.extend_from_slice(&symbol.start.to_le_bytes()[..START_BYTES]);
-        // Too many of them share the first, which is wrong then, but not dangerous.
-        table.extend_from_slice(&u16::try_from(number).unwrap_or_default().to_le_bytes());
+    table.extend_from_slice(&starts);
+    for (shared, ending) in shared.iter().zip(&endings) {
+        table.push(*shared);
+        table.extend_from_slice(ending);
     }
-    offsets.iter().for_each(|&offset| table.extend_from_slice(&(offset as u32).to_le_bytes()));
-    table.extend_from_slice(&texts);
     table
 }
 
 /// Replaces the pairs that are the most frequent in all texts by one byte each, round by round, so that pairs of pairs are
 /// found as well. Returns what the bytes stand for.
-fn replace_pairs(texts: &mut [(usize, Vec<u8>)]) -> [[u8; 2]; PAIRS] {
+fn replace_pairs(texts: &mut [Vec<u8>]) -> [[u8; 2]; PAIRS] {
     /// Pairs replaced in a round. One would do a little better, and takes many times as long.
     const AT_ONCE: usize = 8;
     let number_of = |two: &[u8]| usize::from(two[0]) << 8 | usize::from(two[1]);
     let mut pairs = [[0; 2]; PAIRS];
     for first in (0..PAIRS).step_by(AT_ONCE) {
         let mut counts = alloc::vec![0_u32; 1 << 16];
-        let neighbors = texts.iter().flat_map(|(_, text)| text.windows(2));
+        let neighbors = texts.iter().flat_map(|text| text.windows(2));
         neighbors.for_each(|two| counts[number_of(two)] += 1);
         let mut frequent: Vec<usize> = (0..counts.len()).filter(|&pair| counts[pair] > 1).collect();
         frequent.sort_by_key(|&pair| core::cmp::Reverse(counts[pair]));
@@ -117,7 +107,7 @@ fn replace_pairs(texts: &mut [(usize, Vec<u8>)]) -> [[u8; 2]; PAIRS] {
             pairs[at] = [(pair >> 8) as u8, pair as u8];
             byte_of[pair] = Some(FIRST_PAIR + at as u8);
         }
-        for (_, text) in texts.iter_mut() {
+        for text in texts.iter_mut() {
             let (mut kept, mut at) = (0, 0);
             while at < text.len() {
                 let byte = text.get(at..at + 2).and_then(|two| byte_of[number_of(two)]);
@@ -147,66 +137,70 @@ impl core::fmt::Display for Name {
 /// A table, read in place.
 #[derive(Clone, Copy, Debug)]
 pub struct SymbolTable<'a> {
-    bytes: &'a [u8],
-    count: usize,
+    pairs: &'a [u8],
+    starts: &'a [u8],
+    names: &'a [u8],
 }
 
 impl<'a> SymbolTable<'a> {
     /// Reads a table's header. An empty slice, or anything else that is no table, is a table without symbols.
     pub fn new(bytes: &'a [u8]) -> SymbolTable<'a> {
-        let declared = if bytes.starts_with(&MAGIC) { number(bytes, MAGIC.len(), 4).unwrap_or(0) } else { 0 };
-        SymbolTable { bytes, count: if declared <= bytes.len() / ENTRY_BYTES { declared } else { 0 } }
+        let parts = || {
+            let (header, rest) = bytes.strip_prefix(&MAGIC)?.split_at_checked(STARTS_AT - MAGIC.len())?;
+            let (functions, pairs) = header.split_first_chunk()?;
+            let starts_bytes = (u32::from_le_bytes(*functions) as usize).checked_mul(START_BYTES)?;
+            let (starts, names) = rest.split_at_checked(starts_bytes)?;
+            Some(SymbolTable { pairs, starts, names })
+        };
+        parts().unwrap_or(SymbolTable { pairs: &[], starts: &[], names: &[] })
     }
 
     /// The function that `address` lies in, as far as the table can tell: the last one that starts at or before it,
     /// with the distance from its start.
     pub fn lookup(&self, address: u64) -> Option<(Name, u64)> {
-        let address = usize::try_from(address).ok().filter(|address| address >> 32 == 0)?;
-        let (mut low, mut high) = (0, self.count);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.start(middle)? <= address {
-                low = middle + 1;
-            } else {
-                high = middle;
+        let mut names = 0;
+        let mut found: Option<(u64, usize)> = None;
+        for entry in self.starts.chunks_exact(START_BYTES) {
+            let entry = entry.iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte));
+            names += usize::from(entry & SAME_NAME == 0);
+            let start = (entry & !SAME_NAME) as u64;
+            if start <= address && found.is_none_or(|(before, _)| before < start) {
+                found = Some((start, names));
             }
         }
-        let index = low.checked_sub(1)?;
-        let name = self.name(number(self.bytes, HEADER_BYTES + index * ENTRY_BYTES + START_BYTES, 2)?)?;
-        Some((name, (address - self.start(index)?) as u64))
+        let (start, names) = found?;
+        Some((self.last_of(names)?, address - start))
     }
 
-    /// A name by its number: the first of its group, and what the others change of it.
-    fn name(&self, wanted: usize) -> Option<Name> {
-        let offset_at = HEADER_BYTES + self.count * ENTRY_BYTES + wanted / GROUP * OFFSET_BYTES;
-        let mut at = number(self.bytes, offset_at, OFFSET_BYTES)?;
+    /// The last of so many names: each is what it has of the one before, and what follows.
+    fn last_of(&self, names: usize) -> Option<Name> {
+        let mut bytes = self.names.iter();
         let mut name = Name { bytes: [0; MAX_NAME_BYTES], len: 0 };
-        for _ in 0..=wanted % GROUP {
-            let (shared, more) = (number(self.bytes, at, 1)?, number(self.bytes, at + 1, 1)?);
-            name.len = shared;
-            for &byte in self.bytes.get(at + 2..at + 2 + more)? {
-                self.expand(byte, &mut name)?;
-            }
-            at += 2 + more;
+        for _ in 0..names {
+            name.len = name.len.min(usize::from(*bytes.next()?));
+            while !self.expand(*bytes.next()?, &mut name)? {}
         }
         Some(name)
     }
 
-    /// Writes what a byte stands for behind a name.
-    fn expand(&self, byte: u8, name: &mut Name) -> Option<()> {
+    /// Writes what a byte stands for behind a name, and tells whether that ends it.
+    fn expand(&self, byte: u8, name: &mut Name) -> Option<bool> {
         // The second halves of pairs whose first half is being written: each is of a later pair than what is in it.
         let mut stack = [byte; PAIRS + 1];
         let mut depth = 1_usize;
         while let Some(above) = depth.checked_sub(1) {
             depth = above;
             let byte = stack[depth];
+            if byte == END {
+                return Some(true);
+            }
             if byte < FIRST_PAIR {
                 *name.bytes.get_mut(name.len)? = byte;
                 name.len += 1;
                 continue;
             }
-            let pair_at = PAIRS_AT + 2 * usize::from(byte - FIRST_PAIR);
-            let &[first, second] = self.bytes.get(pair_at..pair_at + 2)?.first_chunk()?;
+            let pair_at = 2 * usize::from(byte - FIRST_PAIR);
+            let &[first, second] = self.pairs.get(pair_at..pair_at + 2)?.first_chunk()?;
             if first >= byte || second >= byte {
                 return None;
             }
@@ -214,18 +208,8 @@ impl<'a> SymbolTable<'a> {
             *stack.get_mut(depth + 1)? = first;
             depth += 2;
         }
-        Some(())
+        Some(false)
     }
-
-    fn start(&self, index: usize) -> Option<usize> {
-        number(self.bytes, HEADER_BYTES + index * ENTRY_BYTES, START_BYTES)
-    }
-}
-
-/// The number of so many bytes, at most four, at `at`.
-fn number(bytes: &[u8], at: usize, len: usize) -> Option<usize> {
-    let bytes = bytes.get(at..at + len)?;
-    Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte)))
 }
 
 #[cfg(test)]
@@ -247,7 +231,7 @@ mod tests {
 
     #[test]
     fn finds_the_function_around_an_address() {
-        let names = [(0x300, "c"), (0x100, "a::b"), (0x200, "zz"), (0x200, "z"), (0x400, "a::c::d"), (0x500, "a::e")];
+        let names = [(0x300, "c"), (0x100, "a::b"), (0x200, "zz"), (0x200, "z"), (0x400, "a::c::d"), (0x500, "a::b")];
         let table = encode(names.map(|(start, name)| symbol(start, name)).to_vec());
         let table = SymbolTable::new(&table);
         assert_eq!(shown(&table, 0xff), None);
@@ -256,17 +240,16 @@ mod tests {
         assert_eq!(shown(&table, 0x200), found("z", 0));
         assert_eq!(shown(&table, 0x3ff), found("c", 0xff));
         assert_eq!(shown(&table, 0x404), found("a::c::d", 4));
-        assert_eq!(shown(&table, 0xffff_ffff), found("a::e", 0xffff_faff));
-        assert_eq!(shown(&table, 1 << 32), None);
+        assert_eq!(shown(&table, 0xffff_ffff), found("a::b", 0xffff_faff));
     }
 
     #[test]
-    fn keeps_every_name_of_many_groups() {
+    fn keeps_every_name_of_many() {
         let names: Vec<String> =
             (0..1000).map(|n| alloc::format!("module{}::function{}", n % 7, n * 31 % 500)).collect();
         let symbols = names.iter().zip(0..).map(|(name, at)| symbol(0x10_0000 + at * 16, name)).collect();
         let table = encode(symbols);
-        assert!(table.len() < 1000 * (ENTRY_BYTES + 8), "{}", table.len());
+        assert!(table.len() < 1000 * (START_BYTES + 8), "{}", table.len());
         for (name, at) in names.iter().zip(0..) {
             assert_eq!(shown(&SymbolTable::new(&table), 0x10_0000 + at * 16 + 5), found(name, 5));
         }
