@@ -16,9 +16,7 @@
 //! in common with the one before: how many bytes that is (1 byte), and those that follow, up to a zero. So a name is found by
 //! reading all names before it, which a program that crashes has the time for.
 //!
-//! Names are ASCII. A byte from 128 on among those that follow stands for the pair of that number, whose bytes may stand for
-//! pairs before it: the pairs that are most frequent one after the other, which halves the names (Gage 1994, "A New
-//! Algorithm for Data Compression").
+//! Names are ASCII. Those bytes of theirs that follow are packed into pairs (`kayvee-pairs`), which halves the names.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -28,10 +26,7 @@ use alloc::{string::String, vec::Vec};
 
 const MAGIC: [u8; 4] = *b"KVSY";
 const PAIRS_AT: usize = 8;
-/// The first byte that stands for a pair.
-const FIRST_PAIR: u8 = 128;
-const PAIRS: usize = 128;
-const STARTS_AT: usize = PAIRS_AT + 2 * PAIRS;
+const STARTS_AT: usize = PAIRS_AT + kayvee_pairs::PAIRS_BYTES;
 const START_BYTES: usize = 3;
 /// In a function's start: it has the name of the one before.
 const SAME_NAME: usize = 1 << (8 * START_BYTES - 1);
@@ -76,49 +71,17 @@ pub fn encode(mut symbols: Vec<Symbol>) -> Vec<u8> {
         }
         before = &symbol.name;
     }
-    let pairs = replace_pairs(&mut endings);
+    let pairs = kayvee_pairs::pack(&mut endings);
 
     let mut table = MAGIC.to_vec();
     table.extend_from_slice(&(symbols.len() as u32).to_le_bytes());
-    table.extend(pairs.into_iter().flatten());
+    table.extend_from_slice(&pairs);
     table.extend_from_slice(&starts);
     for (shared, ending) in shared.iter().zip(&endings) {
         table.push(*shared);
         table.extend_from_slice(ending);
     }
     table
-}
-
-/// Replaces the pairs that are the most frequent in all texts by one byte each, round by round, so that pairs of pairs are
-/// found as well. Returns what the bytes stand for.
-fn replace_pairs(texts: &mut [Vec<u8>]) -> [[u8; 2]; PAIRS] {
-    /// Pairs replaced in a round. One would do a little better, and takes many times as long.
-    const AT_ONCE: usize = 8;
-    let number_of = |two: &[u8]| usize::from(two[0]) << 8 | usize::from(two[1]);
-    let mut pairs = [[0; 2]; PAIRS];
-    for first in (0..PAIRS).step_by(AT_ONCE) {
-        let mut counts = alloc::vec![0_u32; 1 << 16];
-        let neighbors = texts.iter().flat_map(|text| text.windows(2));
-        neighbors.for_each(|two| counts[number_of(two)] += 1);
-        let mut frequent: Vec<usize> = (0..counts.len()).filter(|&pair| counts[pair] > 1).collect();
-        frequent.sort_by_key(|&pair| core::cmp::Reverse(counts[pair]));
-        let mut byte_of = alloc::vec![None; 1 << 16];
-        for (at, &pair) in (first..PAIRS).zip(frequent.iter().take(AT_ONCE)) {
-            pairs[at] = [(pair >> 8) as u8, pair as u8];
-            byte_of[pair] = Some(FIRST_PAIR + at as u8);
-        }
-        for text in texts.iter_mut() {
-            let (mut kept, mut at) = (0, 0);
-            while at < text.len() {
-                let byte = text.get(at..at + 2).and_then(|two| byte_of[number_of(two)]);
-                text[kept] = byte.unwrap_or(text[at]);
-                kept += 1;
-                at += 1 + usize::from(byte.is_some());
-            }
-            text.truncate(kept);
-        }
-    }
-    pairs
 }
 
 /// A function's name.
@@ -178,37 +141,18 @@ impl<'a> SymbolTable<'a> {
         let mut name = Name { bytes: [0; MAX_NAME_BYTES], len: 0 };
         for _ in 0..names {
             name.len = name.len.min(usize::from(*bytes.next()?));
-            while !self.expand(*bytes.next()?, &mut name)? {}
+            let mut is_whole = false;
+            while !is_whole {
+                kayvee_pairs::unpack(self.pairs, *bytes.next()?, &mut |byte| match name.bytes.get_mut(name.len) {
+                    Some(place) if byte != END => {
+                        *place = byte;
+                        name.len += 1;
+                    }
+                    _ => is_whole = true,
+                })?;
+            }
         }
         Some(name)
-    }
-
-    /// Writes what a byte stands for behind a name, and tells whether that ends it.
-    fn expand(&self, byte: u8, name: &mut Name) -> Option<bool> {
-        // The second halves of pairs whose first half is being written: each is of a later pair than what is in it.
-        let mut stack = [byte; PAIRS + 1];
-        let mut depth = 1_usize;
-        while let Some(above) = depth.checked_sub(1) {
-            depth = above;
-            let byte = stack[depth];
-            if byte == END {
-                return Some(true);
-            }
-            if byte < FIRST_PAIR {
-                *name.bytes.get_mut(name.len)? = byte;
-                name.len += 1;
-                continue;
-            }
-            let pair_at = 2 * usize::from(byte - FIRST_PAIR);
-            let &[first, second] = self.pairs.get(pair_at..pair_at + 2)?.first_chunk()?;
-            if first >= byte || second >= byte {
-                return None;
-            }
-            *stack.get_mut(depth)? = second;
-            *stack.get_mut(depth + 1)? = first;
-            depth += 2;
-        }
-        Some(false)
     }
 }
 
