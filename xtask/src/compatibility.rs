@@ -1,8 +1,16 @@
 //! `docs/compatibility.md`, from the command table, what is written about differences, and the results of Redis' tests.
 
 use crate::command::{Tally, root};
-use kayvee_commands::table;
-use std::{collections::BTreeMap, fmt::Write, fs, io, path::PathBuf};
+use kayvee_commands::{
+    documentation::{self, Documentation},
+    table,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    fs, io,
+    path::PathBuf,
+};
 
 const HEAD: &str = "\
 # Compatibility with Redis 7.2
@@ -39,7 +47,7 @@ fn text() -> io::Result<String> {
         let (group, command) = line.split_once(' ').ok_or_else(|| io::Error::other(format!("no group: {line}")))?;
         groups.entry(group).or_default().push(command);
     }
-    let is_there = |command: &str| known.contains_key(command) || known.contains_key(container_of(command));
+    let is_there = |command: &str| known.contains(command) || known.contains(container_of(command));
     let there = groups.values().flatten().filter(|command| is_there(command)).count();
     let mut text = String::from(HEAD);
     let total = redis.len();
@@ -65,8 +73,10 @@ fn text() -> io::Result<String> {
             text.push('\n');
         }
     }
-    let newer: Vec<&str> =
-        known.iter().filter(|(_, command)| command.since.starts_with("7.4")).map(|(name, _)| name.as_str()).collect();
+    let documentation = documentation::text().map_err(|error| io::Error::other(format!("{error:?}")))?;
+    let documentation = Documentation::new(&documentation);
+    let is_newer = |name: &&str| documentation.of(name).since.starts_with("7.4");
+    let newer: Vec<&str> = known.iter().map(String::as_str).filter(is_newer).collect();
     text += &format!("## Of Redis 7.4\n\n{}.\n\n", shown(&newer));
     for command in newer {
         if let Some(note) = notes.about(command, "7.4") {
@@ -88,16 +98,14 @@ fn text() -> io::Result<String> {
     Ok(text)
 }
 
-/// The commands of our table by full name.
-fn known_commands() -> BTreeMap<String, &'static table::Command> {
-    let mut known = BTreeMap::new();
+/// The full names of the commands of our table.
+fn known_commands() -> BTreeSet<String> {
+    let mut known = BTreeSet::new();
     for command in table::all() {
         if command.subcommands.is_empty() {
-            known.insert(command.name.to_string(), command);
+            known.insert(command.name.to_string());
         }
-        for sub in command.subcommands {
-            known.insert(format!("{}|{}", command.name, sub.name), sub);
-        }
+        known.extend(command.subcommands.iter().map(|sub| format!("{}|{}", command.name, sub.name)));
     }
     known
 }

@@ -23,90 +23,27 @@ pub use selector::Denial;
 use user::User;
 
 /// What all rows share.
-const ROW: Command = Command { flags: ANYBODY, group: "server", since: "6.0.0", complexity: "O(N)", ..Command::ROW };
+const ROW: Command = Command { flags: ANYBODY, group: "server", ..Command::ROW };
 const ANYBODY: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
 const ADMIN: Flags = ANYBODY.union(Flags::ADMIN);
 
-pub static COMMANDS: &[Command] = &[Command {
-    name: "acl",
-    arity: -2,
-    flags: Flags::NONE,
-    complexity: "Depends on subcommand.",
-    summary: "Users and what they may do.",
-    subcommands: SUBCOMMANDS,
-    ..ROW
-}];
+pub static COMMANDS: &[Command] =
+    &[Command { name: "acl", arity: -2, flags: Flags::NONE, subcommands: SUBCOMMANDS, ..ROW }];
 
 static SUBCOMMANDS: &[Command] = &[
-    Command {
-        name: "cat",
-        arity: -2,
-        summary: "Lists the categories, or the commands of one.",
-        handler: Some(cat),
-        ..ROW
-    },
-    Command {
-        name: "deluser",
-        arity: -3,
-        flags: ADMIN,
-        summary: "Removes users, and ends their connections.",
-        handler: Some(deluser),
-        ..ROW
-    },
-    Command {
-        name: "dryrun",
-        arity: -4,
-        flags: ADMIN,
-        since: "7.0.0",
-        summary: "Tells whether a user may run a command, without running it.",
-        handler: Some(dryrun),
-        ..ROW
-    },
-    Command { name: "genpass", arity: -2, summary: "Makes a password.", handler: Some(genpass), ..ROW },
-    Command { name: "getuser", arity: 3, flags: ADMIN, summary: "Shows a user.", handler: Some(getuser), ..ROW },
+    Command { name: "cat", arity: -2, handler: Some(cat), ..ROW },
+    Command { name: "deluser", arity: -3, flags: ADMIN, handler: Some(deluser), ..ROW },
+    Command { name: "dryrun", arity: -4, flags: ADMIN, handler: Some(dryrun), ..ROW },
+    Command { name: "genpass", arity: -2, handler: Some(genpass), ..ROW },
+    Command { name: "getuser", arity: 3, flags: ADMIN, handler: Some(getuser), ..ROW },
     ROW.help(help),
-    Command { name: "list", arity: 2, flags: ADMIN, summary: "Shows all users as rules.", handler: Some(list), ..ROW },
-    Command {
-        name: "load",
-        arity: 2,
-        flags: ADMIN,
-        summary: "Reads all users from the configured file.",
-        handler: Some(load),
-        ..ROW
-    },
-    Command {
-        name: "log",
-        arity: -2,
-        flags: ADMIN,
-        summary: "Shows what was refused lately, or forgets it.",
-        handler: Some(refusals::log),
-        ..ROW
-    },
-    Command {
-        name: "save",
-        arity: 2,
-        flags: ADMIN,
-        summary: "Writes all users to the configured file.",
-        handler: Some(save),
-        ..ROW
-    },
-    Command {
-        name: "setuser",
-        arity: -3,
-        flags: ADMIN,
-        summary: "Makes a user, or changes its rules.",
-        handler: Some(setuser),
-        ..ROW
-    },
-    Command {
-        name: "users",
-        arity: 2,
-        flags: ADMIN,
-        summary: "Lists the names of all users.",
-        handler: Some(users),
-        ..ROW
-    },
-    Command { name: "whoami", arity: 2, summary: "Tells who the client is.", handler: Some(whoami), ..ROW },
+    Command { name: "list", arity: 2, flags: ADMIN, handler: Some(list), ..ROW },
+    Command { name: "load", arity: 2, flags: ADMIN, handler: Some(load), ..ROW },
+    Command { name: "log", arity: -2, flags: ADMIN, handler: Some(refusals::log), ..ROW },
+    Command { name: "save", arity: 2, flags: ADMIN, handler: Some(save), ..ROW },
+    Command { name: "setuser", arity: -3, flags: ADMIN, handler: Some(setuser), ..ROW },
+    Command { name: "users", arity: 2, flags: ADMIN, handler: Some(users), ..ROW },
+    Command { name: "whoami", arity: 2, handler: Some(whoami), ..ROW },
 ];
 
 const NO_FILE: Error = Error::text(
@@ -642,6 +579,5 @@ fn save(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 }
 
 fn help(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    crate::server::help(context, "ACL", SUBCOMMANDS);
-    Ok(())
+    crate::server::help(context, "ACL", SUBCOMMANDS)
 }

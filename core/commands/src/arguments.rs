@@ -1,6 +1,4 @@
-//! What arguments commands take, for `COMMAND DOCS`.
-//!
-//! `arguments.txt` has a line for each command: its name, and behind it its arguments in a notation of their own.
+//! What arguments commands take, for `COMMAND DOCS`: `documentation.txt` has them in a notation of their own.
 //!
 //! | notation | argument |
 //! | --- | --- |
@@ -13,13 +11,6 @@
 
 use alloc::{string::String, vec::Vec};
 use kayvee_resp::Writer;
-
-static NOTATION: &str = include_str!("arguments.txt");
-
-/// The arguments of a command, by its full name.
-pub fn of(command: &str) -> Option<&'static str> {
-    NOTATION.lines().find_map(|line| line.strip_prefix(command)?.strip_prefix(' '))
-}
 
 /// One argument.
 struct Argument<'a> {
@@ -132,21 +123,7 @@ fn split(notation: &str, separator: char) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::Harness;
     use alloc::format;
-
-    #[test]
-    fn every_line_is_of_a_command() {
-        let mut harness = Harness::new();
-        for line in NOTATION.lines() {
-            let (name, notation) = line.split_once(' ').unwrap();
-            assert!(harness.run(&format!("COMMAND INFO {name}")).starts_with("*1 *10"), "{name}");
-            assert!(
-                of(name) == Some(notation) && notation.matches('(').count() == notation.matches(')').count(),
-                "{line}"
-            );
-        }
-    }
 
     fn shown(notation: &str) -> String {
         let mut out = Vec::new();

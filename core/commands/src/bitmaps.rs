@@ -24,79 +24,32 @@ const READS: &[Keys] = &[Keys::one(1, ACCESS)];
 const ROW: Command = Command { categories: Categories::BITMAP, group: "bitmap", ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
-    Command {
-        name: "bitcount",
-        arity: -2,
-        flags: Flags::READONLY,
-        keys: READS,
-        since: "2.6.0",
-        complexity: "O(N) where N is the number of bytes in the range.",
-        summary: "Counts the bits that are set in a string or in a part of it.",
-        handler: Some(bits::bitcount),
-        ..ROW
-    },
+    Command { name: "bitcount", arity: -2, flags: Flags::READONLY, keys: READS, handler: Some(bits::bitcount), ..ROW },
     Command {
         name: "bitfield",
         arity: -2,
         flags: GROW,
         keys: &[Keys::one(1, CHANGES.union(KeyFlags::VARIABLE_FLAGS))],
-        since: "3.2.0",
-        complexity: "O(1) for each operation.",
-        summary: "Reads and changes integers of any width at any bit of a string.",
         find_keys: Some(field::keys),
         handler: Some(field::bitfield),
         ..ROW
     },
-    Command {
-        name: "bitfield_ro",
-        arity: -2,
-        flags: READ_FAST,
-        keys: READS,
-        since: "6.0.0",
-        complexity: "O(1) for each operation.",
-        summary: "Reads integers of any width at any bit of a string.",
-        handler: Some(field::bitfield_ro),
-        ..ROW
-    },
+    Command { name: "bitfield_ro", arity: -2, flags: READ_FAST, keys: READS, handler: Some(field::bitfield_ro), ..ROW },
     Command {
         name: "bitop",
         arity: -4,
         flags: GROW,
         keys: &[Keys::one(2, KeyFlags::OW.union(KeyFlags::UPDATE)), Keys::range(3, -1, 1, ACCESS)],
-        since: "2.6.0",
-        complexity: "O(N) where N is the length of the longest string.",
-        summary: "Combines strings bit by bit and stores the result.",
         handler: Some(op::bitop),
         ..ROW
     },
-    Command {
-        name: "bitpos",
-        arity: -3,
-        flags: Flags::READONLY,
-        keys: READS,
-        since: "2.8.7",
-        complexity: "O(N) where N is the number of bytes in the range.",
-        summary: "Finds the first bit that is set, or the first that is not, in a string or in a part of it.",
-        handler: Some(bits::bitpos),
-        ..ROW
-    },
-    Command {
-        name: "getbit",
-        arity: 3,
-        flags: READ_FAST,
-        keys: READS,
-        since: "2.2.0",
-        summary: "Returns a bit of a string.",
-        handler: Some(bits::getbit),
-        ..ROW
-    },
+    Command { name: "bitpos", arity: -3, flags: Flags::READONLY, keys: READS, handler: Some(bits::bitpos), ..ROW },
+    Command { name: "getbit", arity: 3, flags: READ_FAST, keys: READS, handler: Some(bits::getbit), ..ROW },
     Command {
         name: "setbit",
         arity: 4,
         flags: GROW,
         keys: &[Keys::one(1, CHANGES)],
-        since: "2.2.0",
-        summary: "Sets or clears a bit of a string, filling it up with zero bytes as far as needed.",
         handler: Some(bits::setbit),
         ..ROW
     },

@@ -15,21 +15,8 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use kayvee_keyspace::Kind;
 
 pub static COMMANDS: &[Command] = &[
-    Command {
-        name: "wait",
-        arity: 3,
-        since: "3.0.0",
-        summary: "Waits until so many replicas have what the client wrote.",
-        ..WAIT_ROW
-    },
-    Command {
-        name: "waitaof",
-        arity: 4,
-        since: "7.2.0",
-        summary: "Waits until what the client wrote is on stable storage, here and on so many replicas.",
-        handler: Some(replication::waitaof),
-        ..WAIT_ROW
-    },
+    Command { name: "wait", arity: 3, ..WAIT_ROW },
+    Command { name: "waitaof", arity: 4, handler: Some(replication::waitaof), ..WAIT_ROW },
 ];
 
 const WAIT_ROW: Command = Command {

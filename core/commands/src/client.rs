@@ -17,153 +17,26 @@ const EVERYBODY: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STAL
 const ADMIN: Flags = EVERYBODY.union(Flags::ADMIN);
 const ROW: Command =
     Command { arity: 2, flags: EVERYBODY, categories: Categories::CONNECTION, group: "connection", ..Command::ROW };
-const PER_CLIENT: &str = "O(N) where N is the number of clients";
 
 pub static SUBCOMMANDS: &[Command] = &[
-    Command {
-        name: "caching",
-        arity: 3,
-        since: "6.0.0",
-        summary: "Says whether the connection keeps a copy of what the next command reads.",
-        handler: Some(tracking::caching),
-        ..ROW
-    },
-    Command {
-        name: "getname",
-        since: "2.6.9",
-        summary: "Returns the connection's name.",
-        handler: Some(getname),
-        ..ROW
-    },
-    Command {
-        name: "getredir",
-        since: "6.0.0",
-        summary: "Returns the client that invalidation messages are redirected to.",
-        handler: Some(tracking::getredir),
-        ..ROW
-    },
-    Command { since: "5.0.0", ..ROW.help(help_text) },
-    Command {
-        name: "id",
-        since: "5.0.0",
-        summary: "Returns the connection's unique number.",
-        handler: Some(id),
-        ..ROW
-    },
-    Command {
-        name: "info",
-        tips: &["nondeterministic_output"],
-        since: "6.2.0",
-        summary: "Describes the connection.",
-        handler: Some(info),
-        ..ROW
-    },
-    Command {
-        name: "kill",
-        arity: -3,
-        flags: ADMIN,
-        since: "2.4.0",
-        complexity: PER_CLIENT,
-        summary: "Ends connections.",
-        handler: Some(kill),
-        ..ROW
-    },
-    Command {
-        name: "list",
-        tips: &["nondeterministic_output"],
-        arity: -2,
-        flags: ADMIN,
-        since: "2.4.0",
-        complexity: PER_CLIENT,
-        summary: "Describes all connections, or some of them.",
-        handler: Some(list),
-        ..ROW
-    },
-    Command {
-        name: "no-evict",
-        arity: 3,
-        flags: ADMIN,
-        since: "7.0.0",
-        summary: "Spares the connection when others are ended for want of memory.",
-        handler: Some(no_evict),
-        ..ROW
-    },
-    Command {
-        name: "no-touch",
-        arity: 3,
-        since: "7.2.0",
-        summary: "Leaves the time of last use alone when the connection reads keys.",
-        handler: Some(no_touch),
-        ..ROW
-    },
-    Command {
-        name: "pause",
-        arity: -3,
-        flags: ADMIN,
-        since: "2.9.50",
-        summary: "Holds back the commands of all clients for a time.",
-        handler: Some(pause),
-        ..ROW
-    },
-    Command {
-        name: "reply",
-        arity: 3,
-        since: "3.2.0",
-        summary: "Switches replies to the connection off and on.",
-        handler: Some(reply),
-        ..ROW
-    },
-    Command {
-        name: "setinfo",
-        arity: 4,
-        since: "7.2.0",
-        summary: "Tells which library the connection uses.",
-        handler: Some(setinfo),
-        ..ROW
-    },
-    Command {
-        name: "setname",
-        arity: 3,
-        since: "2.6.9",
-        summary: "Gives the connection a name.",
-        handler: Some(setname),
-        ..ROW
-    },
-    Command {
-        name: "tracking",
-        arity: -3,
-        since: "6.0.0",
-        complexity: "O(1); some options take O(N) where N is the number of prefixes",
-        summary: "Tells the connection when what it has read changes.",
-        handler: Some(tracking::tracking),
-        ..ROW
-    },
-    Command {
-        name: "trackinginfo",
-        since: "6.2.0",
-        summary: "Tells whether the connection's reads are tracked.",
-        handler: Some(tracking::trackinginfo),
-        ..ROW
-    },
-    Command {
-        name: "unblock",
-        arity: -3,
-        flags: ADMIN,
-        since: "5.0.0",
-        complexity: "O(1)",
-        summary: "Ends the waiting of a blocked client.",
-        handler: Some(unblock),
-        ..ROW
-    },
-    Command {
-        name: "unpause",
-        flags: ADMIN,
-        since: "6.2.0",
-        complexity: "O(N) where N is the number of paused clients",
-        summary: "Ends a pause.",
-        handler: Some(unpause),
-        ..ROW
-    },
+    Command { name: "caching", arity: 3, handler: Some(tracking::caching), ..ROW },
+    Command { name: "getname", handler: Some(getname), ..ROW },
+    Command { name: "getredir", handler: Some(tracking::getredir), ..ROW },
+    ROW.help(help_text),
+    Command { name: "id", handler: Some(id), ..ROW },
+    Command { name: "info", tips: &["nondeterministic_output"], handler: Some(info), ..ROW },
+    Command { name: "kill", arity: -3, flags: ADMIN, handler: Some(kill), ..ROW },
+    Command { name: "list", tips: &["nondeterministic_output"], arity: -2, flags: ADMIN, handler: Some(list), ..ROW },
+    Command { name: "no-evict", arity: 3, flags: ADMIN, handler: Some(no_evict), ..ROW },
+    Command { name: "no-touch", arity: 3, handler: Some(no_touch), ..ROW },
+    Command { name: "pause", arity: -3, flags: ADMIN, handler: Some(pause), ..ROW },
+    Command { name: "reply", arity: 3, handler: Some(reply), ..ROW },
+    Command { name: "setinfo", arity: 4, handler: Some(setinfo), ..ROW },
+    Command { name: "setname", arity: 3, handler: Some(setname), ..ROW },
+    Command { name: "tracking", arity: -3, handler: Some(tracking::tracking), ..ROW },
+    Command { name: "trackinginfo", handler: Some(tracking::trackinginfo), ..ROW },
+    Command { name: "unblock", arity: -3, flags: ADMIN, handler: Some(unblock), ..ROW },
+    Command { name: "unpause", flags: ADMIN, handler: Some(unpause), ..ROW },
 ];
 
 fn is_printable(text: &[u8]) -> bool {
@@ -578,6 +451,5 @@ fn unblock(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 fn help_text(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    help(context, "CLIENT", SUBCOMMANDS);
-    Ok(())
+    help(context, "CLIENT", SUBCOMMANDS)
 }

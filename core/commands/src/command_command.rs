@@ -4,6 +4,7 @@ use crate::{
     Context, Error, Outcome,
     args::{is, lower_case},
     arguments,
+    documentation::{self, Documentation},
     server::help,
     table::{Begin, Categories, Command, Find, Flags, KeyAt, Keys, all},
 };
@@ -11,67 +12,17 @@ use alloc::{format, string::String, vec::Vec};
 use kayvee_resp::{Request, Writer};
 
 const ANY_TIME: Flags = Flags::LOADING.union(Flags::STALE);
-const PER_COMMAND: &str = "O(N) where N is the number of commands asked for";
-const ROW: Command = Command {
-    arity: -2,
-    flags: ANY_TIME,
-    categories: Categories::CONNECTION,
-    group: "server",
-    since: "7.0.0",
-    complexity: PER_COMMAND,
-    ..Command::ROW
-};
+const ROW: Command =
+    Command { arity: -2, flags: ANY_TIME, categories: Categories::CONNECTION, group: "server", ..Command::ROW };
 
 pub static SUBCOMMANDS: &[Command] = &[
-    Command {
-        name: "count",
-        arity: 2,
-        since: "2.8.13",
-        complexity: "O(1)",
-        summary: "Returns the number of commands.",
-        handler: Some(count),
-        ..ROW
-    },
-    Command {
-        name: "docs",
-        tips: &["nondeterministic_output_order"],
-        summary: "Documents commands.",
-        handler: Some(docs),
-        ..ROW
-    },
-    Command {
-        name: "getkeys",
-        arity: -4,
-        since: "2.8.13",
-        complexity: "O(N) where N is the number of arguments",
-        summary: "Picks the keys out of a command.",
-        handler: Some(getkeys),
-        ..ROW
-    },
-    Command {
-        name: "getkeysandflags",
-        arity: -4,
-        complexity: "O(N) where N is the number of arguments",
-        summary: "Picks the keys out of a command and says what happens to them.",
-        handler: Some(getkeysandflags),
-        ..ROW
-    },
-    Command { since: "5.0.0", ..ROW.help(help_text) },
-    Command {
-        name: "info",
-        tips: &["nondeterministic_output_order"],
-        since: "2.8.13",
-        summary: "Describes commands.",
-        handler: Some(info),
-        ..ROW
-    },
-    Command {
-        name: "list",
-        tips: &["nondeterministic_output_order"],
-        summary: "Lists the names of commands.",
-        handler: Some(list),
-        ..ROW
-    },
+    Command { name: "count", arity: 2, handler: Some(count), ..ROW },
+    Command { name: "docs", tips: &["nondeterministic_output_order"], handler: Some(docs), ..ROW },
+    Command { name: "getkeys", arity: -4, handler: Some(getkeys), ..ROW },
+    Command { name: "getkeysandflags", arity: -4, handler: Some(getkeysandflags), ..ROW },
+    ROW.help(help_text),
+    Command { name: "info", tips: &["nondeterministic_output_order"], handler: Some(info), ..ROW },
+    Command { name: "list", tips: &["nondeterministic_output_order"], handler: Some(list), ..ROW },
 ];
 
 pub fn all_commands(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
@@ -86,8 +37,7 @@ fn count(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 }
 
 fn help_text(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    help(context, "COMMAND", SUBCOMMANDS);
-    Ok(())
+    help(context, "COMMAND", SUBCOMMANDS)
 }
 
 /// Finds a command, or a subcommand by `container|sub`; with the container's name and a bar in front, if any.
@@ -201,39 +151,38 @@ fn spec(reply: &mut Writer<'_>, kind: &str, numbers: &[(&str, i16)]) {
 }
 
 fn docs(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let text = documentation::text()?;
+    let documentation = Documentation::new(&text);
     if request.len() == 2 {
         context.reply.map(all().count());
-        all().for_each(|command| document(&mut context.reply, "", command));
+        all().for_each(|command| document(&mut context.reply, &documentation, "", command));
         return Ok(());
     }
     let known = request.from(2).filter(|name| by_full_name(context, name).is_some()).count();
     context.reply.map(known);
     for name in request.from(2) {
         if let Some((prefix, command)) = by_full_name(context, name) {
-            document(&mut context.reply, &prefix, command);
+            document(&mut context.reply, &documentation, &prefix, command);
         }
     }
     Ok(())
 }
 
-fn document(reply: &mut Writer<'_>, prefix: &str, command: &Command) {
+fn document(reply: &mut Writer<'_>, documentation: &Documentation<'_>, prefix: &str, command: &Command) {
     let full_name = format!("{prefix}{}", command.name);
     reply.bulk(full_name.as_bytes());
-    let arguments = arguments::of(&full_name);
-    let deprecation = if command.deprecated.is_some() { 3 } else { 0 };
-    let optional = usize::from(arguments.is_some()) + usize::from(!command.subcommands.is_empty());
+    let entry = documentation.of(&full_name);
+    let deprecation = if entry.deprecated.is_some() { 3 } else { 0 };
+    let optional = usize::from(entry.arguments.is_some()) + usize::from(!command.subcommands.is_empty());
     let pairs = 4 + deprecation + optional;
     reply.map(pairs);
-    for (field, text) in [
-        ("summary", command.summary),
-        ("since", command.since),
-        ("group", command.group),
-        ("complexity", command.complexity),
-    ] {
+    for (field, text) in
+        [("summary", entry.summary), ("since", entry.since), ("group", command.group), ("complexity", entry.complexity)]
+    {
         reply.bulk(field.as_bytes());
         reply.bulk(text.as_bytes());
     }
-    if let Some((since, replacement)) = command.deprecated {
+    if let Some((since, replacement)) = entry.deprecated {
         reply.bulk(b"doc_flags");
         reply.set(1);
         reply.simple("deprecated");
@@ -242,7 +191,7 @@ fn document(reply: &mut Writer<'_>, prefix: &str, command: &Command) {
             reply.bulk(text.as_bytes());
         }
     }
-    if let Some(arguments) = arguments {
+    if let Some(arguments) = entry.arguments {
         reply.bulk(b"arguments");
         arguments::write(reply, arguments);
     }
@@ -250,7 +199,7 @@ fn document(reply: &mut Writer<'_>, prefix: &str, command: &Command) {
         reply.bulk(b"subcommands");
         reply.map(command.subcommands.len());
         for sub in command.subcommands {
-            document(reply, &format!("{}|", command.name), sub);
+            document(reply, documentation, &format!("{}|", command.name), sub);
         }
     }
 }

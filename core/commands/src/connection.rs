@@ -18,82 +18,21 @@ const FIRST_CONTACT: Flags =
 const ROW: Command = Command { categories: Categories::CONNECTION, group: "connection", ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
-    Command {
-        name: "auth",
-        arity: -2,
-        flags: FIRST_CONTACT,
-        since: "1.0.0",
-        complexity: "O(N) where N is the number of passwords of the user",
-        summary: "Proves who the client is.",
-        handler: Some(auth),
-        ..ROW
-    },
-    Command {
-        name: "client",
-        arity: -2,
-        categories: Categories::NONE,
-        since: "2.4.0",
-        complexity: "Depends on the subcommand",
-        summary: "Commands about client connections.",
-        subcommands: client::SUBCOMMANDS,
-        ..ROW
-    },
-    Command {
-        name: "echo",
-        arity: 2,
-        flags: ANY_TIME.union(Flags::FAST),
-        since: "1.0.0",
-        summary: "Returns its argument.",
-        handler: Some(echo),
-        ..ROW
-    },
-    Command {
-        name: "hello",
-        arity: -1,
-        flags: FIRST_CONTACT,
-        since: "6.0.0",
-        summary: "Chooses the protocol version, authenticates and names the connection in one step.",
-        handler: Some(hello),
-        ..ROW
-    },
+    Command { name: "auth", arity: -2, flags: FIRST_CONTACT, handler: Some(auth), ..ROW },
+    Command { name: "client", arity: -2, categories: Categories::NONE, subcommands: client::SUBCOMMANDS, ..ROW },
+    Command { name: "echo", arity: 2, flags: ANY_TIME.union(Flags::FAST), handler: Some(echo), ..ROW },
+    Command { name: "hello", arity: -1, flags: FIRST_CONTACT, handler: Some(hello), ..ROW },
     Command {
         name: "ping",
         tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
         arity: -1,
         flags: Flags::FAST,
-        since: "1.0.0",
-        summary: "Tells that the server is alive.",
         handler: Some(ping),
         ..ROW
     },
-    Command {
-        name: "quit",
-        deprecated: Some(("7.2.0", "closing the connection")),
-        arity: -1,
-        flags: FIRST_CONTACT,
-        since: "1.0.0",
-        summary: "Ends the connection.",
-        handler: Some(quit),
-        ..ROW
-    },
-    Command {
-        name: "reset",
-        arity: 1,
-        flags: FIRST_CONTACT,
-        since: "6.2.0",
-        summary: "Brings the connection back to the state in which it began.",
-        handler: Some(reset),
-        ..ROW
-    },
-    Command {
-        name: "select",
-        arity: 2,
-        flags: ANY_TIME.union(Flags::FAST),
-        since: "1.0.0",
-        summary: "Changes the database that the connection works on.",
-        handler: Some(select),
-        ..ROW
-    },
+    Command { name: "quit", arity: -1, flags: FIRST_CONTACT, handler: Some(quit), ..ROW },
+    Command { name: "reset", arity: 1, flags: FIRST_CONTACT, handler: Some(reset), ..ROW },
+    Command { name: "select", arity: 2, flags: ANY_TIME.union(Flags::FAST), handler: Some(select), ..ROW },
 ];
 
 fn ping(context: &mut Context<'_>, request: Request<'_>) -> Outcome {

@@ -32,9 +32,6 @@ pub static COMMANDS: &[Command] = &[
         arity: 2,
         flags: Flags::READONLY,
         keys: &[Keys::one(1, KeyFlags::RO.union(KeyFlags::ACCESS))],
-        since: "2.6.0",
-        complexity: "O(N) where N is the size of the value.",
-        summary: "Returns the value at a key as bytes that RESTORE takes.",
         tips: &["nondeterministic_output"],
         handler: Some(dump),
         ..ROW
@@ -45,9 +42,6 @@ pub static COMMANDS: &[Command] = &[
         flags: Flags::WRITE.union(Flags::DENYOOM),
         keys: &[Keys::one(1, KeyFlags::OW.union(KeyFlags::UPDATE))],
         categories: Categories::KEYSPACE.union(Categories::DANGEROUS),
-        since: "2.6.0",
-        complexity: "O(N) where N is the size of the value; O(N*log(N)) for sorted sets.",
-        summary: "Makes a key of the bytes that DUMP gave.",
         handler: Some(restore::restore),
         ..ROW
     },

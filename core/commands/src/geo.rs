@@ -33,58 +33,15 @@ const fn storing(option: &'static str, from: i16) -> Keys {
 const ROW: Command = Command { categories: Categories::GEO, group: "geo", ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
-    Command {
-        name: "geoadd",
-        arity: -5,
-        flags: GROW,
-        keys: UPDATES,
-        since: "3.2.0",
-        complexity: "O(log(N)) for each member, where N is the number of members.",
-        summary: "Gives members of a geospatial index places, adding those that are new.",
-        handler: Some(geoadd),
-        ..ROW
-    },
-    Command {
-        name: "geodist",
-        arity: -4,
-        flags: Flags::READONLY,
-        keys: READS,
-        since: "3.2.0",
-        summary: "Returns how far two members are from each other.",
-        handler: Some(geodist),
-        ..ROW
-    },
-    Command {
-        name: "geohash",
-        arity: -2,
-        flags: Flags::READONLY,
-        keys: READS,
-        since: "3.2.0",
-        complexity: "O(N) where N is the number of members asked for.",
-        summary: "Returns the places of members as geohash strings.",
-        handler: Some(geohash),
-        ..ROW
-    },
-    Command {
-        name: "geopos",
-        arity: -2,
-        flags: Flags::READONLY,
-        keys: READS,
-        since: "3.2.0",
-        complexity: "O(N) where N is the number of members asked for.",
-        summary: "Returns the longitudes and latitudes of members.",
-        handler: Some(geopos),
-        ..ROW
-    },
+    Command { name: "geoadd", arity: -5, flags: GROW, keys: UPDATES, handler: Some(geoadd), ..ROW },
+    Command { name: "geodist", arity: -4, flags: Flags::READONLY, keys: READS, handler: Some(geodist), ..ROW },
+    Command { name: "geohash", arity: -2, flags: Flags::READONLY, keys: READS, handler: Some(geohash), ..ROW },
+    Command { name: "geopos", arity: -2, flags: Flags::READONLY, keys: READS, handler: Some(geopos), ..ROW },
     Command {
         name: "georadius",
         arity: -6,
         flags: GROW.union(Flags::MOVABLEKEYS),
         keys: &[Keys::one(1, READING), storing("STORE", 6), storing("STOREDIST", 6)],
-        since: "3.2.0",
-        complexity: "O(N+log(M)) where N is the number of members in the box around the circle and M the number of all members.",
-        summary: "Finds the members within a distance from a place, and stores them if asked to.",
-        deprecated: Some(("6.2.0", "`GEOSEARCH` and `GEOSEARCHSTORE` with the `BYRADIUS` argument")),
         handler: Some(search::georadius),
         ..ROW
     },
@@ -93,10 +50,6 @@ pub static COMMANDS: &[Command] = &[
         arity: -6,
         flags: Flags::READONLY,
         keys: READS,
-        since: "3.2.10",
-        complexity: "O(N+log(M)) where N is the number of members in the box around the circle and M the number of all members.",
-        summary: "Finds the members within a distance from a place.",
-        deprecated: Some(("6.2.0", "`GEOSEARCH` with the `BYRADIUS` argument")),
         handler: Some(search::georadius_ro),
         ..ROW
     },
@@ -105,10 +58,6 @@ pub static COMMANDS: &[Command] = &[
         arity: -5,
         flags: GROW.union(Flags::MOVABLEKEYS),
         keys: &[Keys::one(1, READING), storing("STORE", 5), storing("STOREDIST", 5)],
-        since: "3.2.0",
-        complexity: "O(N+log(M)) where N is the number of members in the box around the circle and M the number of all members.",
-        summary: "Finds the members within a distance from one of them, and stores them if asked to.",
-        deprecated: Some(("6.2.0", "`GEOSEARCH` and `GEOSEARCHSTORE` with the `BYRADIUS` and `FROMMEMBER` arguments")),
         handler: Some(search::georadiusbymember),
         ..ROW
     },
@@ -117,10 +66,6 @@ pub static COMMANDS: &[Command] = &[
         arity: -5,
         flags: Flags::READONLY,
         keys: READS,
-        since: "3.2.10",
-        complexity: "O(N+log(M)) where N is the number of members in the box around the circle and M the number of all members.",
-        summary: "Finds the members within a distance from one of them.",
-        deprecated: Some(("6.2.0", "`GEOSEARCH` with the `BYRADIUS` and `FROMMEMBER` arguments")),
         handler: Some(search::georadiusbymember_ro),
         ..ROW
     },
@@ -129,9 +74,6 @@ pub static COMMANDS: &[Command] = &[
         arity: -7,
         flags: Flags::READONLY,
         keys: READS,
-        since: "6.2.0",
-        complexity: "O(N+log(M)) where N is the number of members in the box around the area and M the number of all members.",
-        summary: "Finds the members in a circle or box around a place or a member.",
         handler: Some(search::geosearch),
         ..ROW
     },
@@ -140,9 +82,6 @@ pub static COMMANDS: &[Command] = &[
         arity: -8,
         flags: GROW,
         keys: STORES,
-        since: "6.2.0",
-        complexity: "O(N+log(M)) where N is the number of members in the box around the area and M the number of all members.",
-        summary: "Stores the members in a circle or box around a place or a member.",
         handler: Some(search::geosearchstore),
         ..ROW
     },

@@ -26,106 +26,38 @@ const INSERTS: &[Keys] = &[Keys::one(1, KeyFlags::RW.union(KeyFlags::INSERT))];
 const CHANGES: &[Keys] = &[Keys::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))];
 const DELETES: &[Keys] = &[Keys::one(1, KeyFlags::RW.union(KeyFlags::DELETE))];
 
-/// The complexity of those that take fields.
-const FIELDS: &str = "O(N) where N is the number of fields.";
-
 /// What all rows share.
 const ROW: Command = Command { categories: Categories::HASH, group: "hash", ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
-    Command {
-        name: "hdel",
-        arity: -3,
-        flags: WRITE_FAST,
-        keys: DELETES,
-        since: "2.0.0",
-        complexity: FIELDS,
-        summary: "Removes fields of a hash, and the hash with the last of them.",
-        handler: Some(hdel),
-        ..ROW
-    },
-    Command {
-        name: "hexists",
-        arity: 3,
-        flags: READ_FAST,
-        keys: MEASURES,
-        since: "2.0.0",
-        summary: "Tells whether a hash has a field.",
-        handler: Some(hexists),
-        ..ROW
-    },
-    Command {
-        name: "hexpire",
-        arity: -6,
-        flags: GROW_FAST,
-        keys: UPDATES,
-        since: "7.4.0",
-        complexity: FIELDS,
-        summary: "Lets fields of a hash expire after so many seconds.",
-        handler: Some(expire::hexpire),
-        ..ROW
-    },
-    Command {
-        name: "hexpireat",
-        arity: -6,
-        flags: GROW_FAST,
-        keys: UPDATES,
-        since: "7.4.0",
-        complexity: FIELDS,
-        summary: "Lets fields of a hash expire at a time in seconds since 1970.",
-        handler: Some(expire::hexpireat),
-        ..ROW
-    },
+    Command { name: "hdel", arity: -3, flags: WRITE_FAST, keys: DELETES, handler: Some(hdel), ..ROW },
+    Command { name: "hexists", arity: 3, flags: READ_FAST, keys: MEASURES, handler: Some(hexists), ..ROW },
+    Command { name: "hexpire", arity: -6, flags: GROW_FAST, keys: UPDATES, handler: Some(expire::hexpire), ..ROW },
+    Command { name: "hexpireat", arity: -6, flags: GROW_FAST, keys: UPDATES, handler: Some(expire::hexpireat), ..ROW },
     Command {
         name: "hexpiretime",
         arity: -5,
         flags: READ_FAST,
         keys: READS,
-        since: "7.4.0",
-        complexity: FIELDS,
-        summary: "Returns when fields of a hash expire, in seconds since 1970.",
         handler: Some(expire::hexpiretime),
         ..ROW
     },
-    Command {
-        name: "hget",
-        arity: 3,
-        flags: READ_FAST,
-        keys: READS,
-        since: "2.0.0",
-        summary: "Returns the value of a field of a hash.",
-        handler: Some(hget),
-        ..ROW
-    },
+    Command { name: "hget", arity: 3, flags: READ_FAST, keys: READS, handler: Some(hget), ..ROW },
     Command {
         name: "hgetall",
         arity: 2,
         flags: Flags::READONLY,
         keys: READS,
-        since: "2.0.0",
-        complexity: "O(N) where N is the size of the hash.",
-        summary: "Returns all fields of a hash with their values.",
         tips: &["nondeterministic_output_order"],
         handler: Some(hgetall),
         ..ROW
     },
-    Command {
-        name: "hincrby",
-        arity: 4,
-        flags: GROW_FAST,
-        keys: CHANGES,
-        since: "2.0.0",
-        summary: "Adds a number to the integer in a field of a hash; a missing field counts as 0.",
-        handler: Some(numbers::hincrby),
-        ..ROW
-    },
+    Command { name: "hincrby", arity: 4, flags: GROW_FAST, keys: CHANGES, handler: Some(numbers::hincrby), ..ROW },
     Command {
         name: "hincrbyfloat",
         arity: 4,
         flags: GROW_FAST,
         keys: CHANGES,
-        since: "2.6.0",
-        summary: "Adds a floating-point number to the number in a field of a hash; a missing field counts as 0.",
         handler: Some(numbers::hincrbyfloat),
         ..ROW
     },
@@ -134,76 +66,20 @@ pub static COMMANDS: &[Command] = &[
         arity: 2,
         flags: Flags::READONLY,
         keys: READS,
-        since: "2.0.0",
-        complexity: "O(N) where N is the size of the hash.",
-        summary: "Returns the names of all fields of a hash.",
         tips: &["nondeterministic_output_order"],
         handler: Some(hkeys),
         ..ROW
     },
-    Command {
-        name: "hlen",
-        arity: 2,
-        flags: READ_FAST,
-        keys: MEASURES,
-        since: "2.0.0",
-        summary: "Returns the number of fields of a hash.",
-        handler: Some(hlen),
-        ..ROW
-    },
-    Command {
-        name: "hmget",
-        arity: -3,
-        flags: READ_FAST,
-        keys: READS,
-        since: "2.0.0",
-        complexity: FIELDS,
-        summary: "Returns the values of several fields of a hash.",
-        handler: Some(hmget),
-        ..ROW
-    },
-    Command {
-        name: "hmset",
-        arity: -4,
-        flags: GROW_FAST,
-        keys: UPDATES,
-        since: "2.0.0",
-        complexity: FIELDS,
-        summary: "Sets several fields of a hash.",
-        deprecated: Some(("4.0.0", "HSET with several pairs")),
-        handler: Some(hmset),
-        ..ROW
-    },
-    Command {
-        name: "hpersist",
-        arity: -5,
-        flags: WRITE_FAST,
-        keys: UPDATES,
-        since: "7.4.0",
-        complexity: FIELDS,
-        summary: "Lets fields of a hash no longer expire.",
-        handler: Some(expire::hpersist),
-        ..ROW
-    },
-    Command {
-        name: "hpexpire",
-        arity: -6,
-        flags: GROW_FAST,
-        keys: UPDATES,
-        since: "7.4.0",
-        complexity: FIELDS,
-        summary: "Lets fields of a hash expire after so many milliseconds.",
-        handler: Some(expire::hpexpire),
-        ..ROW
-    },
+    Command { name: "hlen", arity: 2, flags: READ_FAST, keys: MEASURES, handler: Some(hlen), ..ROW },
+    Command { name: "hmget", arity: -3, flags: READ_FAST, keys: READS, handler: Some(hmget), ..ROW },
+    Command { name: "hmset", arity: -4, flags: GROW_FAST, keys: UPDATES, handler: Some(hmset), ..ROW },
+    Command { name: "hpersist", arity: -5, flags: WRITE_FAST, keys: UPDATES, handler: Some(expire::hpersist), ..ROW },
+    Command { name: "hpexpire", arity: -6, flags: GROW_FAST, keys: UPDATES, handler: Some(expire::hpexpire), ..ROW },
     Command {
         name: "hpexpireat",
         arity: -6,
         flags: GROW_FAST,
         keys: UPDATES,
-        since: "7.4.0",
-        complexity: FIELDS,
-        summary: "Lets fields of a hash expire at a time in milliseconds since 1970.",
         handler: Some(expire::hpexpireat),
         ..ROW
     },
@@ -212,9 +88,6 @@ pub static COMMANDS: &[Command] = &[
         arity: -5,
         flags: READ_FAST,
         keys: READS,
-        since: "7.4.0",
-        complexity: FIELDS,
-        summary: "Returns when fields of a hash expire, in milliseconds since 1970.",
         handler: Some(expire::hpexpiretime),
         ..ROW
     },
@@ -223,9 +96,6 @@ pub static COMMANDS: &[Command] = &[
         arity: -5,
         flags: READ_FAST,
         keys: READS,
-        since: "7.4.0",
-        complexity: FIELDS,
-        summary: "Returns after how many milliseconds fields of a hash expire.",
         tips: &["nondeterministic_output"],
         handler: Some(expire::hpttl),
         ..ROW
@@ -235,9 +105,6 @@ pub static COMMANDS: &[Command] = &[
         arity: -2,
         flags: Flags::READONLY,
         keys: READS,
-        since: "6.2.0",
-        complexity: "O(N) where N is the number of returned fields, or the size of the hash if most of it is returned.",
-        summary: "Returns random fields of a hash.",
         tips: &["nondeterministic_output"],
         handler: Some(random::hrandfield),
         ..ROW
@@ -247,52 +114,18 @@ pub static COMMANDS: &[Command] = &[
         arity: -3,
         flags: Flags::READONLY,
         keys: READS,
-        since: "2.8.0",
-        complexity: "O(1) for every call, O(N) for all of N fields.",
-        summary: "Goes through the fields of a hash bit by bit.",
         tips: &["nondeterministic_output"],
         handler: Some(hscan),
         ..ROW
     },
-    Command {
-        name: "hset",
-        arity: -4,
-        flags: GROW_FAST,
-        keys: UPDATES,
-        since: "2.0.0",
-        complexity: "O(1) for each field.",
-        summary: "Sets fields of a hash, and creates the hash where there is none.",
-        handler: Some(hset),
-        ..ROW
-    },
-    Command {
-        name: "hsetnx",
-        arity: 4,
-        flags: GROW_FAST,
-        keys: INSERTS,
-        since: "2.0.0",
-        summary: "Sets a field of a hash, if it does not exist.",
-        handler: Some(hsetnx),
-        ..ROW
-    },
-    Command {
-        name: "hstrlen",
-        arity: 3,
-        flags: READ_FAST,
-        keys: MEASURES,
-        since: "3.2.0",
-        summary: "Returns the length of a field's value.",
-        handler: Some(hstrlen),
-        ..ROW
-    },
+    Command { name: "hset", arity: -4, flags: GROW_FAST, keys: UPDATES, handler: Some(hset), ..ROW },
+    Command { name: "hsetnx", arity: 4, flags: GROW_FAST, keys: INSERTS, handler: Some(hsetnx), ..ROW },
+    Command { name: "hstrlen", arity: 3, flags: READ_FAST, keys: MEASURES, handler: Some(hstrlen), ..ROW },
     Command {
         name: "httl",
         arity: -5,
         flags: READ_FAST,
         keys: READS,
-        since: "7.4.0",
-        complexity: FIELDS,
-        summary: "Returns after how many seconds fields of a hash expire.",
         tips: &["nondeterministic_output"],
         handler: Some(expire::httl),
         ..ROW
@@ -302,9 +135,6 @@ pub static COMMANDS: &[Command] = &[
         arity: 2,
         flags: Flags::READONLY,
         keys: READS,
-        since: "2.0.0",
-        complexity: "O(N) where N is the size of the hash.",
-        summary: "Returns the values of all fields of a hash.",
         tips: &["nondeterministic_output_order"],
         handler: Some(hvals),
         ..ROW

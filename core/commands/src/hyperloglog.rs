@@ -30,8 +30,6 @@ pub static COMMANDS: &[Command] = &[
         arity: -2,
         flags: GROW.union(Flags::FAST),
         keys: &[Keys::one(1, KeyFlags::RW.union(KeyFlags::INSERT))],
-        since: "2.8.9",
-        summary: "Adds elements to a HyperLogLog, and creates it where there is none.",
         handler: Some(pfadd),
         ..ROW
     },
@@ -40,9 +38,6 @@ pub static COMMANDS: &[Command] = &[
         arity: -2,
         flags: Flags::READONLY.union(Flags::MAY_REPLICATE),
         keys: &[Keys::range(1, -1, 1, KeyFlags::RW.union(KeyFlags::ACCESS))],
-        since: "2.8.9",
-        complexity: "O(1) for one key, O(N) for N keys; the factor is the number of registers, but for a single key whose count is kept.",
-        summary: "Returns how many different elements HyperLogLogs have seen, about.",
         handler: Some(pfcount),
         ..ROW
     },
@@ -51,9 +46,6 @@ pub static COMMANDS: &[Command] = &[
         arity: 3,
         flags: GROW.union(Flags::ADMIN),
         keys: &[Keys::one(2, KeyFlags::RW.union(KeyFlags::ACCESS))],
-        since: "2.8.9",
-        complexity: "O(1); the factor is the number of registers.",
-        summary: "Shows the inner state of a HyperLogLog.",
         handler: Some(debug::pfdebug),
         ..ROW
     },
@@ -65,22 +57,10 @@ pub static COMMANDS: &[Command] = &[
             Keys::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::INSERT)),
             Keys::range(2, -1, 1, KeyFlags::RO.union(KeyFlags::ACCESS)),
         ],
-        since: "2.8.9",
-        complexity: "O(N) where N is the number of keys; the factor is the number of registers.",
-        summary: "Merges HyperLogLogs into one.",
         handler: Some(pfmerge),
         ..ROW
     },
-    Command {
-        name: "pfselftest",
-        arity: 1,
-        flags: Flags::ADMIN,
-        keys: &[],
-        since: "2.8.9",
-        summary: "Tests the implementation of HyperLogLogs.",
-        handler: Some(debug::pfselftest),
-        ..ROW
-    },
+    Command { name: "pfselftest", arity: 1, flags: Flags::ADMIN, keys: &[], handler: Some(debug::pfselftest), ..ROW },
 ];
 
 const NOT_ONE: Error = Error::text("WRONGTYPE Key is not a valid HyperLogLog string value.");

@@ -145,60 +145,21 @@ impl Store {
 const ROW: Command = Command {
     flags: Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE),
     group: "server",
-    since: "2.8.13",
     ..Command::ROW
 };
 
 const EVERY_NODE: &[&str] = &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
 
 pub static SUBCOMMANDS: &[Command] = &[
-    Command {
-        name: "doctor",
-        arity: 2,
-        summary: "Explains what kept clients waiting.",
-        tips: EVERY_NODE,
-        handler: Some(doctor),
-        ..ROW
-    },
-    Command {
-        name: "graph",
-        arity: 3,
-        summary: "Draws an event's durations.",
-        tips: EVERY_NODE,
-        handler: Some(graph),
-        ..ROW
-    },
+    Command { name: "doctor", arity: 2, tips: EVERY_NODE, handler: Some(doctor), ..ROW },
+    Command { name: "graph", arity: 3, tips: EVERY_NODE, handler: Some(graph), ..ROW },
     ROW.help(help_text),
-    Command {
-        name: "histogram",
-        arity: -2,
-        since: "7.0.0",
-        complexity: "O(N) where N is the number of commands with data",
-        summary: "Returns how the durations of commands are distributed.",
-        tips: EVERY_NODE,
-        handler: Some(histogram),
-        ..ROW
-    },
-    Command {
-        name: "history",
-        arity: 3,
-        summary: "Returns the times and durations of an event.",
-        tips: EVERY_NODE,
-        handler: Some(history),
-        ..ROW
-    },
-    Command {
-        name: "latest",
-        arity: 2,
-        summary: "Returns the last duration of each event.",
-        tips: EVERY_NODE,
-        handler: Some(latest),
-        ..ROW
-    },
+    Command { name: "histogram", arity: -2, tips: EVERY_NODE, handler: Some(histogram), ..ROW },
+    Command { name: "history", arity: 3, tips: EVERY_NODE, handler: Some(history), ..ROW },
+    Command { name: "latest", arity: 2, tips: EVERY_NODE, handler: Some(latest), ..ROW },
     Command {
         name: "reset",
         arity: -2,
-        summary: "Forgets the durations of events.",
         tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
         handler: Some(reset),
         ..ROW
@@ -372,8 +333,7 @@ fn advice(event: &str) -> &'static str {
 }
 
 fn help_text(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    help(context, "LATENCY", SUBCOMMANDS);
-    Ok(())
+    help(context, "LATENCY", SUBCOMMANDS)
 }
 
 #[cfg(test)]

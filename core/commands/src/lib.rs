@@ -13,6 +13,7 @@ mod args;
 mod arguments;
 mod blocking;
 mod context;
+pub mod documentation;
 mod durable;
 mod effects;
 mod error;

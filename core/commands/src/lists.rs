@@ -31,19 +31,12 @@ const MOVES: &[Keys] = &[Keys::one(1, TAKEN), Keys::one(2, KeyFlags::RW.union(Ke
 /// What all rows share.
 const ROW: Command = Command { categories: Categories::LIST, group: "list", ..Command::ROW };
 
-const AT_ENDS: &str = "O(N) where N is the number of elements added or removed.";
-const BY_DISTANCE: &str = "O(N) where N is the distance to the nearer end; O(1) at the ends.";
-const PER_KEY: &str = "O(N) where N is the number of keys.";
-const OVER_ALL: &str = "O(N) where N is the number of elements that are passed.";
-
 pub static COMMANDS: &[Command] = &[
     Command {
         name: "blmove",
         arity: 6,
         flags: GROW.union(Flags::BLOCKING),
         keys: MOVES,
-        since: "6.2.0",
-        summary: "Moves an element from an end of one list to an end of another one, and waits for one if there is none.",
         handler: Some(blocking::blmove),
         ..ROW
     },
@@ -52,95 +45,35 @@ pub static COMMANDS: &[Command] = &[
         arity: -5,
         flags: WAITS.union(Flags::MOVABLEKEYS),
         keys: &[Keys::counted(2, TAKEN)],
-        since: "7.0.0",
-        complexity: "O(N+M) where N is the number of keys and M the number of elements returned.",
-        summary: "Removes elements from the first of several lists that has any, and waits for one if there is none.",
         handler: Some(blocking::blmpop),
         ..ROW
     },
-    Command {
-        name: "blpop",
-        arity: -3,
-        flags: WAITS,
-        keys: TAKES_ALL,
-        since: "2.0.0",
-        complexity: PER_KEY,
-        summary: "Removes the head of the first of several lists that has one, and waits for one if there is none.",
-        handler: Some(blocking::blpop),
-        ..ROW
-    },
-    Command {
-        name: "brpop",
-        arity: -3,
-        flags: WAITS,
-        keys: TAKES_ALL,
-        since: "2.0.0",
-        complexity: PER_KEY,
-        summary: "Removes the tail of the first of several lists that has one, and waits for one if there is none.",
-        handler: Some(blocking::brpop),
-        ..ROW
-    },
+    Command { name: "blpop", arity: -3, flags: WAITS, keys: TAKES_ALL, handler: Some(blocking::blpop), ..ROW },
+    Command { name: "brpop", arity: -3, flags: WAITS, keys: TAKES_ALL, handler: Some(blocking::brpop), ..ROW },
     Command {
         name: "brpoplpush",
-        deprecated: Some(("6.2.0", "BLMOVE with RIGHT and LEFT")),
         arity: 4,
         flags: GROW.union(Flags::BLOCKING),
         keys: MOVES,
-        since: "2.2.0",
-        summary: "Moves an element from the tail of one list to the head of another one, and waits for one if there is none.",
         handler: Some(blocking::brpoplpush),
         ..ROW
     },
-    Command {
-        name: "lindex",
-        arity: 3,
-        flags: Flags::READONLY,
-        keys: READS,
-        since: "1.0.0",
-        complexity: BY_DISTANCE,
-        summary: "Returns the element at an index.",
-        handler: Some(elements::lindex),
-        ..ROW
-    },
-    Command {
-        name: "linsert",
-        arity: 5,
-        flags: GROW,
-        keys: INSERTS,
-        since: "2.2.0",
-        complexity: "O(N) where N is the number of elements up to the pivot.",
-        summary: "Inserts an element before or after another one.",
-        handler: Some(elements::linsert),
-        ..ROW
-    },
+    Command { name: "lindex", arity: 3, flags: Flags::READONLY, keys: READS, handler: Some(elements::lindex), ..ROW },
+    Command { name: "linsert", arity: 5, flags: GROW, keys: INSERTS, handler: Some(elements::linsert), ..ROW },
     Command {
         name: "llen",
         arity: 2,
         flags: Flags::READONLY.union(Flags::FAST),
         keys: &[Keys::one(1, KeyFlags::RO)],
-        since: "1.0.0",
-        summary: "Returns the number of elements.",
         handler: Some(elements::llen),
         ..ROW
     },
-    Command {
-        name: "lmove",
-        arity: 5,
-        flags: GROW,
-        keys: MOVES,
-        since: "6.2.0",
-        summary: "Moves an element from an end of one list to an end of another one, and returns it.",
-        handler: Some(moves::lmove),
-        ..ROW
-    },
+    Command { name: "lmove", arity: 5, flags: GROW, keys: MOVES, handler: Some(moves::lmove), ..ROW },
     Command {
         name: "lmpop",
         arity: -4,
         flags: Flags::WRITE.union(Flags::MOVABLEKEYS),
         keys: &[Keys::counted(1, TAKEN)],
-        since: "7.0.0",
-        complexity: "O(N+M) where N is the number of keys and M the number of elements returned.",
-        summary: "Removes elements from the first of several lists that has any, and returns them.",
         handler: Some(ends::lmpop),
         ..ROW
     },
@@ -149,133 +82,34 @@ pub static COMMANDS: &[Command] = &[
         arity: -2,
         flags: Flags::WRITE.union(Flags::FAST),
         keys: TAKES,
-        since: "1.0.0",
-        complexity: AT_ENDS,
-        summary: "Removes elements from the head, and returns them.",
         handler: Some(ends::lpop),
         ..ROW
     },
-    Command {
-        name: "lpos",
-        arity: -3,
-        flags: Flags::READONLY,
-        keys: READS,
-        since: "6.0.6",
-        complexity: OVER_ALL,
-        summary: "Returns the indexes of elements that equal a value.",
-        handler: Some(search::lpos),
-        ..ROW
-    },
-    Command {
-        name: "lpush",
-        arity: -3,
-        flags: GROW_FAST,
-        keys: INSERTS,
-        since: "1.0.0",
-        complexity: AT_ENDS,
-        summary: "Adds elements at the head, one after the other; a missing list is created.",
-        handler: Some(ends::lpush),
-        ..ROW
-    },
-    Command {
-        name: "lpushx",
-        arity: -3,
-        flags: GROW_FAST,
-        keys: INSERTS,
-        since: "2.2.0",
-        complexity: AT_ENDS,
-        summary: "Adds elements at the head of a list that exists.",
-        handler: Some(ends::lpushx),
-        ..ROW
-    },
-    Command {
-        name: "lrange",
-        arity: 4,
-        flags: Flags::READONLY,
-        keys: READS,
-        since: "1.0.0",
-        complexity: "O(S+N) where S is the distance of the start to the nearer end and N the number of elements returned.",
-        summary: "Returns the elements of a range of indexes.",
-        handler: Some(elements::lrange),
-        ..ROW
-    },
-    Command {
-        name: "lrem",
-        arity: 4,
-        flags: Flags::WRITE,
-        keys: DELETES,
-        since: "1.0.0",
-        complexity: OVER_ALL,
-        summary: "Removes elements that equal a value.",
-        handler: Some(elements::lrem),
-        ..ROW
-    },
+    Command { name: "lpos", arity: -3, flags: Flags::READONLY, keys: READS, handler: Some(search::lpos), ..ROW },
+    Command { name: "lpush", arity: -3, flags: GROW_FAST, keys: INSERTS, handler: Some(ends::lpush), ..ROW },
+    Command { name: "lpushx", arity: -3, flags: GROW_FAST, keys: INSERTS, handler: Some(ends::lpushx), ..ROW },
+    Command { name: "lrange", arity: 4, flags: Flags::READONLY, keys: READS, handler: Some(elements::lrange), ..ROW },
+    Command { name: "lrem", arity: 4, flags: Flags::WRITE, keys: DELETES, handler: Some(elements::lrem), ..ROW },
     Command {
         name: "lset",
         arity: 4,
         flags: GROW,
         keys: &[Keys::one(1, KeyFlags::RW.union(KeyFlags::UPDATE))],
-        since: "1.0.0",
-        complexity: BY_DISTANCE,
-        summary: "Replaces the element at an index.",
         handler: Some(elements::lset),
         ..ROW
     },
-    Command {
-        name: "ltrim",
-        arity: 4,
-        flags: Flags::WRITE,
-        keys: DELETES,
-        since: "1.0.0",
-        complexity: AT_ENDS,
-        summary: "Removes all elements outside of a range of indexes.",
-        handler: Some(elements::ltrim),
-        ..ROW
-    },
+    Command { name: "ltrim", arity: 4, flags: Flags::WRITE, keys: DELETES, handler: Some(elements::ltrim), ..ROW },
     Command {
         name: "rpop",
         arity: -2,
         flags: Flags::WRITE.union(Flags::FAST),
         keys: TAKES,
-        since: "1.0.0",
-        complexity: AT_ENDS,
-        summary: "Removes elements from the tail, and returns them.",
         handler: Some(ends::rpop),
         ..ROW
     },
-    Command {
-        name: "rpoplpush",
-        deprecated: Some(("6.2.0", "LMOVE with RIGHT and LEFT")),
-        arity: 3,
-        flags: GROW,
-        keys: MOVES,
-        since: "1.2.0",
-        summary: "Moves an element from the tail of one list to the head of another one, and returns it.",
-        handler: Some(moves::rpoplpush),
-        ..ROW
-    },
-    Command {
-        name: "rpush",
-        arity: -3,
-        flags: GROW_FAST,
-        keys: INSERTS,
-        since: "1.0.0",
-        complexity: AT_ENDS,
-        summary: "Adds elements at the tail, one after the other; a missing list is created.",
-        handler: Some(ends::rpush),
-        ..ROW
-    },
-    Command {
-        name: "rpushx",
-        arity: -3,
-        flags: GROW_FAST,
-        keys: INSERTS,
-        since: "2.2.0",
-        complexity: AT_ENDS,
-        summary: "Adds elements at the tail of a list that exists.",
-        handler: Some(ends::rpushx),
-        ..ROW
-    },
+    Command { name: "rpoplpush", arity: 3, flags: GROW, keys: MOVES, handler: Some(moves::rpoplpush), ..ROW },
+    Command { name: "rpush", arity: -3, flags: GROW_FAST, keys: INSERTS, handler: Some(ends::rpush), ..ROW },
+    Command { name: "rpushx", arity: -3, flags: GROW_FAST, keys: INSERTS, handler: Some(ends::rpushx), ..ROW },
 ];
 
 /// How large a part of a list may be, by `list-max-listpack-size`.

@@ -11,13 +11,12 @@ use alloc::{format, string::String};
 use core::fmt::Write;
 use kayvee_resp::Request;
 
-const ROW: Command = Command { group: "server", since: "4.0.0", ..Command::ROW };
+const ROW: Command = Command { group: "server", ..Command::ROW };
 
 pub static SUBCOMMANDS: &[Command] = &[
     Command {
         name: "doctor",
         arity: 2,
-        summary: "Says what may be amiss with memory.",
         tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
         handler: Some(doctor),
         ..ROW
@@ -26,8 +25,6 @@ pub static SUBCOMMANDS: &[Command] = &[
     Command {
         name: "malloc-stats",
         arity: 2,
-        complexity: "Depends on the allocator",
-        summary: "Returns the allocator's figures.",
         tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
         handler: Some(malloc_stats),
         ..ROW
@@ -35,8 +32,6 @@ pub static SUBCOMMANDS: &[Command] = &[
     Command {
         name: "purge",
         arity: 2,
-        complexity: "Depends on the allocator",
-        summary: "Has the allocator give back what it does not need.",
         tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
         handler: Some(purge),
         ..ROW
@@ -44,7 +39,6 @@ pub static SUBCOMMANDS: &[Command] = &[
     Command {
         name: "stats",
         arity: 2,
-        summary: "Returns what memory is used for.",
         tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
         handler: Some(stats),
         ..ROW
@@ -54,8 +48,6 @@ pub static SUBCOMMANDS: &[Command] = &[
         arity: -3,
         flags: Flags::READONLY,
         keys: &[Keys::one(2, KeyFlags::RO)],
-        complexity: "O(N) where N is the number of samples",
-        summary: "Returns the bytes of memory that a key and its value take.",
         handler: Some(usage),
         ..ROW
     },
@@ -249,6 +241,5 @@ fn usage(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 fn help_text(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    help(context, "MEMORY", SUBCOMMANDS);
-    Ok(())
+    help(context, "MEMORY", SUBCOMMANDS)
 }

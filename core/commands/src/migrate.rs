@@ -30,9 +30,6 @@ pub static COMMANDS: &[Command] = &[Command {
     find_keys: Some(find_keys),
     categories: Categories::KEYSPACE.union(Categories::DANGEROUS),
     group: "generic",
-    since: "2.6.0",
-    complexity: "O(N) where N is the size of the values.",
-    summary: "Moves keys to another store.",
     tips: &["nondeterministic_output"],
     handler: Some(migrate),
     ..Command::ROW

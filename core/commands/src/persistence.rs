@@ -26,37 +26,20 @@ pub use load::{Expired, Loaded, Progress};
 mod tests;
 
 const SAVES: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING);
-const ROW: Command = Command { group: "server", since: "1.0.0", ..Command::ROW };
+const ROW: Command = Command { group: "server", ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
-    Command {
-        name: "bgsave",
-        arity: -1,
-        flags: SAVES,
-        complexity: "O(N) where N is the number of keys in all databases",
-        summary: "Saves all data to the dump file, without a reply to wait for.",
-        handler: Some(bgsave),
-        ..ROW
-    },
+    Command { name: "bgsave", arity: -1, flags: SAVES, handler: Some(bgsave), ..ROW },
     Command {
         name: "lastsave",
         arity: 1,
         flags: Flags::LOADING.union(Flags::STALE).union(Flags::FAST),
         categories: Categories::ADMIN.union(Categories::DANGEROUS),
-        summary: "Returns when all data was last saved.",
         tips: &["nondeterministic_output"],
         handler: Some(lastsave),
         ..ROW
     },
-    Command {
-        name: "save",
-        arity: 1,
-        flags: SAVES.union(Flags::NO_MULTI),
-        complexity: "O(N) where N is the number of keys in all databases",
-        summary: "Saves all data to the dump file.",
-        handler: Some(save),
-        ..ROW
-    },
+    Command { name: "save", arity: 1, flags: SAVES.union(Flags::NO_MULTI), handler: Some(save), ..ROW },
 ];
 
 const NO_FILES: Error =

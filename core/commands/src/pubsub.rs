@@ -15,97 +15,32 @@ use kayvee_resp::{Protocol, Request, Writer};
 const ANY_TIME: Flags = Flags::PUBSUB.union(Flags::LOADING).union(Flags::STALE);
 const SUBSCRIBE: Flags = ANY_TIME.union(Flags::NOSCRIPT);
 const PUBLISH: Flags = ANY_TIME.union(Flags::FAST).union(Flags::MAY_REPLICATE);
-const PER_CHANNEL: &str = "O(N) where N is the number of channels";
-const ROW: Command = Command { categories: Categories::NONE, group: "pubsub", since: "2.0.0", ..Command::ROW };
+const ROW: Command = Command { categories: Categories::NONE, group: "pubsub", ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
-    Command {
-        name: "psubscribe",
-        arity: -2,
-        flags: SUBSCRIBE,
-        complexity: "O(N) where N is the number of patterns",
-        summary: "Listens to all channels that match a pattern.",
-        handler: Some(psubscribe),
-        ..ROW
-    },
-    Command {
-        name: "publish",
-        arity: 3,
-        flags: PUBLISH,
-        complexity: "O(N+M) where N is the number of listeners of the channel and M the number of patterns",
-        summary: "Sends a message to a channel.",
-        handler: Some(publish),
-        ..ROW
-    },
-    Command {
-        name: "pubsub",
-        arity: -2,
-        since: "2.8.0",
-        complexity: "Depends on the subcommand",
-        summary: "Commands about channels and their listeners.",
-        subcommands: SUBCOMMANDS,
-        ..ROW
-    },
-    Command {
-        name: "punsubscribe",
-        arity: -1,
-        flags: SUBSCRIBE,
-        complexity: "O(N) where N is the number of patterns",
-        summary: "Listens to patterns no more.",
-        handler: Some(punsubscribe),
-        ..ROW
-    },
-    Command {
-        name: "spublish",
-        arity: 3,
-        flags: PUBLISH,
-        keys: &[SHARD_CHANNEL],
-        since: "7.0.0",
-        complexity: "O(N) where N is the number of listeners of the channel",
-        summary: "Sends a message to a shard's channel.",
-        handler: Some(spublish),
-        ..ROW
-    },
+    Command { name: "psubscribe", arity: -2, flags: SUBSCRIBE, handler: Some(psubscribe), ..ROW },
+    Command { name: "publish", arity: 3, flags: PUBLISH, handler: Some(publish), ..ROW },
+    Command { name: "pubsub", arity: -2, subcommands: SUBCOMMANDS, ..ROW },
+    Command { name: "punsubscribe", arity: -1, flags: SUBSCRIBE, handler: Some(punsubscribe), ..ROW },
+    Command { name: "spublish", arity: 3, flags: PUBLISH, keys: &[SHARD_CHANNEL], handler: Some(spublish), ..ROW },
     Command {
         name: "ssubscribe",
         arity: -2,
         flags: SUBSCRIBE,
         keys: &[SHARD_CHANNELS],
-        since: "7.0.0",
-        complexity: PER_CHANNEL,
-        summary: "Listens to shards' channels.",
         handler: Some(ssubscribe),
         ..ROW
     },
-    Command {
-        name: "subscribe",
-        arity: -2,
-        flags: SUBSCRIBE,
-        complexity: PER_CHANNEL,
-        summary: "Listens to channels.",
-        handler: Some(subscribe),
-        ..ROW
-    },
+    Command { name: "subscribe", arity: -2, flags: SUBSCRIBE, handler: Some(subscribe), ..ROW },
     Command {
         name: "sunsubscribe",
         arity: -1,
         flags: SUBSCRIBE,
         keys: &[SHARD_CHANNELS],
-        since: "7.0.0",
-        complexity: PER_CHANNEL,
-        summary: "Listens to shards' channels no more.",
         handler: Some(sunsubscribe),
         ..ROW
     },
-    Command {
-        name: "unsubscribe",
-        arity: -1,
-        flags: SUBSCRIBE,
-        complexity: PER_CHANNEL,
-        summary: "Listens to channels no more.",
-        handler: Some(unsubscribe),
-        ..ROW
-    },
+    Command { name: "unsubscribe", arity: -1, flags: SUBSCRIBE, handler: Some(unsubscribe), ..ROW },
 ];
 
 const SHARD_CHANNEL: Keys = Keys::one(1, KeyFlags::NOT_KEY);
@@ -116,29 +51,15 @@ static SUBCOMMANDS: &[Command] = &[
         name: "channels",
         arity: -2,
         flags: ANY_TIME,
-        since: "2.8.0",
-        complexity: "O(N) where N is the number of channels",
-        summary: "Lists the channels that have listeners.",
         handler: Some(|context, request| channels(context, request, Scope::Channel)),
         ..ROW
     },
-    Command { since: "6.2.0", ..ROW.help(help_text) },
-    Command {
-        name: "numpat",
-        arity: 2,
-        flags: ANY_TIME,
-        since: "2.8.0",
-        summary: "Returns the number of patterns that have listeners.",
-        handler: Some(numpat),
-        ..ROW
-    },
+    ROW.help(help_text),
+    Command { name: "numpat", arity: 2, flags: ANY_TIME, handler: Some(numpat), ..ROW },
     Command {
         name: "numsub",
         arity: -2,
         flags: ANY_TIME,
-        since: "2.8.0",
-        complexity: PER_CHANNEL,
-        summary: "Counts the listeners of channels.",
         handler: Some(|context, request| numsub(context, request, Scope::Channel)),
         ..ROW
     },
@@ -146,9 +67,6 @@ static SUBCOMMANDS: &[Command] = &[
         name: "shardchannels",
         arity: -2,
         flags: ANY_TIME,
-        since: "7.0.0",
-        complexity: "O(N) where N is the number of channels",
-        summary: "Lists the shards' channels that have listeners.",
         handler: Some(|context, request| channels(context, request, Scope::Shard)),
         ..ROW
     },
@@ -156,9 +74,6 @@ static SUBCOMMANDS: &[Command] = &[
         name: "shardnumsub",
         arity: -2,
         flags: ANY_TIME,
-        since: "7.0.0",
-        complexity: PER_CHANNEL,
-        summary: "Counts the listeners of shards' channels.",
         handler: Some(|context, request| numsub(context, request, Scope::Shard)),
         ..ROW
     },
@@ -407,8 +322,7 @@ fn numpat(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 }
 
 fn help_text(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    help(context, "PUBSUB", SUBCOMMANDS);
-    Ok(())
+    help(context, "PUBSUB", SUBCOMMANDS)
 }
 
 impl Store {

@@ -43,51 +43,27 @@ pub(crate) use wait::{wait, waitaof};
 const SYNC: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING).union(Flags::NO_MULTI);
 const REPLICAOF: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::STALE).union(Flags::NO_ASYNC_LOADING);
 const ROW: Command = Command { group: "server", flags: SYNC, ..Command::ROW };
-const REPLICAOF_ROW: Command = Command {
-    arity: 3,
-    flags: REPLICAOF,
-    summary: "Makes the store a copy of another one, or ends that.",
-    handler: Some(link::replicaof),
-    ..ROW
-};
+const REPLICAOF_ROW: Command = Command { arity: 3, flags: REPLICAOF, handler: Some(link::replicaof), ..ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command {
         name: "failover",
         arity: -1,
         flags: Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::STALE),
-        since: "6.2.0",
-        summary: "Has a replica take the place of the store, which becomes its replica.",
         handler: Some(failover::failover),
         ..ROW
     },
-    Command {
-        name: "psync",
-        arity: -3,
-        since: "2.8.0",
-        summary: "Makes the client a replica, which tells what it has already.",
-        handler: Some(master::psync),
-        ..ROW
-    },
+    Command { name: "psync", arity: -3, handler: Some(master::psync), ..ROW },
     Command {
         name: "replconf",
         arity: -1,
         flags: Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE).union(Flags::ALLOW_BUSY),
-        since: "3.0.0",
-        summary: "Tells about a replica.",
         handler: Some(master::replconf),
         ..ROW
     },
-    Command { name: "replicaof", since: "5.0.0", ..REPLICAOF_ROW },
-    Command { name: "slaveof", deprecated: Some(("5.0.0", "`REPLICAOF`")), since: "1.0.0", ..REPLICAOF_ROW },
-    Command {
-        name: "sync",
-        arity: 1,
-        since: "1.0.0",
-        summary: "Makes the client a replica.",
-        handler: Some(master::sync),
-        ..ROW
-    },
+    Command { name: "replicaof", ..REPLICAOF_ROW },
+    Command { name: "slaveof", ..REPLICAOF_ROW },
+    Command { name: "sync", arity: 1, handler: Some(master::sync), ..ROW },
 ];
 
 const SECOND_NS: u64 = 1_000_000_000;

@@ -3,7 +3,9 @@
 use crate::{
     Context, Error, Outcome,
     args::{int, is, lower_case},
-    command_command, debug, info, latency, memory,
+    command_command, debug,
+    documentation::{self, Documentation},
+    info, latency, memory,
     options::{self, OPTIONS, OptionSpec, Property},
     slowlog,
     store::Stats,
@@ -27,52 +29,27 @@ pub static COMMANDS: &[Command] = &[
         arity: -1,
         flags: ANY_TIME,
         categories: Categories::CONNECTION,
-        since: "2.8.13",
-        complexity: "O(N) where N is the number of commands",
-        summary: "Describes all commands.",
         handler: Some(command_command::all_commands),
         subcommands: command_command::SUBCOMMANDS,
         ..ROW
     },
-    Command {
-        name: "config",
-        arity: -2,
-        since: "2.0.0",
-        complexity: "Depends on the subcommand",
-        summary: "Commands about the options.",
-        subcommands: CONFIG,
-        ..ROW
-    },
+    Command { name: "config", arity: -2, subcommands: CONFIG, ..ROW },
     Command {
         name: "dbsize",
         tips: &["request_policy:all_shards", "response_policy:agg_sum"],
         arity: 1,
         flags: Flags::READONLY.union(Flags::FAST),
         categories: Categories::KEYSPACE,
-        since: "1.0.0",
-        summary: "Returns the number of keys in the database.",
         handler: Some(dbsize),
         ..ROW
     },
-    Command {
-        name: "debug",
-        arity: -2,
-        flags: ADMIN,
-        since: "1.0.0",
-        complexity: "Depends on the subcommand",
-        summary: "What only developers and tests need.",
-        handler: Some(debug::debug),
-        ..ROW
-    },
+    Command { name: "debug", arity: -2, flags: ADMIN, handler: Some(debug::debug), ..ROW },
     Command {
         name: "flushall",
         tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
         arity: -1,
         flags: Flags::WRITE,
         categories: WHOLE_KEYSPACE,
-        since: "1.0.0",
-        complexity: "O(N) where N is the number of keys in all databases",
-        summary: "Removes all keys of all databases.",
         handler: Some(flushall),
         ..ROW
     },
@@ -82,9 +59,6 @@ pub static COMMANDS: &[Command] = &[
         arity: -1,
         flags: Flags::WRITE,
         categories: WHOLE_KEYSPACE,
-        since: "1.0.0",
-        complexity: "O(N) where N is the number of keys in the database",
-        summary: "Removes all keys of the database.",
         handler: Some(flushdb),
         ..ROW
     },
@@ -94,54 +68,18 @@ pub static COMMANDS: &[Command] = &[
         arity: -1,
         flags: ANY_TIME,
         categories: Categories::DANGEROUS,
-        since: "1.0.0",
-        summary: "Returns figures about the server.",
         handler: Some(info::info),
         ..ROW
     },
-    Command {
-        name: "latency",
-        arity: -2,
-        since: "2.8.13",
-        complexity: "Depends on the subcommand",
-        summary: "Commands about how long things take.",
-        subcommands: latency::SUBCOMMANDS,
-        ..ROW
-    },
-    Command {
-        name: "lolwut",
-        arity: -1,
-        flags: Flags::READONLY.union(Flags::FAST),
-        since: "5.0.0",
-        summary: "Returns something pleasant and the version.",
-        handler: Some(lolwut),
-        ..ROW
-    },
-    Command {
-        name: "memory",
-        arity: -2,
-        since: "4.0.0",
-        complexity: "Depends on the subcommand",
-        summary: "Commands about memory.",
-        subcommands: memory::SUBCOMMANDS,
-        ..ROW
-    },
-    Command {
-        name: "monitor",
-        arity: 1,
-        flags: ADMIN,
-        since: "1.0.0",
-        summary: "Shows all requests of all clients.",
-        handler: Some(|context, _| context.monitor()),
-        ..ROW
-    },
+    Command { name: "latency", arity: -2, subcommands: latency::SUBCOMMANDS, ..ROW },
+    Command { name: "lolwut", arity: -1, flags: Flags::READONLY.union(Flags::FAST), handler: Some(lolwut), ..ROW },
+    Command { name: "memory", arity: -2, subcommands: memory::SUBCOMMANDS, ..ROW },
+    Command { name: "monitor", arity: 1, flags: ADMIN, handler: Some(|context, _| context.monitor()), ..ROW },
     Command {
         name: "role",
         arity: 1,
         flags: Flags::NOSCRIPT.union(ANY_TIME).union(Flags::FAST),
         categories: Categories::ADMIN.union(Categories::DANGEROUS),
-        since: "2.8.12",
-        summary: "Returns the part that the server plays in replication.",
         handler: Some(crate::replication::role),
         ..ROW
     },
@@ -149,27 +87,15 @@ pub static COMMANDS: &[Command] = &[
         name: "shutdown",
         arity: -1,
         flags: ADMIN.union(Flags::NO_MULTI).union(Flags::ALLOW_BUSY),
-        since: "1.0.0",
-        summary: "Ends the server.",
         handler: Some(crate::shutdown::shutdown),
         ..ROW
     },
-    Command {
-        name: "slowlog",
-        arity: -2,
-        since: "2.2.12",
-        complexity: "Depends on the subcommand",
-        summary: "Commands about calls that took long.",
-        subcommands: slowlog::SUBCOMMANDS,
-        ..ROW
-    },
+    Command { name: "slowlog", arity: -2, subcommands: slowlog::SUBCOMMANDS, ..ROW },
     Command {
         name: "swapdb",
         arity: 3,
         flags: Flags::WRITE.union(Flags::FAST),
         categories: WHOLE_KEYSPACE,
-        since: "4.0.0",
-        summary: "Exchanges two databases.",
         handler: Some(swapdb),
         ..ROW
     },
@@ -178,65 +104,39 @@ pub static COMMANDS: &[Command] = &[
         tips: &["nondeterministic_output"],
         arity: 1,
         flags: ANY_TIME.union(Flags::FAST),
-        since: "2.6.0",
-        summary: "Returns the server's wall-clock time.",
         handler: Some(time),
         ..ROW
     },
 ];
 
 static CONFIG: &[Command] = &[
-    Command {
-        name: "get",
-        arity: -3,
-        flags: ADMIN,
-        since: "2.0.0",
-        complexity: "O(N) where N is the number of patterns",
-        summary: "Returns the values of options.",
-        handler: Some(config_get),
-        ..ROW
-    },
-    Command { since: "5.0.0", ..ROW.help(config_help) },
-    Command {
-        name: "resetstat",
-        arity: 2,
-        flags: ADMIN,
-        since: "2.0.0",
-        summary: "Sets the counters of INFO to zero.",
-        handler: Some(config_resetstat),
-        ..ROW
-    },
-    Command {
-        name: "rewrite",
-        arity: 2,
-        flags: ADMIN,
-        since: "2.8.0",
-        summary: "Writes the options to the configuration file.",
-        handler: Some(config_rewrite),
-        ..ROW
-    },
+    Command { name: "get", arity: -3, flags: ADMIN, handler: Some(config_get), ..ROW },
+    ROW.help(config_help),
+    Command { name: "resetstat", arity: 2, flags: ADMIN, handler: Some(config_resetstat), ..ROW },
+    Command { name: "rewrite", arity: 2, flags: ADMIN, handler: Some(config_rewrite), ..ROW },
     Command {
         name: "set",
         tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
         arity: -4,
         flags: ADMIN,
-        since: "2.0.0",
-        complexity: "O(N) where N is the number of options",
-        summary: "Changes options, all of them or none.",
         handler: Some(config_set),
         ..ROW
     },
 ];
 
 /// Writes a container's help: a line for each subcommand and one for what it does.
-pub fn help(context: &mut Context<'_>, container: &str, subcommands: &[Command]) {
+pub fn help(context: &mut Context<'_>, container: &str, subcommands: &[Command]) -> Outcome {
+    let text = documentation::text()?;
+    let documentation = Documentation::new(&text);
     let reply = &mut context.reply;
     reply.array(subcommands.len() * 2 + 1);
     reply.simple(&format!("{container} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
+    let prefix = container.to_ascii_lowercase();
     for sub in subcommands {
         reply.simple(&sub.name.to_ascii_uppercase());
-        reply.simple(&format!("    {}", sub.summary));
+        reply.simple(&format!("    {}", documentation.of(&format!("{prefix}|{}", sub.name)).summary));
     }
+    Ok(())
 }
 
 /// Writes the help of a container whose subcommands have arguments of their own.
@@ -449,6 +349,5 @@ pub fn rewrite_config(context: &mut Context<'_>, everything: bool) -> Outcome {
 }
 
 fn config_help(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    help(context, "CONFIG", CONFIG);
-    Ok(())
+    help(context, "CONFIG", CONFIG)
 }

@@ -42,19 +42,14 @@ pub static SUBCOMMANDS: &[Command] = &[
     Command {
         name: "get",
         arity: -2,
-        since: "2.2.12",
-        complexity: "O(N) where N is the number of entries returned",
-        summary: "Returns the calls that took long.",
         tips: &["request_policy:all_nodes", "nondeterministic_output"],
         handler: Some(get),
         ..ROW
     },
-    Command { since: "6.2.0", ..ROW.help(help_text) },
+    ROW.help(help_text),
     Command {
         name: "len",
         arity: 2,
-        since: "2.2.12",
-        summary: "Returns the number of entries.",
         tips: &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"],
         handler: Some(len),
         ..ROW
@@ -62,9 +57,6 @@ pub static SUBCOMMANDS: &[Command] = &[
     Command {
         name: "reset",
         arity: 2,
-        since: "2.2.12",
-        complexity: "O(N) where N is the number of entries",
-        summary: "Removes all entries.",
         tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
         handler: Some(reset),
         ..ROW
@@ -128,6 +120,5 @@ fn reset(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 }
 
 fn help_text(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    help(context, "SLOWLOG", SUBCOMMANDS);
-    Ok(())
+    help(context, "SLOWLOG", SUBCOMMANDS)
 }

@@ -21,7 +21,6 @@ const ROW: Command = Command {
     arity: -2,
     categories: Categories::SET.union(Categories::SORTED_SET).union(Categories::LIST).union(Categories::DANGEROUS),
     group: "generic",
-    complexity: "O(N+M*log(M)) where N is the number of elements of the key and M how many are returned.",
     ..Command::ROW
 };
 
@@ -31,8 +30,6 @@ pub static COMMANDS: &[Command] = &[
         flags: Flags::WRITE.union(Flags::DENYOOM).union(Flags::MOVABLEKEYS),
         keys: &[Keys::one(1, ACCESS), Keys::unknown(ACCESS), Keys::unknown(OVERWRITES)],
         find_keys: Some(keys),
-        since: "1.0.0",
-        summary: "Sorts a list, a set or a sorted set, perhaps by what other keys hold, and returns or stores the result.",
         handler: Some(sort),
         ..ROW
     },
@@ -41,8 +38,6 @@ pub static COMMANDS: &[Command] = &[
         flags: Flags::READONLY.union(Flags::MOVABLEKEYS),
         keys: &[Keys::one(1, ACCESS), Keys::unknown(ACCESS)],
         find_keys: Some(read_keys),
-        since: "7.0.0",
-        summary: "Sorts a list, a set or a sorted set, perhaps by what other keys hold, and returns the result.",
         handler: Some(sort_ro),
         ..ROW
     },

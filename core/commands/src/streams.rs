@@ -48,25 +48,12 @@ const fn behind_streams(from: i16) -> Keys {
 const ROW: Command = Command { categories: Categories::STREAM, group: "stream", ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
-    Command {
-        name: "xack",
-        arity: -4,
-        flags: WRITE_FAST,
-        keys: UPDATES,
-        since: "5.0.0",
-        complexity: "O(1) for each ID.",
-        summary: "Notes that entries were processed for a consumer group.",
-        handler: Some(pending::xack),
-        ..ROW
-    },
+    Command { name: "xack", arity: -4, flags: WRITE_FAST, keys: UPDATES, handler: Some(pending::xack), ..ROW },
     Command {
         name: "xadd",
         arity: -5,
         flags: GROW_FAST,
         keys: UPDATES,
-        since: "5.0.0",
-        complexity: "O(1), and O(N) where trimming evicts N entries.",
-        summary: "Appends an entry to a stream.",
         tips: &["nondeterministic_output"],
         handler: Some(write::xadd),
         ..ROW
@@ -76,9 +63,6 @@ pub static COMMANDS: &[Command] = &[
         arity: -6,
         flags: WRITE_FAST,
         keys: DELETES,
-        since: "6.2.0",
-        complexity: "O(1) if COUNT is small.",
-        summary: "Gives a consumer the pending entries of a group that nobody has dealt with for some time.",
         tips: &["nondeterministic_output"],
         handler: Some(claim::xautoclaim),
         ..ROW
@@ -88,51 +72,18 @@ pub static COMMANDS: &[Command] = &[
         arity: -6,
         flags: WRITE_FAST,
         keys: UPDATES,
-        since: "5.0.0",
-        complexity: "O(log(N)) where N is the number of pending entries of the group.",
-        summary: "Gives a consumer pending entries of a group.",
         tips: &["nondeterministic_output"],
         handler: Some(claim::xclaim),
         ..ROW
     },
-    Command {
-        name: "xdel",
-        arity: -3,
-        flags: WRITE_FAST,
-        keys: DELETES,
-        since: "5.0.0",
-        complexity: "O(1) for each entry, whatever the length of the stream.",
-        summary: "Removes entries of a stream.",
-        handler: Some(write::xdel),
-        ..ROW
-    },
-    Command {
-        name: "xgroup",
-        arity: -2,
-        categories: Categories::NONE,
-        since: "5.0.0",
-        complexity: "Depends on subcommand.",
-        summary: "Changes consumer groups.",
-        subcommands: XGROUP,
-        ..ROW
-    },
-    Command {
-        name: "xinfo",
-        arity: -2,
-        categories: Categories::NONE,
-        since: "5.0.0",
-        complexity: "Depends on subcommand.",
-        summary: "Tells about streams, groups and consumers.",
-        subcommands: XINFO,
-        ..ROW
-    },
+    Command { name: "xdel", arity: -3, flags: WRITE_FAST, keys: DELETES, handler: Some(write::xdel), ..ROW },
+    Command { name: "xgroup", arity: -2, categories: Categories::NONE, subcommands: XGROUP, ..ROW },
+    Command { name: "xinfo", arity: -2, categories: Categories::NONE, subcommands: XINFO, ..ROW },
     Command {
         name: "xlen",
         arity: 2,
         flags: Flags::READONLY.union(Flags::FAST),
         keys: MEASURES,
-        since: "5.0.0",
-        summary: "Returns the number of entries of a stream.",
         handler: Some(read::xlen),
         ..ROW
     },
@@ -141,32 +92,16 @@ pub static COMMANDS: &[Command] = &[
         arity: -3,
         flags: Flags::READONLY,
         keys: READS,
-        since: "5.0.0",
-        complexity: "O(N) where N is the number of entries returned; O(M) for the summary, where M is the number of consumers.",
-        summary: "Tells which entries of a group are pending.",
         tips: &["nondeterministic_output"],
         handler: Some(pending::xpending),
         ..ROW
     },
-    Command {
-        name: "xrange",
-        arity: -4,
-        flags: Flags::READONLY,
-        keys: READS,
-        since: "5.0.0",
-        complexity: "O(N) where N is the number of entries returned.",
-        summary: "Returns the entries of a stream in a range of IDs.",
-        handler: Some(read::xrange),
-        ..ROW
-    },
+    Command { name: "xrange", arity: -4, flags: Flags::READONLY, keys: READS, handler: Some(read::xrange), ..ROW },
     Command {
         name: "xread",
         arity: -4,
         flags: Flags::BLOCKING.union(Flags::READONLY).union(Flags::MOVABLEKEYS),
         keys: &[behind_streams(1)],
-        since: "5.0.0",
-        complexity: "O(N) where N is the number of entries returned.",
-        summary: "Returns the entries of streams behind given IDs, waiting for some if asked to.",
         handler: Some(read::xread),
         ..ROW
     },
@@ -175,9 +110,6 @@ pub static COMMANDS: &[Command] = &[
         arity: -7,
         flags: Flags::BLOCKING.union(Flags::WRITE).union(Flags::MOVABLEKEYS),
         keys: &[behind_streams(4)],
-        since: "5.0.0",
-        complexity: "O(M) where M is the number of entries returned.",
-        summary: "Returns entries of streams for a consumer of a group: new ones, or those that are pending for it.",
         handler: Some(read::xreadgroup),
         ..ROW
     },
@@ -186,30 +118,15 @@ pub static COMMANDS: &[Command] = &[
         arity: -4,
         flags: Flags::READONLY,
         keys: READS,
-        since: "5.0.0",
-        complexity: "O(N) where N is the number of entries returned.",
-        summary: "Returns the entries of a stream in a range of IDs, the last one first.",
         handler: Some(read::xrevrange),
         ..ROW
     },
-    Command {
-        name: "xsetid",
-        arity: -3,
-        flags: GROW_FAST,
-        keys: UPDATES,
-        since: "5.0.0",
-        summary: "Sets a stream's last ID. Meant for internal use.",
-        handler: Some(write::xsetid),
-        ..ROW
-    },
+    Command { name: "xsetid", arity: -3, flags: GROW_FAST, keys: UPDATES, handler: Some(write::xsetid), ..ROW },
     Command {
         name: "xtrim",
         arity: -4,
         flags: Flags::WRITE,
         keys: DELETES,
-        since: "5.0.0",
-        complexity: "O(N) where N is the number of entries removed.",
-        summary: "Removes the oldest entries of a stream.",
         tips: &["nondeterministic_output"],
         handler: Some(write::xtrim),
         ..ROW
@@ -217,23 +134,12 @@ pub static COMMANDS: &[Command] = &[
 ];
 
 static XGROUP: &[Command] = &[
-    Command {
-        name: "create",
-        arity: -5,
-        flags: GROW,
-        keys: INSERTS_SECOND,
-        since: "5.0.0",
-        summary: "Makes a consumer group.",
-        handler: Some(groups::create),
-        ..ROW
-    },
+    Command { name: "create", arity: -5, flags: GROW, keys: INSERTS_SECOND, handler: Some(groups::create), ..ROW },
     Command {
         name: "createconsumer",
         arity: 5,
         flags: GROW,
         keys: INSERTS_SECOND,
-        since: "6.2.0",
-        summary: "Makes a consumer in a group.",
         handler: Some(groups::create_consumer),
         ..ROW
     },
@@ -242,9 +148,6 @@ static XGROUP: &[Command] = &[
         arity: 5,
         flags: Flags::WRITE,
         keys: DELETES_SECOND,
-        since: "5.0.0",
-        complexity: "O(N) where N is the number of entries pending for it.",
-        summary: "Removes a consumer from a group, with what is pending for it.",
         handler: Some(groups::delete_consumer),
         ..ROW
     },
@@ -253,20 +156,15 @@ static XGROUP: &[Command] = &[
         arity: 4,
         flags: Flags::WRITE,
         keys: DELETES_SECOND,
-        since: "5.0.0",
-        complexity: "O(N) where N is the number of pending entries.",
-        summary: "Removes a consumer group.",
         handler: Some(groups::destroy),
         ..ROW
     },
-    Command { since: "5.0.0", ..ROW.help(groups::help) },
+    ROW.help(groups::help),
     Command {
         name: "setid",
         arity: -5,
         flags: Flags::WRITE,
         keys: UPDATES_SECOND,
-        since: "5.0.0",
-        summary: "Sets up to where a group has read.",
         handler: Some(groups::set_id),
         ..ROW
     },
@@ -278,9 +176,6 @@ static XINFO: &[Command] = &[
         arity: 4,
         flags: Flags::READONLY,
         keys: READS_SECOND,
-        since: "5.0.0",
-        complexity: "O(N) where N is the number of consumers.",
-        summary: "Lists the consumers of a group.",
         tips: &["nondeterministic_output"],
         handler: Some(info::consumers),
         ..ROW
@@ -290,21 +185,15 @@ static XINFO: &[Command] = &[
         arity: 3,
         flags: Flags::READONLY,
         keys: READS_SECOND,
-        since: "5.0.0",
-        complexity: "O(N) where N is the number of groups.",
-        summary: "Lists the consumer groups of a stream.",
         handler: Some(info::groups),
         ..ROW
     },
-    Command { since: "5.0.0", ..ROW.help(info::help) },
+    ROW.help(info::help),
     Command {
         name: "stream",
         arity: -3,
         flags: Flags::READONLY,
         keys: READS_SECOND,
-        since: "5.0.0",
-        complexity: "O(1), and O(N) with FULL where N is the number of entries shown.",
-        summary: "Tells about a stream, with FULL about all of it.",
         handler: Some(info::stream),
         ..ROW
     },

@@ -1,4 +1,5 @@
-//! The table of commands: name, arity, flags, keys, categories, documentation and function of each.
+//! The table of commands: name, arity, flags, keys, categories and function of each. What they are for is in
+//! `documentation.txt`.
 
 use crate::{Context, Outcome};
 use alloc::{boxed::Box, string::String, vec::Vec};
@@ -299,14 +300,6 @@ pub struct Command {
     pub categories: Categories,
     /// Group in the documentation.
     pub group: &'static str,
-    /// First version of Redis that has it.
-    pub since: &'static str,
-    /// How its time grows.
-    pub complexity: &'static str,
-    /// What it does, in a sentence.
-    pub summary: &'static str,
-    /// Since which version another command should be used, and which.
-    pub deprecated: Option<(&'static str, &'static str)>,
     /// Hints for clients and proxies, as `COMMAND INFO` gives them.
     pub tips: &'static [&'static str],
     /// Its function; containers have none, only subcommands.
@@ -370,10 +363,6 @@ impl Command {
         find_keys: None,
         categories: Categories::NONE,
         group: "",
-        since: "",
-        complexity: "O(1)",
-        summary: "",
-        deprecated: None,
         tips: &[],
         handler: None,
         subcommands: &[],
@@ -381,15 +370,7 @@ impl Command {
 
     /// The row of `HELP` beside others that are like `self`.
     pub const fn help(self, handler: Handler) -> Command {
-        Command {
-            name: "help",
-            arity: 2,
-            flags: Flags::LOADING.union(Flags::STALE),
-            complexity: "O(1)",
-            summary: "Explains the subcommands.",
-            handler: Some(handler),
-            ..self
-        }
+        Command { name: "help", arity: 2, flags: Flags::LOADING.union(Flags::STALE), handler: Some(handler), ..self }
     }
 }
 
@@ -541,7 +522,7 @@ mod tests {
             let upper = command.name.to_ascii_uppercase();
             assert!(core::ptr::eq(by_name.find(upper.as_bytes()).unwrap(), command), "{}", command.name);
             assert!(command.handler.is_some() || !command.subcommands.is_empty(), "{}", command.name);
-            assert!(command.arity != 0 && !command.summary.is_empty(), "{}", command.name);
+            assert!(command.arity != 0, "{}", command.name);
             for sub in command.subcommands {
                 assert!(sub.handler.is_some() && sub.subcommands.is_empty(), "{} {}", command.name, sub.name);
             }

@@ -14,41 +14,16 @@ const ROW: Command =
     Command { arity: 1, flags: ANY_TIME, categories: Categories::TRANSACTION, group: "transactions", ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
-    Command {
-        name: "discard",
-        since: "2.0.0",
-        complexity: "O(N) where N is the number of queued commands",
-        summary: "Forgets the commands of a transaction, and what was watched.",
-        handler: Some(discard),
-        ..ROW
-    },
+    Command { name: "discard", handler: Some(discard), ..ROW },
     Command {
         name: "exec",
         flags: Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::SKIP_SLOWLOG),
-        since: "1.2.0",
-        complexity: "That of the queued commands",
-        summary: "Runs the commands of a transaction.",
         handler: Some(exec),
         ..ROW
     },
-    Command {
-        name: "multi",
-        since: "1.2.0",
-        summary: "Begins a transaction: the commands that follow are queued.",
-        handler: Some(multi),
-        ..ROW
-    },
-    Command { name: "unwatch", since: "2.2.0", summary: "Forgets what was watched.", handler: Some(unwatch), ..ROW },
-    Command {
-        name: "watch",
-        arity: -2,
-        keys: &[Keys::range(1, -1, 1, KeyFlags::RO)],
-        since: "2.2.0",
-        complexity: "O(1) for each key",
-        summary: "Lets the next transaction run only if these keys have not changed until then.",
-        handler: Some(watch),
-        ..ROW
-    },
+    Command { name: "multi", handler: Some(multi), ..ROW },
+    Command { name: "unwatch", handler: Some(unwatch), ..ROW },
+    Command { name: "watch", arity: -2, keys: &[Keys::range(1, -1, 1, KeyFlags::RO)], handler: Some(watch), ..ROW },
 ];
 
 /// What commands need of the store.

@@ -17,8 +17,6 @@ pub static COMMANDS: &[Command] = &[Command {
     arity: 1,
     flags: ADMIN,
     group: "server",
-    since: "1.0.0",
-    summary: "Compacts the log in the background.",
     handler: Some(bgrewriteaof),
     ..Command::ROW
 }];

@@ -28,53 +28,23 @@ const ROW: Command = Command {
     keys: ANY_KEYS,
     categories: Categories::SCRIPTING,
     group: "scripting",
-    complexity: "That of the script",
     ..Command::ROW
 };
 const READ_ROW: Command = Command { flags: SCRIPT_FLAGS.union(Flags::READONLY), keys: READ_KEYS, ..ROW };
 
 pub static COMMANDS: &[Command] = &[
-    Command { name: "eval", since: "2.6.0", summary: "Runs a Lua script.", handler: Some(eval), ..ROW },
-    Command {
-        name: "eval_ro",
-        since: "7.0.0",
-        summary: "Runs a Lua script that changes nothing.",
-        handler: Some(eval_ro),
-        ..READ_ROW
-    },
-    Command { name: "evalsha", since: "2.6.0", summary: "Runs a known Lua script.", handler: Some(evalsha), ..ROW },
-    Command {
-        name: "evalsha_ro",
-        since: "7.0.0",
-        summary: "Runs a known Lua script that changes nothing.",
-        handler: Some(evalsha_ro),
-        ..READ_ROW
-    },
-    Command {
-        name: "fcall",
-        since: "7.0.0",
-        complexity: "That of the function",
-        summary: "Runs a function of a library.",
-        handler: Some(super::functions::fcall),
-        ..ROW
-    },
-    Command {
-        name: "fcall_ro",
-        since: "7.0.0",
-        complexity: "That of the function",
-        summary: "Runs a function of a library that changes nothing.",
-        handler: Some(super::functions::fcall_ro),
-        ..READ_ROW
-    },
+    Command { name: "eval", handler: Some(eval), ..ROW },
+    Command { name: "eval_ro", handler: Some(eval_ro), ..READ_ROW },
+    Command { name: "evalsha", handler: Some(evalsha), ..ROW },
+    Command { name: "evalsha_ro", handler: Some(evalsha_ro), ..READ_ROW },
+    Command { name: "fcall", handler: Some(super::functions::fcall), ..ROW },
+    Command { name: "fcall_ro", handler: Some(super::functions::fcall_ro), ..READ_ROW },
     Command {
         name: "function",
         arity: -2,
         flags: Flags::NONE,
         keys: &[],
         categories: Categories::NONE,
-        since: "7.0.0",
-        complexity: "Depends on the subcommand",
-        summary: "Manages libraries of functions.",
         subcommands: FUNCTION_SUBCOMMANDS,
         ..ROW
     },
@@ -84,36 +54,19 @@ pub static COMMANDS: &[Command] = &[
         flags: Flags::NONE,
         keys: &[],
         categories: Categories::NONE,
-        since: "2.6.0",
-        complexity: "Depends on the subcommand",
-        summary: "Manages known Lua scripts.",
         subcommands: SCRIPT_SUBCOMMANDS,
         ..ROW
     },
 ];
 
-const SUB_ROW: Command = Command {
-    flags: Flags::NOSCRIPT,
-    categories: Categories::SCRIPTING,
-    group: "scripting",
-    since: "2.6.0",
-    ..Command::ROW
-};
+const SUB_ROW: Command =
+    Command { flags: Flags::NOSCRIPT, categories: Categories::SCRIPTING, group: "scripting", ..Command::ROW };
 
 pub static SCRIPT_SUBCOMMANDS: &[Command] = &[
-    Command {
-        name: "debug",
-        arity: 3,
-        since: "3.2.0",
-        summary: "Sets how the next scripts are debugged; there is no debugger here.",
-        handler: Some(debug),
-        ..SUB_ROW
-    },
+    Command { name: "debug", arity: 3, handler: Some(debug), ..SUB_ROW },
     Command {
         name: "exists",
         arity: -3,
-        complexity: "O(N) with N the number of scripts asked for",
-        summary: "Tells which scripts are known.",
         tips: &["request_policy:all_shards", "response_policy:agg_logical_and"],
         handler: Some(exists),
         ..SUB_ROW
@@ -121,18 +74,15 @@ pub static SCRIPT_SUBCOMMANDS: &[Command] = &[
     Command {
         name: "flush",
         arity: -2,
-        complexity: "O(N) with N the number of known scripts",
-        summary: "Forgets all known scripts.",
         tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
         handler: Some(flush),
         ..SUB_ROW
     },
-    Command { since: "5.0.0", ..SUB_ROW.help(help_text) },
+    SUB_ROW.help(help_text),
     Command {
         name: "kill",
         arity: 2,
         flags: Flags::NOSCRIPT.union(Flags::ALLOW_BUSY),
-        summary: "Ends the script that runs, unless it has changed data.",
         tips: &["request_policy:all_shards", "response_policy:one_succeeded"],
         handler: Some(kill),
         ..SUB_ROW
@@ -141,8 +91,6 @@ pub static SCRIPT_SUBCOMMANDS: &[Command] = &[
         name: "load",
         arity: 3,
         flags: Flags::NOSCRIPT.union(Flags::STALE),
-        complexity: "O(N) with N the length of the script",
-        summary: "Makes a script known without running it.",
         tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
         handler: Some(load),
         ..SUB_ROW
@@ -374,6 +322,5 @@ fn debug(_: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 fn help_text(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    help(context, "SCRIPT", SCRIPT_SUBCOMMANDS);
-    Ok(())
+    help(context, "SCRIPT", SCRIPT_SUBCOMMANDS)
 }

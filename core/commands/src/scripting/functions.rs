@@ -15,14 +15,8 @@ use alloc::vec::Vec;
 use kayvee_lua::Raise;
 use kayvee_resp::Request;
 
-const ROW: Command = Command {
-    flags: Flags::NOSCRIPT,
-    categories: Categories::SCRIPTING,
-    group: "scripting",
-    since: "7.0.0",
-    complexity: "O(N) with N the number of functions",
-    ..Command::ROW
-};
+const ROW: Command =
+    Command { flags: Flags::NOSCRIPT, categories: Categories::SCRIPTING, group: "scripting", ..Command::ROW };
 const ALL: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
 
 pub static FUNCTION_SUBCOMMANDS: &[Command] = &[
@@ -30,18 +24,15 @@ pub static FUNCTION_SUBCOMMANDS: &[Command] = &[
         name: "delete",
         arity: 3,
         flags: Flags::NOSCRIPT.union(Flags::WRITE),
-        complexity: "O(1)",
-        summary: "Forgets a library.",
         tips: ALL,
         handler: Some(delete),
         ..ROW
     },
-    Command { name: "dump", arity: 2, summary: "Returns all libraries as one payload.", handler: Some(dump), ..ROW },
+    Command { name: "dump", arity: 2, handler: Some(dump), ..ROW },
     Command {
         name: "flush",
         arity: -2,
         flags: Flags::NOSCRIPT.union(Flags::WRITE),
-        summary: "Forgets all libraries.",
         tips: ALL,
         handler: Some(flush),
         ..ROW
@@ -51,26 +42,15 @@ pub static FUNCTION_SUBCOMMANDS: &[Command] = &[
         name: "kill",
         arity: 2,
         flags: Flags::NOSCRIPT.union(Flags::ALLOW_BUSY),
-        complexity: "O(1)",
-        summary: "Ends the function that runs, unless it has changed data.",
         tips: &["request_policy:all_shards", "response_policy:one_succeeded"],
         handler: Some(kill),
         ..ROW
     },
-    Command {
-        name: "list",
-        arity: -2,
-        summary: "Returns the libraries with their functions.",
-        tips: &["nondeterministic_output_order"],
-        handler: Some(list),
-        ..ROW
-    },
+    Command { name: "list", arity: -2, tips: &["nondeterministic_output_order"], handler: Some(list), ..ROW },
     Command {
         name: "load",
         arity: -3,
         flags: Flags::NOSCRIPT.union(Flags::WRITE).union(Flags::DENYOOM),
-        complexity: "O(1)",
-        summary: "Makes a library of a text.",
         tips: ALL,
         handler: Some(load),
         ..ROW
@@ -79,7 +59,6 @@ pub static FUNCTION_SUBCOMMANDS: &[Command] = &[
         name: "restore",
         arity: -3,
         flags: Flags::NOSCRIPT.union(Flags::WRITE).union(Flags::DENYOOM),
-        summary: "Makes libraries of a payload.",
         tips: ALL,
         handler: Some(restore),
         ..ROW
@@ -88,8 +67,6 @@ pub static FUNCTION_SUBCOMMANDS: &[Command] = &[
         name: "stats",
         arity: 2,
         flags: Flags::NOSCRIPT.union(Flags::ALLOW_BUSY),
-        complexity: "O(1)",
-        summary: "Tells what runs, and how many functions there are.",
         tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
         handler: Some(stats),
         ..ROW
@@ -311,6 +288,5 @@ enum Policy {
 }
 
 fn help_text(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
-    help(context, "FUNCTION", FUNCTION_SUBCOMMANDS);
-    Ok(())
+    help(context, "FUNCTION", FUNCTION_SUBCOMMANDS)
 }
