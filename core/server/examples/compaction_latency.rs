@@ -1,9 +1,10 @@
 //! How long the slowest turn takes while the log of ten million keys is compacted and clients write, how much memory that
 //! takes, and how long it takes to load all of it again.
 //!
-//! `cargo run --release -p kayvee-server --example compaction_latency [KEYS] [strings|hash|set|zset|list|stream]`
+//! `cargo run --release -p kayvee-server --example compaction_latency [KEYS] [strings|text|hash|set|zset|list|stream]`
 //!
-//! With a kind of collection there is one key, which has as many members, and the clients change that.
+//! With a kind of collection there is one key, which has as many members, and the clients change that. A text has ten bytes for
+//! each.
 //!
 //! The disk is memory, which is there at once: what is measured is the engine's own part. The machine does other things as
 //! well. So all is done several times in exactly the same way, and of each turn the least time over all runs counts.
@@ -127,6 +128,7 @@ fn key(number: usize) -> String {
 #[derive(Clone, Copy)]
 enum Kind {
     Strings,
+    Text,
     Hash,
     Set,
     SortedSet,
@@ -138,6 +140,7 @@ impl Kind {
     fn of(name: &str) -> Option<Kind> {
         Some(match name {
             "strings" => Kind::Strings,
+            "text" => Kind::Text,
             "hash" => Kind::Hash,
             "set" => Kind::Set,
             "zset" => Kind::SortedSet,
@@ -152,6 +155,7 @@ impl Kind {
         let value = |number: usize| format!("value:{number:010}");
         let words: Vec<String> = match self {
             Kind::Strings => ["MSET".into()].into_iter().chain(numbers.flat_map(|n| [key(n), value(n)])).collect(),
+            Kind::Text => ["APPEND", "big", &"ten bytes ".repeat(numbers.len())].map(String::from).into(),
             Kind::Hash => {
                 ["HSET", "big"].map(String::from).into_iter().chain(numbers.flat_map(|n| [key(n), value(n)])).collect()
             }
@@ -175,6 +179,8 @@ impl Kind {
         let name = key(random as usize % keys);
         let words: Vec<&str> = match (self, random % 3) {
             (Kind::Strings, _) => vec!["APPEND", &name, "!"],
+            // What changes it has all of it written down.
+            (Kind::Text, _) => vec!["STRLEN", "big"],
             (Kind::Hash, 0) => vec!["HINCRBY", "big", "count", "1"],
             (Kind::Hash, 1) => vec!["HDEL", "big", &name],
             (Kind::Hash, _) => vec!["HSET", "big", &name, "changed"],

@@ -11,10 +11,21 @@ use kayvee_rdb::{Dialect, Writer, kind, stream};
 
 const DIALECT: Dialect = Dialect::Redis72;
 
+/// So many bytes of a string count as a member.
+pub const TEXT_MEMBER_BYTES: usize = 512;
+
+/// A string's bytes, unless it is a number, which is short.
+pub fn text(db: &Db, found: Found) -> &[u8] {
+    match db.value(found) {
+        Value::Bytes(text) => text,
+        Value::Integer(_) => &[],
+    }
+}
+
 /// How many members there are that are written one by one: none, where all lie in one piece that is written as such.
 pub fn members(db: &Db, found: Found) -> usize {
     match db.kind(found) {
-        Kind::String => 0,
+        Kind::String => text(db, found).len() / TEXT_MEMBER_BYTES,
         Kind::List => match db.list(found) {
             ListView::Packed(_) => 0,
             list @ ListView::Parts(_) => list.len(),

@@ -275,8 +275,8 @@ impl Store {
 
     /// Writes down the keys of one bucket of a walk in one record.
     pub(super) fn write_down_all(&mut self, db: usize, keys: &[Found]) -> Result<(), RecordError> {
-        let are_strings = keys.iter().all(|&found| self.dbs[db].kind(found) == ValueKind::String);
-        if !are_strings {
+        let is_short = |&found: &Found| self.dbs[db].kind(found) == ValueKind::String && !self.is_large(db, found);
+        if !keys.iter().all(is_short) {
             return keys.iter().try_for_each(|&found| self.write_down(db, found));
         }
         let now_ms = self.now.unix_ms();
@@ -314,14 +314,22 @@ impl Context<'_> {
     pub(crate) fn write_down_before(&mut self, command: &'static Command, request: Request<'_>) {
         // What a file is to have must be there before it is overwritten; a replica is told of that.
         let may_come_first = || overwrites(command, request) && !self.store.copies_to_file();
-        if !command.may_change_data() || may_come_first() {
+        if !command.may_change_data() {
+            return;
+        }
+        let comes_first = may_come_first();
+        if comes_first && (self.store.durable.sliced.is_empty() || removes(command)) {
             return;
         }
         // A request that is malformed changes nothing.
         let Some(keys) = command.keys_in(request) else { return };
         let db = self.db_index();
         for (at, _) in keys {
-            if let Some(found) = self.store.dbs[db].find_any(&request[at]) {
+            let Store { dbs, .. } = &*self.store;
+            let found = dbs[db].find_any(&request[at]);
+            // What takes the place of a string of which a part is written would be taken for the same one.
+            let is_begun = |found| dbs[db].is_partial(found) && dbs[db].kind(found) == ValueKind::String;
+            if let Some(found) = found.filter(|&found| !comes_first || is_begun(found)) {
                 self.store.write_down_for(db, found, Some((command, request)));
             }
         }
@@ -331,8 +339,12 @@ impl Context<'_> {
 /// Whether a command does the same to a key whatever it was: what is written down of it later is then as good.
 fn overwrites(command: &Command, request: Request<'_>) -> bool {
     match (command.name, request.len()) {
-        ("del" | "unlink" | "mset" | "setex" | "psetex" | "getdel", _) | ("set", 3) => true,
+        ("mset" | "setex" | "psetex", _) | ("set", 3) => true,
         ("set", 5) => ["ex", "px", "exat", "pxat"].iter().any(|word| args::is(&request[3], word)),
-        _ => false,
+        _ => removes(command),
     }
+}
+
+fn removes(command: &Command) -> bool {
+    matches!(command.name, "del" | "unlink" | "getdel")
 }

@@ -1,4 +1,4 @@
-//! Large collections are written down in parts, between which they may change.
+//! Large collections and long strings are written down in parts, between which they may change.
 //!
 //! What a replay has of such a collection is the true one, less the members that are not written yet. Before a command
 //! runs that does something else to what is there then than to all of it, the members that it depends on are written down
@@ -10,15 +10,22 @@
 //! | hash, set, sorted set | that of `SCAN` | what a part has had or a command has added since: a part may repeat members |
 //! | list | from the head on | some elements at each end, which [`Written`] counts |
 //! | stream | from the newest block back, then what is pending | the newest entries |
+//!
+//! The first part of a string makes it as long as it is, and the others are effects that do nothing to a string that is whole:
+//! `SETRANGE`. A command that changes a string depends on all of it.
 
 use crate::{
     Store, args,
     dump::part,
-    durable::{append::head, unit},
+    durable::{
+        append::{Gathered, head},
+        unit::{self, Sink as _},
+    },
     table::Command,
 };
 use alloc::{boxed::Box, vec::Vec};
-use kayvee_keyspace::{Db, Found, Kind as ValueKind, ListEnd, StreamId, Written};
+use core::ops::Range;
+use kayvee_keyspace::{Db, Decimal, Found, Kind as ValueKind, ListEnd, StreamId, Value, Written};
 use kayvee_log::{Kind, RecordError};
 use kayvee_rdb::{Compression, Writer};
 use kayvee_resp::Request;
@@ -56,6 +63,8 @@ pub(super) struct Sliced {
 enum Place {
     /// Of a hash, set or sorted set: a cursor.
     Cursor(u64),
+    /// Of a string: at this byte.
+    Byte(usize),
     /// Of a list: where its [`Written`] says.
     Elements,
     /// Of a stream: below this entry, or at the end.
@@ -160,6 +169,7 @@ impl Store {
         let kind = self.dbs[db].kind(found);
         let key = args::copied(self.dbs[db].key(found)).map_err(|_| RecordError::OutOfMemory)?;
         let at = match kind {
+            ValueKind::String => Place::Byte(0),
             ValueKind::List => Place::Elements,
             ValueKind::Stream => Place::Below(None),
             _ => Place::Cursor(0),
@@ -205,6 +215,12 @@ impl Store {
                     self.append_part(db, found, 0, Kind::STATE)?;
                 }
                 self.go_on(at, found, (next != 0).then_some(Place::Cursor(next)));
+            }
+            Place::Byte(start) => {
+                let len = part::text(&self.dbs[db], found).len();
+                let end = len.min(start + most * part::TEXT_MEMBER_BYTES);
+                self.append_text(db, found, start..end)?;
+                self.go_on(at, found, (end < len).then_some(Place::Byte(end)));
             }
             Place::Elements => {
                 let is_done = self.write_elements_at(db, found, ListEnd::Front, most)?;
@@ -317,6 +333,32 @@ impl Store {
         };
         durable.writer = writer;
         appended
+    }
+
+    /// Appends these bytes of a string.
+    fn append_text(&mut self, db: usize, found: Found, which: Range<usize>) -> Result<(), RecordError> {
+        let now_ms = self.now.unix_ms();
+        let Store { durable, dbs, .. } = self;
+        let (head, text) = (head(&dbs[db], found), part::text(&dbs[db], found));
+        let mut items = Gathered::default();
+        unit::write_database(&mut items, db);
+        if head.expires_ms.is_some_and(|at| at < now_ms) {
+            // A replay finds it as well.
+            unit::write_from_master(&mut items);
+        }
+        let (mut from, mut piece) = (which.start, &text[which]);
+        if from == 0 {
+            unit::write_string(&mut items, head, Value::Bytes(piece));
+            (from, piece) = (text.len() - 1, &text[text.len() - 1..]);
+        }
+        let from = Decimal::unsigned(from as u64);
+        unit::write_command(&mut items, b"SETRANGE", [head.key, from.as_bytes(), piece].iter().copied());
+        let items = items.bytes()?;
+        if durable.unit_swaps || durable.has_unit() {
+            durable.gather(db, |sink| sink.put(items));
+            return Ok(());
+        }
+        durable.append_bytes(Kind::STATE, now_ms, items)
     }
 
     /// Whether parts of a collection are being written.

@@ -1,7 +1,7 @@
 //! Parts of strings.
 
 use super::with_text;
-use crate::{Context, Error, EventClass, Outcome, args};
+use crate::{Context, Error, EventClass, Origin, Outcome, args};
 use kayvee_keyspace::{Expiry, Kind, Owned, Value};
 use kayvee_resp::Request;
 
@@ -16,7 +16,8 @@ const SPARE_LIMIT_BYTES: usize = 1 << 20;
 
 /// Makes the string at a key longer, with room for more where memory is not short.
 pub fn grow<'a>(context: &'a mut Context<'_>, key: &[u8], old_len: usize, len: usize) -> Result<&'a mut [u8], Error> {
-    let room = context.store.data_room_bytes();
+    // What has had its effect once has had the room for it.
+    let room = if context.origin == Origin::Replay { u64::MAX } else { context.store.data_room_bytes() };
     let growth = (len - old_len) as u64;
     if growth > room {
         return Err(Error::OUT_OF_MEMORY);
@@ -29,7 +30,8 @@ pub fn grow<'a>(context: &'a mut Context<'_>, key: &[u8], old_len: usize, len: u
 
 fn check_len(context: &Context<'_>, start: usize, len: usize) -> Result<usize, Error> {
     let end = start.checked_add(len).ok_or(Error::STRING_TOO_LONG)?;
-    if end as u64 > context.store.options.proto_max_bulk_len { Err(Error::STRING_TOO_LONG) } else { Ok(end) }
+    let limit = context.store.options.proto_max_bulk_len;
+    if end as u64 > limit && context.origin != Origin::Replay { Err(Error::STRING_TOO_LONG) } else { Ok(end) }
 }
 
 pub fn append(context: &mut Context<'_>, request: Request<'_>) -> Outcome {

@@ -427,6 +427,53 @@ fn copies_over_keys_of_another_database_are_written_down_once() {
     }
 }
 
+/// A string that is written down in parts, and what may be done to it meanwhile.
+#[test]
+fn long_strings_are_written_down_in_parts() {
+    let text: String = (0..20_000).map(|n| char::from(b'a' + (n % 23) as u8)).collect();
+    for meanwhile in [
+        "PING",
+        "APPEND big x",
+        "SETRANGE big 9999 xyz",
+        "SET big y",
+        "SET big y EX 9",
+        "GETEX big PX 900000",
+        "DEL big",
+        "RENAME big other",
+        "DEL big\r\nSET big y",
+        "MULTI\r\nAPPEND big x\r\nSET small x\r\nEXEC",
+        "GETSET big y",
+        "COPY big other",
+        "SETBIT big 70000 1",
+        "SWAPDB 0 1",
+        "PEXPIRE big 900000",
+        "FLUSHALL\r\nAPPEND big x",
+        "GETDEL big",
+        "RPUSH l 1\r\nSORT l STORE big",
+        "MSET small 1 big 2",
+    ] {
+        for turns in [0, 1, 2, 3, 9, 19, 20, 21] {
+            let mut one = Durable::new(ALWAYS, Disk::new(1 << 20));
+            one.bench.engine.set_part_sizes(2, 3);
+            one.ask("SET small 5");
+            one.ask(&format!("SET big {text}"));
+            one.bench.let_time_pass();
+            one.send(one.client, "BGREWRITEAOF");
+            (0..turns).for_each(|_| one.turn());
+            one.send(one.client, meanwhile);
+            one.turn();
+            one.client = one.bench.connect();
+            // Whether the replay begins before the compaction or with it.
+            for _ in 0..2 {
+                let digest = one.digest();
+                let mut two = one.reopened(ALWAYS);
+                assert_eq!(two.digest(), digest, "{meanwhile} after {turns} turns");
+                (0..50).for_each(|_| one.turn());
+            }
+        }
+    }
+}
+
 /// What is flushed counts when the log has its beginning, without which nothing of it would come back.
 #[test]
 fn copies_are_waited_for_until_the_log_has_its_beginning() {
