@@ -4,11 +4,19 @@
 //! The same commands run in a store without a log, whose data after each of them is the truth. At any point the power may
 //! go; what a new store then finds on the disk must be the truth as it was at some point after the last command that was
 //! acknowledged: nothing acknowledged is lost, nothing is half there, and nothing was never asked for.
+//!
+//! In some lives the store has no log at first and is told to have one while it runs. Then what was in the log's place before
+//! has to stay as it was until the new log gets there, and from the moment when that begins the new one has to be as good as
+//! one that was there from the start.
 
 use crate::{differential::Generator, disk::SimulatedDisk, in_process::environment};
-use kayvee_platform::{Clock, Now};
-use kayvee_server::{ClientId, Engine, Environment, Options, Peer};
-use std::sync::atomic::{AtomicU64, Ordering};
+use kayvee_platform::{Clock, Finishing, LogFile, Now, ReadFile, WriteFile};
+use kayvee_server::{ClientId, Engine, Environment, Host, NoHost, OptionError, Options, Peer};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 const DISK_BYTES: usize = 12 << 20;
 const LIVES: usize = 3;
@@ -61,6 +69,77 @@ impl Sizes {
     }
 }
 
+/// Where the log of a store is made that is told to have one while it runs.
+#[derive(Default)]
+struct Place {
+    new: RefCell<Option<SimulatedDisk>>,
+    seed: u64,
+    /// Whether the new log was to be put in its place, and whether that is known to have happened.
+    asked: Cell<bool>,
+    told: Cell<bool>,
+    /// Looks that it takes until it is known.
+    looks: Cell<usize>,
+}
+
+struct Surroundings(Rc<Place>);
+
+impl Host for Surroundings {
+    fn apply(&self, old: &Options, new: &mut Options) -> Result<(), OptionError> {
+        NoHost.apply(old, new)
+    }
+
+    fn config_file(&self) -> Option<&str> {
+        None
+    }
+
+    fn read_file(&self, path: &str) -> Result<Vec<u8>, String> {
+        NoHost.read_file(path)
+    }
+
+    fn has_files(&self) -> bool {
+        true
+    }
+
+    fn open_file(&self, path: &str) -> Result<Option<Box<dyn ReadFile>>, String> {
+        NoHost.open_file(path)
+    }
+
+    fn create_file(&self, path: &str) -> Result<Box<dyn WriteFile>, String> {
+        NoHost.create_file(path)
+    }
+
+    fn create_log(&self, store: &mut kayvee_server::Store, _: &str) -> Result<(), String> {
+        let mut disk = SimulatedDisk::new(DISK_BYTES, self.0.seed);
+        store.take_new_log(&mut disk, Box::new(Beside(Rc::clone(&self.0))))?;
+        self.0.new.replace(Some(disk));
+        Ok(())
+    }
+}
+
+/// A log that is not in its place, and one that is on its way there.
+struct Beside(Rc<Place>);
+
+impl LogFile for Beside {
+    fn put_in_place(&mut self) -> Box<dyn Finishing> {
+        self.0.asked.set(true);
+        Box::new(Beside(Rc::clone(&self.0)))
+    }
+}
+
+impl Finishing for Beside {
+    fn result(&mut self) -> Option<Result<(), String>> {
+        self.0.looks.set(self.0.looks.get().saturating_sub(1));
+        (self.0.looks.get() == 0).then(|| {
+            self.0.told.set(true);
+            Ok(())
+        })
+    }
+
+    fn wait(mut self: Box<Self>) -> Result<(), String> {
+        self.result().unwrap_or(Ok(()))
+    }
+}
+
 /// What has been tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -72,6 +151,10 @@ pub struct Tally {
     pub cut: u64,
     /// Compactions that were begun.
     pub compactions: u64,
+    /// Logs that were made while the store ran.
+    pub made: u64,
+    /// Instants before these were in their place.
+    pub crash_points_before: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -80,6 +163,8 @@ impl std::ops::AddAssign for Tally {
         self.requests += other.requests;
         self.cut += other.cut;
         self.compactions += other.compactions;
+        self.made += other.made;
+        self.crash_points_before += other.crash_points_before;
     }
 }
 
@@ -146,22 +231,40 @@ struct Store {
 
 impl Store {
     fn open(disk: &mut SimulatedDisk, appends: bool, sizes: Sizes, now: Now) -> Result<Store, String> {
-        let appendonly = if appends { "yes" } else { "no" };
+        let mut store = Store::new(if appends { "yes" } else { "no" }, sizes, now, &NoHost)?;
+        store.engine.open_log(disk).map_err(|error| format!("opening: {error}"))?;
+        store.admit()
+    }
+
+    /// One with the data of a log, and none of its own.
+    fn without_log(disk: &mut SimulatedDisk, sizes: Sizes, now: Now, place: &Rc<Place>) -> Result<Store, String> {
+        let host = Box::leak(Box::new(Surroundings(Rc::clone(place))));
+        let mut store = Store::new("no", sizes, now, host)?;
+        store.engine.read_log(disk).map_err(|error| format!("reading: {error}"))?;
+        store.admit()
+    }
+
+    fn new(appendonly: &str, sizes: Sizes, now: Now, host: &'static dyn Host) -> Result<Store, String> {
         let words = ["--appendonly", appendonly, "--appendfsync", "always", "--enable-debug-command", "yes"];
         let words = [&words[..], &["--auto-aof-rewrite-min-size", "256kb"], sizes.options()].concat();
         let options =
             Options::from_args(words.iter().map(|word| word.as_bytes())).map_err(|error| error.to_string())?;
         let clock = Box::leak(Box::new(Ticking(AtomicU64::new(now.monotonic_ns))));
-        let mut engine = Engine::new(options, Environment { clock, ..environment() }, now);
+        let mut engine = Engine::new(options, Environment { clock, host, ..environment() }, now);
         if sizes == Sizes::Parts {
             engine.set_part_sizes(2, 3);
         }
         engine.begin_turn(now);
-        engine.open_log(disk).map_err(|error| format!("opening: {error}"))?;
+        let nobody = ClientId(u32::MAX);
+        Ok(Store { engine, client: nobody, observer: nobody, received: Vec::new(), observed: Vec::new() })
+    }
+
+    /// Lets the clients in.
+    fn admit(mut self) -> Result<Store, String> {
         let peer = || Peer { remote: "10.0.0.9:5000".into(), local: "10.0.0.1:6379".into(), is_local: true };
-        let mut connect = || engine.connect(peer()).map_err(|_| "a client is refused".to_string());
-        let (client, observer) = (connect()?, connect()?);
-        Ok(Store { engine, client, observer, received: Vec::new(), observed: Vec::new() })
+        let mut connect = || self.engine.connect(peer()).map_err(|_| "a client is refused".to_string());
+        (self.client, self.observer) = (connect()?, connect()?);
+        Ok(self)
     }
 
     fn send(&mut self, client: ClientId, words: &[Vec<u8>]) {
@@ -174,10 +277,11 @@ impl Store {
         self.engine.receive(client, &request);
     }
 
-    fn turn(&mut self, disk: Option<&mut SimulatedDisk>) {
-        self.engine.end_turn();
+    /// Hands the log's disk what is due, if there is one, and takes the replies.
+    fn after_turn(&mut self, disk: Option<&mut SimulatedDisk>) {
         if let Some(disk) = disk {
             self.engine.drive_log(disk);
+            self.engine.settle_log(disk);
         }
         while let Some(client) = self.engine.next_ready() {
             let output = self.engine.output(client).to_vec();
@@ -194,7 +298,8 @@ impl Store {
     fn fingerprint(&mut self) -> Vec<u8> {
         self.observed.clear();
         self.look();
-        self.turn(None);
+        self.engine.end_turn();
+        self.after_turn(None);
         std::mem::take(&mut self.observed)
     }
 
@@ -208,7 +313,11 @@ impl Store {
 
 struct Model {
     generator: Generator,
+    /// What is in the log's place.
     disk: SimulatedDisk,
+    /// The disk of a log that is not there yet, and the place that it is to take.
+    made: Option<SimulatedDisk>,
+    place: Rc<Place>,
     sizes: Sizes,
     now: Now,
     tally: Tally,
@@ -219,14 +328,25 @@ pub fn run(seed: u64) -> Result<Tally, String> {
     let mut model = Model {
         generator: Generator::newer(seed),
         disk: SimulatedDisk::new(DISK_BYTES, seed),
+        made: None,
+        place: Rc::default(),
         sizes: if seed.is_multiple_of(2) { Sizes::Parts } else { Sizes::Usual },
         now: Now { monotonic_ns: 5_000_000_000, unix_us: 1_700_000_000_000_000 },
         tally: Tally::default(),
     };
     for life in 0..LIVES {
-        model.live().map_err(|error| format!("life {life}: {error}"))?;
+        // The last life is one with a log that was made in the one before.
+        let kind = if life == LIVES / 2 && !seed.is_multiple_of(3) { Life::BeginsWithout } else { Life::HasLog };
+        model.live(kind).map_err(|error| format!("life {life}: {error}"))?;
     }
     Ok(model.tally)
+}
+
+/// Whether a store has a log from its start on, or is told to have one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Life {
+    HasLog,
+    BeginsWithout,
 }
 
 /// Commands that would end the experiment, or that only one of the stores answers in the same way.
@@ -273,9 +393,32 @@ impl Model {
         requests
     }
 
-    fn live(&mut self) -> Result<(), String> {
+    /// Lets a store end its turn, with the disk that its log is on.
+    fn turn(&mut self, store: &mut Store) {
+        store.engine.end_turn();
+        self.made = self.place.new.take().or(self.made.take());
+        store.after_turn(Some(self.made.as_mut().unwrap_or(&mut self.disk)));
+        if self.place.told.take()
+            && let Some(made) = self.made.take()
+        {
+            self.disk = made;
+            self.place.asked.set(false);
+        }
+    }
+
+    fn live(&mut self, kind: Life) -> Result<(), String> {
         let mut truth = Store::open(&mut self.disk.crash(), false, self.sizes, self.now)?;
-        let mut store = Store::open(&mut self.disk, true, self.sizes, self.now)?;
+        let mut switch_at = None;
+        let mut store = match kind {
+            Life::HasLog => Store::open(&mut self.disk, true, self.sizes, self.now)?,
+            Life::BeginsWithout => {
+                let random = self.generator.random();
+                switch_at = Some(random.below(STEPS / 2));
+                let looks = Cell::new(random.below(40));
+                self.place = Rc::new(Place { seed: random.below(1 << 30) as u64, looks, ..Place::default() });
+                Store::without_log(&mut self.disk.crash(), self.sizes, self.now, &self.place)?
+            }
+        };
         store.look();
         let mut states = vec![(truth.fingerprint(), self.now.unix_us)];
         let mut acknowledged = 0;
@@ -286,7 +429,11 @@ impl Model {
             self.pass(passed_ms);
             truth.engine.begin_turn(self.now);
             store.engine.begin_turn(self.now);
-            if self.generator.random().one_in(25) {
+            if switch_at.take_if(|at| *at == step).is_some() {
+                let observer = store.observer;
+                store.send(observer, &["CONFIG", "SET", "appendonly", "yes"].map(|word| word.as_bytes().to_vec()));
+                self.tally.made += 1;
+            } else if switch_at.is_none() && self.generator.random().one_in(25) {
                 let observer = store.observer;
                 store.send(observer, &[b"BGREWRITEAOF".to_vec()]);
                 self.tally.compactions += 1;
@@ -310,12 +457,13 @@ impl Model {
                 store.send(client, &[b"ECHO".to_vec(), mark.clone()]);
                 marks.push((mark, states.len() - 1));
             }
-            truth.turn(None);
-            store.turn(Some(&mut self.disk));
+            truth.engine.end_turn();
+            truth.after_turn(None);
+            self.turn(&mut store);
             store.look();
             states.push((truth.fingerprint(), self.now.unix_us));
             for _ in 0..self.generator.random().below(8) {
-                store.turn(Some(&mut self.disk));
+                self.turn(&mut store);
                 store.engine.begin_turn(self.now);
             }
             if let Some((at, (_, state))) =
@@ -325,34 +473,44 @@ impl Model {
                 marks.drain(..=at);
                 store.received.clear();
             }
+            let is_elsewhere = switch_at.is_some() || self.made.is_some();
             if self.generator.random().one_in(4) {
-                self.crash(&states[acknowledged..]).map_err(|error| explained(&error, step, &trace))?;
+                let known = if is_elsewhere { &states[..1] } else { &states[acknowledged..] };
+                let disk = self.disk.crash();
+                self.crash(disk, known).map_err(|error| explained(&error, step, &trace))?;
+                self.tally.crash_points_before += u64::from(is_elsewhere);
+            }
+            if self.place.asked.get()
+                && let Some(disk) = self.made.as_mut().map(SimulatedDisk::crash)
+            {
+                // It may be there already.
+                self.crash(disk, &states[acknowledged..]).map_err(|error| explained(&error, step, &trace))?;
             }
         }
         self.settle(&mut store, &marks)?;
         let last = states.len() - 1;
-        self.crash(&states[last..]).map_err(|error| explained(&error, STEPS, &trace))?;
+        let disk = self.disk.crash();
+        self.crash(disk, &states[last..]).map_err(|error| explained(&error, STEPS, &trace))?;
         let rest = self.disk.crash();
         self.disk = rest;
         Ok(())
     }
 
-    /// Takes turns until everything is acknowledged.
+    /// Takes turns until everything is acknowledged and the log is in its place.
     fn settle(&mut self, store: &mut Store, marks: &[(Vec<u8>, usize)]) -> Result<(), String> {
         let Some((last, _)) = marks.last() else { return Ok(()) };
         for _ in 0..PATIENCE_TURNS {
-            if contains(&store.received, last) {
+            if contains(&store.received, last) && self.made.is_none() {
                 return Ok(());
             }
-            store.turn(Some(&mut self.disk));
+            self.turn(store);
             store.engine.begin_turn(self.now);
         }
-        Err("a command is never acknowledged".into())
+        Err("a command is never acknowledged, or the log never in its place".into())
     }
 
-    /// Looks at what would be there if the power went now: one of these states, each of which was seen at its own time.
-    fn crash(&mut self, states: &[(Vec<u8>, u64)]) -> Result<(), String> {
-        let mut disk = self.disk.crash();
+    /// Looks at what is on a disk after a loss of power: one of these states, each of which was seen at its own time.
+    fn crash(&mut self, mut disk: SimulatedDisk, states: &[(Vec<u8>, u64)]) -> Result<(), String> {
         let mut store = Store::open(&mut disk, true, self.sizes, self.now)?;
         self.tally.crash_points += 1;
         let (mut at, mut found) = (0, Vec::new());

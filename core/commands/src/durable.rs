@@ -10,6 +10,7 @@ mod append;
 mod commands;
 mod compaction;
 mod drive;
+mod made;
 mod parts;
 mod replay;
 mod status;
@@ -32,6 +33,8 @@ const GAP: Kind = Kind::new(2);
 /// The log, and what is on its way to it.
 pub struct Durable {
     log: Option<Log>,
+    /// Its file, if it was made while the store ran.
+    made: Option<made::Made>,
     /// The effects of what is running now, and the database that the last one was about.
     unit: append::Gathered,
     unit_db: usize,
@@ -94,6 +97,7 @@ impl Default for Durable {
     fn default() -> Durable {
         Durable {
             log: None,
+            made: None,
             unit: append::Gathered::default(),
             unit_db: 0,
             unit_swaps: false,
@@ -132,7 +136,7 @@ impl Default for Durable {
 }
 
 impl Durable {
-    /// Whether there is a log.
+    /// Whether a log is open.
     pub fn is_open(&self) -> bool {
         self.log.is_some()
     }

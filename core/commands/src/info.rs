@@ -186,6 +186,7 @@ fn persistence(store: &Store, out: &mut Text) {
     let running_s =
         compaction.map_or(-1, |compaction| (now_ns.saturating_sub(compaction.started_ns) / 1_000_000_000) as i64);
     let is_logging = store.is_logging();
+    let is_rewriting = is_logging || !store.saves_to_log();
     let log = store.durable.figures();
     line(out, "loading", u8::from(store.replication.is_loading()));
     for field in ["async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"] {
@@ -197,21 +198,21 @@ fn persistence(store: &Store, out: &mut Text) {
     line(out, "current_save_keys_total", compaction.map_or(0, |run| run.keys_total));
     let saves = &store.saves;
     line(out, "rdb_changes_since_last_save", store.unsaved_changes());
-    let is_dumping = store.is_saving() || store.replication.walks() || (compaction.is_some() && !is_logging);
+    let is_dumping = store.is_saving() || store.replication.walks() || (compaction.is_some() && !is_rewriting);
     line(out, "rdb_bgsave_in_progress", u8::from(is_dumping));
     line(out, "rdb_last_save_time", saves.last_unix_s());
     line(out, "rdb_last_bgsave_status", result(!saves.has_failed));
     line(out, "rdb_last_bgsave_time_sec", saves.took_s.map_or(-1, |took_s| took_s as i64));
-    line(out, "rdb_current_bgsave_time_sec", if is_logging { -1 } else { running_s });
+    line(out, "rdb_current_bgsave_time_sec", if is_rewriting { -1 } else { running_s });
     line(out, "rdb_saves", saves.count);
     line(out, "rdb_last_cow_size", 0);
     line(out, "rdb_last_load_keys_expired", saves.expired_keys);
     line(out, "rdb_last_load_keys_loaded", saves.loaded_keys);
     line(out, "aof_enabled", u8::from(is_logging));
-    line(out, "aof_rewrite_in_progress", u8::from(compaction.is_some() && is_logging));
+    line(out, "aof_rewrite_in_progress", u8::from(compaction.is_some() && is_rewriting));
     line(out, "aof_rewrite_scheduled", u8::from(store.durable.is_compacting() && compaction.is_none()));
     line(out, "aof_last_rewrite_time_sec", status.last_duration_s);
-    line(out, "aof_current_rewrite_time_sec", if is_logging { running_s } else { -1 });
+    line(out, "aof_current_rewrite_time_sec", if is_rewriting { running_s } else { -1 });
     line(out, "aof_last_bgrewrite_status", result(status.last_succeeded));
     line(out, "aof_rewrites", status.succeeded);
     line(out, "aof_rewrites_consecutive_failures", status.failures_in_a_row);

@@ -46,6 +46,8 @@ const NO_FILES: Error =
     Error::text("ERR there are no files here to save to: give the store a disk, or run it as a Linux process");
 /// After a failure the next attempt waits, as in Redis.
 const RETRY_NS: u64 = 5_000_000_000;
+/// Between two looks at whether a file is in its place.
+pub(crate) const LOOK_NS: u64 = 10_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// A dump file that is complete, but not in its place yet.
@@ -93,7 +95,7 @@ impl Saves {
 }
 
 fn save(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    if context.store.has_log() {
+    if context.store.saves_to_log() {
         return context.save_to_log(request);
     }
     context.store.need_files()?;
@@ -112,7 +114,7 @@ fn bgsave(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         _ => return Err(Error::SYNTAX),
     }
     let in_transaction = context.origin != crate::Origin::Client;
-    if context.store.has_log() {
+    if context.store.saves_to_log() {
         return context.save_to_log_in_background(in_transaction || request.len() == 2);
     }
     context.store.need_files()?;
@@ -202,7 +204,7 @@ impl Store {
     fn save_point_ns(&self) -> Option<u64> {
         let changes = self.unsaved_changes();
         // With a log that has every change there is nothing to save.
-        let can_save = if self.has_log() { !self.options.appendonly } else { self.environment.host.has_files() };
+        let can_save = if self.saves_to_log() { !self.options.appendonly } else { self.environment.host.has_files() };
         if changes == 0 || !can_save {
             return None;
         }
@@ -215,8 +217,6 @@ impl Store {
 
     /// When all data is to be saved next, in monotonic nanoseconds.
     pub fn next_save_ns(&self) -> Option<u64> {
-        /// Between two looks at whether a file is in its place.
-        const LOOK_NS: u64 = 10_000_000;
         match self.saves.saving {
             Some(_) => Some(self.now.monotonic_ns + LOOK_NS),
             // One that waits for the end of another walk is looked at with each turn that this takes.
@@ -234,7 +234,7 @@ impl Store {
             log::info!("{} changes since the last save. Saving...", self.unsaved_changes());
             self.saves.is_due = true;
         }
-        if self.has_log() && core::mem::take(&mut self.saves.is_due) {
+        if self.saves_to_log() && core::mem::take(&mut self.saves.is_due) {
             self.saves.attempt_ns = now_ns;
             self.save_to_log_soon();
         }
@@ -247,7 +247,7 @@ impl Store {
 
     /// Makes the file that all data is to be saved to, if it is time for that.
     pub(crate) fn begin_saving(&mut self) -> Option<Box<dyn WriteFile>> {
-        if self.saves.saving.is_some() || self.has_log() || !core::mem::take(&mut self.saves.is_due) {
+        if self.saves.saving.is_some() || self.saves_to_log() || !core::mem::take(&mut self.saves.is_due) {
             return None;
         }
         self.saves.attempt_ns = self.now.monotonic_ns;
@@ -283,6 +283,11 @@ impl Store {
         self.saves.has_failed = true;
     }
 
+    /// Has all data saved if there are points at which they are to be.
+    pub(crate) fn save_soon(&mut self) {
+        self.saves.is_due |= !self.options.save.is_empty();
+    }
+
     /// Begins a dump for a file anew, if one is being written, as data go away that it has not come to.
     pub(crate) fn save_anew(&mut self) {
         self.saves.is_due |= self.drop_copy_to_file();
@@ -290,7 +295,7 @@ impl Store {
 
     /// Saves that all data is gone, as in Redis: with the next start it would come back. That takes no time worth mention.
     pub(crate) fn save_flush(&mut self) {
-        if self.options.save.is_empty() || self.has_log() || !self.environment.host.has_files() {
+        if self.options.save.is_empty() || self.saves_to_log() || !self.environment.host.has_files() {
             return;
         }
         if self.saves.saving.is_some() {
@@ -320,10 +325,13 @@ impl Store {
         // Half of what a master sends would take the place of all that was saved before.
         let may_save = !self.replication.is_loading();
         if self.has_log() {
+            let saves_there = self.saves_to_log();
             let has_points = !self.options.save.is_empty() && !self.options.appendonly;
-            let is_needed = on.save || (!on.nosave && (has_points || self.log_lacks_its_beginning()));
+            let is_needed = (saves_there && on.save) || (!on.nosave && (has_points || self.log_lacks_its_beginning()));
             self.save_to_log_at_end(may_save && is_needed);
-            return true;
+            if saves_there {
+                return true;
+            }
         }
         self.drop_copy_to_file();
         if let Some(saving) = self.saves.saving.take()

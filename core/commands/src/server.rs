@@ -287,12 +287,14 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     for (spec, (_, value)) in specs.iter().zip(pairs()) {
         spec.set(&mut options, value).map_err(|reason| failed(spec.name.as_bytes(), &reason))?;
     }
+    if options.appendonly && !store.options.appendonly {
+        store.need_log(&options.dir).map_err(|reason| failed(b"appendonly", &reason))?;
+    }
     store
         .environment
         .host
         .apply(&store.options, &mut options)
         .map_err(|error| failed(error.name.as_bytes(), &error.reason))?;
-    store.check_log_options(&options).map_err(|reason| failed(b"appendonly", &reason))?;
     log::set_max_level(options.loglevel.filter());
     if options.requirepass != store.options.requirepass {
         store.set_default_password(&options.requirepass);

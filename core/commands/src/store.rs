@@ -93,6 +93,13 @@ pub trait Host {
 
     /// Begins a file that takes the place of what is at the path, in one step, once it is finished.
     fn create_file(&self, path: &str) -> Result<Box<dyn WriteFile>, String>;
+
+    /// Makes a disk beside the one that a store has its log on in this folder without being told of a disk, has the store
+    /// [make a log](Store::take_new_log) there, and lets the target drive the log with it from this turn on. A target with
+    /// such a host also [settles](Store::settle_log) logs.
+    fn create_log(&self, _: &mut Store, _dir: &str) -> Result<(), String> {
+        Err("there is no disk for the log: start Kayvee with --disk".into())
+    }
 }
 
 /// A machine with nothing but the store.

@@ -21,6 +21,13 @@ pub trait WriteFile {
     fn finish_soon(self: Box<Self>) -> Box<dyn Finishing>;
 }
 
+/// A file for a log, before it is in its place. Unless it gets there, nothing comes of it.
+pub trait LogFile {
+    /// Puts it in its place in one step, beside what the caller does meanwhile. What it has of the log must be on stable
+    /// storage. If that fails it can be tried again.
+    fn put_in_place(&mut self) -> Box<dyn Finishing>;
+}
+
 /// The end of a file that is being written.
 pub trait Finishing {
     /// Whether that has worked, once it is known. It is told once.

@@ -27,7 +27,7 @@ pub use block::{
 pub use calendar::{Civil, DAY_SECONDS, LAST_SECOND, civil};
 pub use decimal::{DECIMAL_BYTES, Decimal, put_decimal};
 pub use figures::FigureKind;
-pub use file::{Finishing, ReadFile, WriteFile};
+pub use file::{Finishing, LogFile, ReadFile, WriteFile};
 pub use frame::{
     Checksums, Completion, FrameDevice, FrameRx, FrameTx, Internet, MAX_FRAME_BYTES, MAX_LARGE_FRAME_BYTES, Offloads,
     Received,

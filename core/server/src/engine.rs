@@ -584,6 +584,18 @@ impl Engine {
         Ok(())
     }
 
+    /// Puts a log that was made in its place once it is all data, and closes one that is not wanted any more: after
+    /// [`drive_log`](Self::drive_log), where the host makes logs.
+    pub fn settle_log(&mut self, device: &mut dyn BlockDevice) {
+        self.store.settle_log(device);
+        self.serve_touched();
+    }
+
+    /// Whether a log is open, so that its device is needed.
+    pub fn log_is_open(&self) -> bool {
+        self.store.log_is_open()
+    }
+
     /// Writes all data to the log and waits until it is on stable storage, when there are no clients to serve.
     pub fn write_all(&mut self, device: &mut dyn BlockDevice) -> Result<(), LogError> {
         self.store.write_all(device)

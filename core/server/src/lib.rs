@@ -33,5 +33,5 @@ mod web;
 pub use engine::{ClientId, Dial, Engine, Fate, Peer, Refusal, Shutdown};
 pub use files::Dialect;
 pub use kayvee_commands::options::{OptionError, Options, REDIS_SAVE_POINTS, ShutdownOn};
-pub use kayvee_commands::{CutOff, Environment, Error, Host, Loaded, LogError, NoHost, Progress};
+pub use kayvee_commands::{CutOff, Environment, Error, Host, Loaded, LogError, NoHost, Progress, Store};
 pub use web::Web;

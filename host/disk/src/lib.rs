@@ -7,6 +7,7 @@
 
 mod file;
 mod fresh;
+mod made;
 mod open;
 mod spec;
 mod withheld;
@@ -14,6 +15,7 @@ mod worker;
 
 pub use file::FileDisk;
 pub use fresh::{AHEAD_BYTES, Fresh, STEP_BYTES};
+pub use made::NewDisk;
 pub use open::{DiskError, Prepared, open_prepared, open_to_read, prepare};
 pub use spec::{Spec, USUAL_NAME};
 pub use withheld::Withheld;

@@ -43,7 +43,7 @@ impl fmt::Display for DiskError {
 impl std::error::Error for DiskError {}
 
 impl DiskError {
-    fn new(path: &Path, why: impl fmt::Display) -> DiskError {
+    pub(crate) fn new(path: &Path, why: impl fmt::Display) -> DiskError {
         DiskError(format!("disk {}: {why}", path.display()))
     }
 }
@@ -97,7 +97,7 @@ pub fn open_to_read(path: &Path) -> Result<File, DiskError> {
 
 /// Opens and locks a disk that is [prepared](prepare), for a monitor that carries out a guest's transfers.
 pub fn open_prepared(path: &Path) -> Result<File, DiskError> {
-    Ok(open_files(path, Access::ReadWrite)?.0.plain)
+    Ok(open_locked(path)?.0.plain)
 }
 
 /// A disk that is ready for a guest.
@@ -119,7 +119,7 @@ pub fn prepare(spec: &Spec) -> Result<Prepared, DiskError> {
 }
 
 /// Makes an empty file unless there is one; tells whether it has.
-fn make_file(path: &Path) -> io::Result<bool> {
+pub(crate) fn make_file(path: &Path) -> io::Result<bool> {
     // Nobody but the owner is to read what the store keeps.
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Ok(_) => Ok(true),
@@ -131,7 +131,7 @@ fn make_file(path: &Path) -> io::Result<bool> {
 fn open_or_grow(spec: &Spec, wake: Wake) -> Result<FileDisk, DiskError> {
     let path = spec.path.as_path();
     let failed = |error: io::Error| DiskError::new(path, plain(&error));
-    let (files, size_bytes) = open_files(path, Access::ReadWrite)?;
+    let (files, size_bytes) = open_locked(path)?;
     let is_file = files.plain.metadata().map_err(failed)?.is_file();
     let wanted_bytes = wanted_bytes(spec, size_bytes, is_file)?;
     if size_bytes > 0 {
@@ -162,8 +162,7 @@ fn open_or_grow(spec: &Spec, wake: Wake) -> Result<FileDisk, DiskError> {
 fn wanted_bytes(spec: &Spec, size_bytes: u64, is_file: bool) -> Result<u64, DiskError> {
     let wanted_bytes = match spec.size_bytes {
         Some(bytes) => bytes.next_multiple_of(BLOCK_BYTES.into()),
-        None if size_bytes == 0 => USUAL_BYTES,
-        None => return Ok(size_bytes),
+        None => return Ok(usual_bytes(size_bytes)),
     };
     let least_bytes = kayvee_log::minimum_bytes();
     let (has, least) = (human(size_bytes), human(least_bytes));
@@ -176,6 +175,16 @@ fn wanted_bytes(spec: &Spec, size_bytes: u64, is_file: bool) -> Result<u64, Disk
         _ => return Ok(wanted_bytes),
     };
     Err(DiskError::new(&spec.path, why))
+}
+
+/// The size of a disk for which none was asked, in place of one that has so many bytes.
+pub(crate) fn usual_bytes(size_bytes: u64) -> u64 {
+    if size_bytes == 0 { USUAL_BYTES } else { size_bytes }
+}
+
+/// Opens and locks a disk to be written, and tells its size.
+pub(crate) fn open_locked(path: &Path) -> Result<(Files, u64), DiskError> {
+    open_files(path, Access::ReadWrite)
 }
 
 /// Opens and locks a file or block device, and tells its size.
@@ -230,7 +239,7 @@ fn in_use(path: &Path) -> DiskError {
 }
 
 /// Whether a disk is Kayvee's or blank.
-fn identify(file: &File, size_bytes: u64, path: &Path) -> Result<(), DiskError> {
+pub(crate) fn identify(file: &File, size_bytes: u64, path: &Path) -> Result<(), DiskError> {
     let failed = |error: io::Error| DiskError::new(path, plain(&error));
     let files = Files::new(file.try_clone().map_err(failed)?, None);
     let mut disk = FileDisk::new(files, size_bytes, None, Box::new(|| {})).map_err(failed)?;

@@ -90,11 +90,23 @@ impl Replacement {
         &self.file
     }
 
-    /// Brings it to stable storage, with its name.
+    /// Where it is until it is put in its place.
+    pub fn temporary(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// Whether it is in its place.
+    pub fn is_finished(&self) -> bool {
+        self.is_finished
+    }
+
+    /// Brings it to stable storage, with its name. If that fails it can be tried again.
     pub fn put_in_place(&mut self) -> io::Result<()> {
         self.file.sync_all()?;
-        fs::rename(&self.temporary, &self.path)?;
-        self.is_finished = true;
+        if !self.is_finished {
+            fs::rename(&self.temporary, &self.path)?;
+            self.is_finished = true;
+        }
         // The new name is on stable storage only once the folder is.
         sync_name(&self.path)
     }
@@ -103,6 +115,21 @@ impl Replacement {
 /// What the names of files end with that this process has not put in their places yet.
 fn temporary_ending() -> String {
     format!(".{}.tmp", std::process::id())
+}
+
+/// Removes what processes that are gone had not put in the place of this file. No other process may be about to.
+pub fn remove_left(path: &Path) {
+    let (Some(name), Some(folder)) = (path.file_name(), path.parent()) else { return };
+    let is_left = |found: &[u8]| {
+        let rest = found.strip_prefix(name.as_encoded_bytes()).and_then(|rest| rest.strip_prefix(b"."));
+        rest.and_then(|rest| rest.strip_suffix(b".tmp")).is_some_and(|number| number.iter().all(u8::is_ascii_digit))
+    };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if is_left(entry.file_name().as_encoded_bytes()) {
+            // What cannot be removed takes room, and is in nobody's way.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Removes such files from the working folder, for an end that waits for nothing.
@@ -125,17 +152,21 @@ impl WriteFile for Replacement {
         self.put_in_place().map_err(|error| plain(&error))
     }
 
-    /// In a thread of its own: the medium may take seconds for a long file.
     fn finish_soon(self: Box<Self>) -> Box<dyn Finishing> {
-        let (told, ending) = mpsc::channel();
-        let finish = move || {
-            // Whoever asked may be gone.
-            let _ = told.send(self.finish());
-        };
-        match thread::Builder::new().name("file".into()).spawn(finish) {
-            Ok(_) => Box::new(Ending(ending)),
-            Err(error) => Box::new(Some(Err(plain(&error)))),
-        }
+        soon(move || self.finish())
+    }
+}
+
+/// Finishes a file in a thread of its own: the medium may take seconds for a long one.
+pub fn soon(finish: impl FnOnce() -> Result<(), String> + Send + 'static) -> Box<dyn Finishing> {
+    let (told, ending) = mpsc::channel();
+    let finish = move || {
+        // Whoever asked may be gone.
+        let _ = told.send(finish());
+    };
+    match thread::Builder::new().name("file".into()).spawn(finish) {
+        Ok(_) => Box::new(Ending(ending)),
+        Err(error) => Box::new(Some(Err(plain(&error)))),
     }
 }
 

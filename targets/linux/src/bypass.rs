@@ -1,6 +1,6 @@
 //! The store on a TCP/IP stack of its own, with frames from an AF_XDP socket: past the kernel's network.
 
-use crate::{card::Card, clock::SystemClock, data, http::Http, logger, signals::Signals, supervisor};
+use crate::{card::Card, clock::SystemClock, data, host::LinuxHost, http::Http, logger, signals::Signals, supervisor};
 use anyhow::{Context, Result, anyhow};
 use kayvee_disk::FileDisk;
 use kayvee_net::{Config, Limits, Stack};
@@ -32,7 +32,6 @@ const LOOK_INTERVAL_NS: u64 = 1_000_000;
 const EVENTS: usize = 256;
 
 const SIGNALS: Token = Token(usize::MAX - 1);
-const DISK: Token = Token(usize::MAX - 2);
 const SITE: Token = Token(usize::MAX - 3);
 
 /// How the network is reached.
@@ -52,7 +51,8 @@ pub struct Server {
     /// What is not the card.
     poll: Poll,
     signals: Signals,
-    disk: Option<FileDisk>,
+    disk: Option<Box<FileDisk>>,
+    host: &'static LinuxHost,
     http: Option<Http>,
     /// When to look at what is not the card.
     look_due_ns: u64,
@@ -60,11 +60,17 @@ pub struct Server {
 
 impl Server {
     /// Attaches an engine to a network.
-    pub fn new(mut engine: Engine, network: &Network, clock: &'static SystemClock) -> Result<Server> {
+    pub fn new(
+        mut engine: Engine,
+        network: &Network,
+        clock: &'static SystemClock,
+        host: &'static LinuxHost,
+    ) -> Result<Server> {
         let poll = Poll::new()?;
         let signals = Signals::catch(poll.registry(), SIGNALS)?;
+        host.serve_disks(poll.registry())?;
         let disk = match data::disk(engine.options())? {
-            Some(spec) => Some(data::open_log(&mut engine, &spec, poll.registry(), DISK)?),
+            Some(spec) => Some(data::open_log(&mut engine, &spec, poll.registry())?),
             None => None,
         };
         let http = Http::open(engine.options(), poll.registry(), SITE, clock.now())?;
@@ -87,7 +93,7 @@ impl Server {
         let peers = if place.is_own { Peers::Trusted } else { Peers::Strangers };
         // The web server stays with the kernel's sockets.
         let station = Station::new(stack, engine, None, peers, limits.connections);
-        Ok(Server { card, station, clock, poll, signals, disk, http, look_due_ns: 0 })
+        Ok(Server { card, station, clock, poll, signals, disk, host, http, look_due_ns: 0 })
     }
 
     /// Serves until the engine wants to end, and returns the exit status.
@@ -120,7 +126,9 @@ impl Server {
         if let Some(http) = &mut self.http {
             http.turn(self.station.engine(), self.poll.registry(), now);
         }
-        self.station.reply(&mut self.card, self.disk.as_mut(), now);
+        data::take_new_disk(&mut self.disk, self.host);
+        self.station.reply(&mut self.card, self.disk.as_deref_mut(), now);
+        data::settle_log(&mut self.disk, self.station.engine());
         if let Some(http) = &mut self.http {
             http.release(self.station.engine());
         }

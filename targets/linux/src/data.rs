@@ -1,9 +1,13 @@
 //! Where the store's data come from at its start.
 
+use crate::host::LinuxHost;
 use kayvee_disk::{FileDisk, Spec, Withheld};
 use kayvee_server::{Engine, Options};
 use mio::{Registry, Token, Waker};
 use std::io;
+
+/// The token under which the ends of transfers are told.
+pub const DISK: Token = Token(usize::MAX - 2);
 
 /// The log's disk: the one that is named, or the one with the usual name where there is to be a log.
 pub fn disk(options: &Options) -> io::Result<Option<Spec>> {
@@ -15,14 +19,38 @@ pub fn disk(options: &Options) -> io::Result<Option<Spec>> {
     Spec::parse(&options.disk).map(Some).map_err(named)
 }
 
-/// Opens the log on a disk, and has the store be what it says. The ends of transfers are told under a token.
-pub fn open_log(engine: &mut Engine, spec: &Spec, registry: &Registry, token: Token) -> io::Result<FileDisk> {
-    let waker = Waker::new(registry, token)?;
-    let wake = Box::new(move || {
+/// What a disk tells of the ends of transfers with.
+pub fn wake(registry: &Registry) -> io::Result<Box<dyn Fn() + Send>> {
+    let waker = Waker::new(registry, DISK)?;
+    Ok(Box::new(move || {
         // It fails where the counter behind it is full, and then the loop is awake.
         let _ = waker.wake();
-    });
-    let mut disk = FileDisk::open(spec, wake).map_err(io::Error::other)?;
+    }))
+}
+
+/// Before the log is driven: sees to it that the disk is that of the log.
+pub fn take_new_disk(disk: &mut Option<Box<FileDisk>>, host: &LinuxHost) {
+    if let Some(new) = host.take_disk() {
+        *disk = Some(new);
+    }
+}
+
+/// After that: sees to it that the log gets to its place, or is let go of with its disk if it is not wanted any more.
+pub fn settle_log(disk: &mut Option<Box<FileDisk>>, engine: &mut Engine) {
+    if let Some(open) = disk {
+        engine.settle_log(&mut **open);
+    }
+    if !engine.log_is_open() {
+        *disk = None;
+    }
+}
+
+/// Opens the log on a disk, and has the store be what it says.
+pub fn open_log(engine: &mut Engine, spec: &Spec, registry: &Registry) -> io::Result<Box<FileDisk>> {
+    let mut disk = FileDisk::open(spec, wake(registry)?).map_err(io::Error::other)?;
+    if engine.options().disk.is_empty() {
+        disk.remove_left(&spec.path);
+    }
     let named = |error| io::Error::other(format!("disk {}: {error}", spec.path.display()));
     // A redis.conf that has a log and names no disk for it is redis-server's, whose data are then taken over once.
     let takes_over = engine.options().disk.is_empty() && disk.is_blank();
@@ -33,5 +61,5 @@ pub fn open_log(engine: &mut Engine, spec: &Spec, registry: &Registry, token: To
     } else {
         engine.open_log(&mut disk).map_err(named)?;
     }
-    Ok(disk)
+    Ok(Box::new(disk))
 }

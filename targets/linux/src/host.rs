@@ -1,16 +1,18 @@
 //! What the store asks of the operating system: files, and new options that concern its sockets.
 
 use crate::{
+    data,
     listeners::{self, Place},
     open_files,
 };
+use kayvee_disk::FileDisk;
 use kayvee_files::plain;
 use kayvee_platform::{ReadFile, WriteFile};
-use kayvee_server::{Host, OptionError, Options};
-use mio::net::TcpListener;
+use kayvee_server::{Host, OptionError, Options, Store};
+use mio::{Registry, net::TcpListener};
 use std::{
-    cell::{Cell, RefCell},
-    env, fs,
+    cell::{Cell, OnceCell, RefCell},
+    env, fs, io,
     path::Path,
 };
 
@@ -36,12 +38,33 @@ pub struct LinuxHost {
     /// Where it listens, and what the loop is still to be told of that.
     reach: RefCell<Reach>,
     rebound: Cell<Option<Rebound>>,
+    /// Where disks tell that a transfer has ended, and a disk that the loop is still to be told of.
+    registry: OnceCell<Registry>,
+    disk: Cell<Option<Box<FileDisk>>>,
 }
 
 impl LinuxHost {
     /// Those of a process that is reached like this.
     pub fn new(config_file: Option<String>, reach: Reach) -> LinuxHost {
-        LinuxHost { config_file, reach: RefCell::new(reach), rebound: Cell::new(None) }
+        LinuxHost {
+            config_file,
+            reach: RefCell::new(reach),
+            rebound: Cell::new(None),
+            registry: OnceCell::new(),
+            disk: Cell::new(None),
+        }
+    }
+
+    /// Lets logs be made, whose disks wake this loop.
+    pub fn serve_disks(&self, registry: &Registry) -> io::Result<()> {
+        // There is one loop.
+        let _ = self.registry.set(registry.try_clone()?);
+        Ok(())
+    }
+
+    /// The disk of a log that was made since the last call.
+    pub fn take_disk(&self) -> Option<Box<FileDisk>> {
+        self.disk.take()
     }
 
     /// What has become of the listeners since the last call.
@@ -112,6 +135,16 @@ impl Host for LinuxHost {
 
     fn create_file(&self, path: &str) -> Result<Box<dyn WriteFile>, String> {
         kayvee_files::replace(Path::new(path))
+    }
+
+    fn create_log(&self, store: &mut Store, dir: &str) -> Result<(), String> {
+        let registry = self.registry.get().ok_or("the store does not serve yet")?;
+        let wake = data::wake(registry).map_err(|error| plain(&error))?;
+        let path = Path::new(dir).join(kayvee_disk::USUAL_NAME);
+        let (mut disk, file) = FileDisk::create(&path, wake).map_err(|error| error.to_string())?;
+        store.take_new_log(&mut disk, Box::new(file))?;
+        self.disk.set(Some(Box::new(disk)));
+        Ok(())
     }
 }
 

@@ -159,8 +159,8 @@ fn serve_past_the_kernel(options: Options, config_file: Option<String>, network:
     if options.port == 0 {
         bail!("option 'port': a store with --net needs one");
     }
-    let (engine, clock, _) = start(options, LinuxHost::new(config_file, Reach::Own), "AF_XDP")?;
-    bypass::Server::new(engine, network, clock)?.run()
+    let (engine, clock, host) = start(options, LinuxHost::new(config_file, Reach::Own), "AF_XDP")?;
+    bypass::Server::new(engine, network, clock, host)?.run()
 }
 
 /// Makes the store, with the data of its file if it has no disk.

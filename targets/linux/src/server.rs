@@ -2,7 +2,7 @@
 
 use crate::{
     clock::SystemClock,
-    data,
+    data::{self, DISK},
     datagrams::DatagramSockets,
     host::LinuxHost,
     http::Http,
@@ -37,7 +37,6 @@ const ACCEPT_REST_NS: u64 = 100_000_000;
 
 /// Tokens from here on are not clients'.
 const SIGNALS: Token = Token(usize::MAX - 1);
-const DISK: Token = Token(usize::MAX - 2);
 const SITE: Token = Token(usize::MAX - 3);
 const FIRST_LISTENER: usize = 1 << 32;
 const FIRST_DATAGRAMS: usize = 1 << 40;
@@ -96,7 +95,7 @@ pub struct Server {
     ended: Vec<ClientId>,
     crowd: Crowd,
     /// Where the log is, if there is one.
-    disk: Option<FileDisk>,
+    disk: Option<Box<FileDisk>>,
     /// The web server, if there is one.
     http: Option<Http>,
     /// The services by UDP, if there are any.
@@ -114,6 +113,7 @@ impl Server {
     ) -> io::Result<Server> {
         let poll = Poll::new()?;
         let signals = Signals::catch(poll.registry(), SIGNALS)?;
+        host.serve_disks(poll.registry())?;
         let keepalive_s = engine.options().tcp_keepalive;
         let mut server = Server {
             engine,
@@ -147,7 +147,7 @@ impl Server {
 
     /// Opens the log on a disk, and has the store be what it says.
     pub fn open_log(&mut self, spec: &Spec) -> io::Result<()> {
-        let disk = data::open_log(&mut self.engine, spec, self.poll.registry(), DISK)?;
+        let disk = data::open_log(&mut self.engine, spec, self.poll.registry())?;
         self.disk = Some(disk);
         Ok(())
     }
@@ -239,9 +239,11 @@ impl Server {
             while let Some(dial) = self.engine.next_dial() {
                 self.dial(&dial);
             }
+            data::take_new_disk(&mut self.disk, self.host);
             if let Some(disk) = &mut self.disk {
-                self.engine.drive_log(disk);
+                self.engine.drive_log(&mut **disk);
             }
+            data::settle_log(&mut self.disk, &mut self.engine);
             if let Some(http) = &mut self.http {
                 http.release(&mut self.engine);
             }

@@ -598,6 +598,87 @@ fn appendonly_alone_has_a_file_in_the_folder() {
     assert_eq!(ask(Server::start(&options).connect(), "STRLEN a"), ":1");
 }
 
+/// Sends a request and returns the text that is the reply.
+fn text(mut stream: &TcpStream, request: &str) -> String {
+    let head = ask(stream, request);
+    let len: usize = head.strip_prefix('$').and_then(|len| len.parse().ok()).unwrap_or_else(|| panic!("{head}"));
+    let mut bytes = vec![0; len + 2];
+    stream.read_exact(&mut bytes).expect("a reply comes");
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Asks until the log has its beginning.
+fn wait_for_log(client: &TcpStream) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let info = text(client, "INFO persistence");
+        assert!(info.contains("aof_enabled:1") && info.contains("aof_last_bgrewrite_status:ok"), "{info}");
+        if info.contains("aof_rewrite_in_progress:0") && info.contains("aof_rewrite_scheduled:0") {
+            return;
+        }
+        assert!(Instant::now() < deadline, "the log never has its beginning: {info}");
+    }
+}
+
+#[test]
+fn a_log_is_switched_on_and_off_while_it_serves() {
+    let folder = Folder::new("switched_on");
+    let dir = folder.path("");
+    let without = ["--dir", &dir, "--appendfsync", "always", "--enable-debug-command", "yes"];
+    let with = [&without[..], &["--appendonly", "yes"]].concat();
+    let names = || {
+        let mut names: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let server = Server::start(&without);
+    let client = server.connect();
+    assert_eq!(ask(&client, "DEBUG POPULATE 20000"), "+OK");
+    assert_eq!(ask(&client, "CONFIG SET appendonly yes"), "+OK");
+    assert_eq!(ask(&client, "SET during 1"), "+OK");
+    wait_for_log(&client);
+    assert_eq!(names(), ["kayvee.disk"]);
+    assert_eq!(ask(&client, "SET after 1"), "+OK");
+    let other = Server::start(&without);
+    let refused = ask(other.connect(), "CONFIG SET appendonly yes");
+    assert!(refused.contains("kayvee.disk: it is in use by another program"), "{refused}");
+    // Killed, so that nothing is written at the end.
+    drop((server, other));
+    let server = Server::start(&with);
+    let client = server.connect();
+    assert_eq!(ask(&client, "DBSIZE"), ":20002");
+    assert_eq!((ask(&client, "DEL during"), ask(&client, "CONFIG SET appendonly no")), (":1".into(), "+OK".into()));
+    // From here on it is as one that was started without.
+    assert_eq!((ask(&client, "DEL after"), ask(&client, "SAVE")), (":1".into(), "+OK".into()));
+    assert_eq!(names(), ["dump.rdb", "kayvee.disk"]);
+    drop(server);
+    assert_eq!(ask(Server::start(&without).connect(), "DBSIZE"), ":20000");
+    assert_eq!(ask(Server::start(&with).connect(), "DBSIZE"), ":20001", "the log as it was when it was closed");
+}
+
+/// Killed at whatever moment, what is in the log's place is what was there before, or the new log with all data.
+#[test]
+fn a_kill_leaves_the_old_log_or_the_new_one() {
+    let folder = Folder::new("switched_on_and_killed");
+    let dir = folder.path("");
+    let without = ["--dir", &dir, "--appendfsync", "always", "--enable-debug-command", "yes", "--dbfilename", "none"];
+    let with = [&without[..], &["--appendonly", "yes"]].concat();
+    let mut old = ":0".to_string();
+    for round in 0..8 {
+        let server = Server::start(&without);
+        let client = server.connect();
+        let count = 5000 + round;
+        assert_eq!(ask(&client, &format!("DEBUG POPULATE {count}")), "+OK");
+        assert_eq!(ask(&client, "CONFIG SET appendonly yes"), "+OK");
+        (0..round * 20).for_each(|_| ping(&client));
+        drop(server);
+        let found = ask(Server::start(&with).connect(), "DBSIZE");
+        assert!(found == old || found == format!(":{count}"), "round {round}: {found} keys, {old} before");
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "nothing is left of the other");
+        old = found;
+    }
+}
+
 #[test]
 fn a_damaged_log_is_refused_and_left_as_it_is() {
     let folder = Folder::new("damaged");

@@ -2,12 +2,10 @@
 
 use super::Until;
 use crate::{
-    Context, Error, Outcome, Store,
+    Context, Error, Origin, Outcome, Store,
     blocking::{OnTimeout, Patience},
-    options::Options,
     table::{Command, Flags},
 };
-use alloc::string::{String, ToString};
 use kayvee_resp::Request;
 
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING);
@@ -21,18 +19,19 @@ pub static COMMANDS: &[Command] = &[Command {
     ..Command::ROW
 }];
 
-const NO_DISK: &str = "there is no disk for the log: start Kayvee with --disk";
-
 fn bgrewriteaof(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     let store = &mut *context.store;
-    if !store.has_log() {
-        return Err(alloc::format!("ERR Can't execute an AOF background rewriting: {NO_DISK}").into());
-    }
+    let dir = store.options.dir.clone();
+    store.need_log(&dir).map_err(|why| alloc::format!("ERR Can't execute an AOF background rewriting: {why}"))?;
     if store.durable.compaction().is_some() {
         return Err(Error::text("ERR Background append only file rewriting already in progress"));
     }
     store.durable.request_compaction();
-    context.reply.simple("Background append only file rewriting started");
+    let waits = context.origin != Origin::Client || store.is_saving();
+    context.reply.simple(match waits {
+        true => "Background append only file rewriting scheduled",
+        false => "Background append only file rewriting started",
+    });
     Ok(())
 }
 
@@ -56,14 +55,14 @@ impl Context<'_> {
         if self.store.durable.compaction().is_some() {
             return Err(Error::text("ERR Background save already in progress"));
         }
-        let ended = self.store.durable.status.ended;
+        let before = self.store.durable.status;
         self.store.durable.request_compaction();
         if !self.may_block() {
             // It has begun, and nobody can wait here.
             self.reply.ok();
             return Ok(());
         }
-        self.wait_for_log(request, FOR_EVER, Until::Saved(ended))
+        self.wait_for_log(request, FOR_EVER, Until::Saved { ended: before.ended, succeeded: before.succeeded })
     }
 }
 
@@ -71,7 +70,7 @@ impl Context<'_> {
     /// `DEBUG LOADAOF`: the client waits until all data has been taken back from the log.
     pub(crate) fn load_from_log(&mut self, request: Request<'_>) -> Outcome {
         if !self.store.is_logging() {
-            return Err(Error::text("ERR there is no log to load: it needs --disk and appendonly yes"));
+            return Err(Error::text("ERR there is no log to load: it needs appendonly yes"));
         }
         if !self.may_block() {
             return Err(Error::text("ERR DEBUG LOADAOF cannot run in a transaction or script"));
@@ -103,23 +102,22 @@ impl Store {
         }
     }
 
-    /// Whether the log can do what new options ask for.
-    pub(crate) fn check_log_options(&self, new: &Options) -> Result<(), String> {
-        if new.appendonly && !self.options.appendonly && !self.has_log() {
-            return Err(NO_DISK.to_string());
-        }
-        Ok(())
-    }
-
     /// Puts options about the log into force. `was_logging` is what `appendonly` said before.
     pub(crate) fn apply_log_options(&mut self, was_logging: bool) {
         match (was_logging, self.options.appendonly) {
             // What was changed meanwhile is not in the log: it has to begin anew.
-            (false, true) if self.has_log() => self.durable.request_compaction(),
+            (false, true) => self.durable.request_compaction(),
             (true, false) => {
                 self.recheck_copies();
-                self.abandon_compaction("appendonly is switched off");
+                let was_wanted = !self.has_log() && core::mem::take(&mut self.durable.is_wanted);
+                if self.give_up_compaction("appendonly is switched off") || was_wanted {
+                    self.durable.status.ended += 1;
+                }
                 self.stop_logging();
+                // The next start reads the dump file, which nobody has written as long as there was a log.
+                if !self.has_log() && self.durable.made.is_none() {
+                    self.save_soon();
+                }
             }
             _ => {}
         }

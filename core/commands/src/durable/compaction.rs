@@ -264,10 +264,17 @@ impl Store {
         }
     }
 
-    /// Gives a compaction up. The log goes on from where it began before.
+    /// Gives a compaction up that cannot be finished.
     pub(crate) fn abandon_compaction(&mut self, why: impl core::fmt::Display) {
+        if self.give_up_compaction(why) {
+            self.compaction_failed(self.environment.clock.monotonic_ns());
+        }
+    }
+
+    /// Gives a compaction up, if one walks. The log goes on from where it began before.
+    pub(super) fn give_up_compaction(&mut self, why: impl core::fmt::Display) -> bool {
         if self.durable.walk.take().is_none() {
-            return;
+            return false;
         }
         log::warn!("the compaction of the log is given up: {why}");
         self.forget_parts();
@@ -279,14 +286,13 @@ impl Store {
             // What was appended since it began is behind a gap, and so would be all that follows.
             self.stop_logging();
         }
-        let now_ns = self.environment.clock.monotonic_ns();
-        self.compaction_failed(now_ns);
+        true
     }
 
     fn compaction_failed(&mut self, now_ns: u64) {
         self.durable.again_after_ns = now_ns.saturating_add(AGAIN_AFTER_NS);
         self.durable.status.failed();
-        self.saves.has_failed = true;
+        self.saves.has_failed |= self.saves_to_log();
     }
 
     /// Appends no changes any more. What is in the log stays, as it is now.
@@ -297,10 +303,13 @@ impl Store {
 
     /// Notes that the log has its new beginning.
     pub(super) fn note_compacted(&mut self) {
-        let is_done = self.durable.log.as_ref().is_some_and(|log| log.compaction_stage() == CompactionStage::None);
-        if !is_done {
-            return;
+        if self.durable.is_compacted() && !self.durable.is_beside() {
+            self.end_compaction();
         }
+    }
+
+    /// Ends a compaction all of which is on stable storage, in its place if it has not failed.
+    pub(super) fn end_compaction(&mut self) {
         let Some(compaction) = self.durable.finishing.take() else { return };
         let now_ns = self.environment.clock.monotonic_ns();
         if compaction.is_spoiled {
@@ -312,12 +321,19 @@ impl Store {
         self.recheck_copies();
         let took_s = now_ns.saturating_sub(compaction.started_ns) / 1_000_000_000;
         self.durable.compaction_succeeded(compaction, took_s);
-        self.saves.took_s = Some(took_s);
-        self.note_saved(compaction.changes);
+        if self.saves_to_log() {
+            self.saves.took_s = Some(took_s);
+            self.note_saved(compaction.changes);
+        }
     }
 }
 
 impl Durable {
+    /// Whether all that a compaction has written is on stable storage.
+    pub(super) fn is_compacted(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.compaction_stage() == CompactionStage::None)
+    }
+
     fn compaction_succeeded(&mut self, compaction: Compaction, took_s: u64) {
         self.base_bytes = self.log.as_ref().map_or(0, |log| log.used_bytes());
         self.status.succeeded(took_s);

@@ -4,6 +4,7 @@ use super::Durable;
 use crate::{
     Error, Store,
     options::{AppendFsync, Options},
+    persistence::LOOK_NS,
 };
 use kayvee_log::{FlushPolicy, Sequence};
 use kayvee_platform::{BlockDevice, BlockError};
@@ -46,11 +47,6 @@ fn policy_of(options: &Options) -> FlushPolicy {
 }
 
 impl Store {
-    /// Whether there is a log.
-    pub fn has_log(&self) -> bool {
-        self.durable.is_open()
-    }
-
     /// Whether there is a log that is to have every change.
     pub fn is_logging(&self) -> bool {
         self.has_log() && self.options.appendonly
@@ -111,7 +107,7 @@ impl Store {
         if self.durable.finishing.is_some() {
             self.note_compacted();
         }
-        if self.durable.reload_is_wanted && self.durable.compaction().is_none() {
+        if self.durable.reload_is_wanted && self.durable.is_whole && self.durable.compaction().is_none() {
             self.durable.reload_is_wanted = false;
             let reloaded = self.reload_from_log(device);
             self.durable.reload_failed = reloaded.is_err();
@@ -182,7 +178,8 @@ impl Store {
         let must = may_walk && self.options.appendonly && !durable.is_whole && durable.compaction().is_none();
         let again = must.then_some(durable.again_after_ns);
         let goes_on = self.device_waits_are_over();
-        [durable.due_ns, (walks || begins || goes_on).then_some(now_ns), again].into_iter().flatten().min()
+        let placed = durable.is_placing().then_some(now_ns + LOOK_NS);
+        [durable.due_ns, (walks || begins || goes_on).then_some(now_ns), again, placed].into_iter().flatten().min()
     }
 
     /// Whether an end now would lose nothing that it need not.

@@ -1,7 +1,7 @@
 //! From the log to data, at start.
 
 use super::{
-    Durable, GAP,
+    Durable, GAP, made,
     unit::{Head, Item, LEAST_KEY_BYTES, Malformed, Reader},
 };
 use crate::{Context, Error, Origin, Session, ShowsExpired, Store, dump, table::ByName};
@@ -299,9 +299,7 @@ impl Store {
                 (opened.log, was_empty && !is_behind_gap)
             }
             Err(OpenError::Blank) => {
-                let mut id = [0; 16];
-                self.environment.log_id_rng().fill(&mut id);
-                let log = Log::format(device, id).map_err(LogError::Format)?;
+                let log = made::format(&self.environment, device).map_err(LogError::Format)?;
                 log::info!("the disk was blank: made a log of {} MB", log.size_bytes() / 1_000_000);
                 (log, was_empty)
             }
@@ -348,8 +346,9 @@ impl Store {
         loaded.open_log(device)?;
         self.take_data_of(&mut loaded);
         self.effects.are_logged = loaded.effects.are_logged;
-        let (waiters, status) = (core::mem::take(&mut self.durable.waiters), self.durable.status);
-        self.durable = Durable { waiters, status, ..loaded.durable };
+        let durable = &mut self.durable;
+        let (waiters, status, made) = (core::mem::take(&mut durable.waiters), durable.status, durable.made.take());
+        self.durable = Durable { waiters, status, made, ..loaded.durable };
         Ok(())
     }
 
@@ -392,7 +391,7 @@ impl Store {
 }
 
 impl Durable {
-    fn opened(&mut self, log: Log, is_whole: bool) {
+    pub(super) fn opened(&mut self, log: Log, is_whole: bool) {
         self.base_bytes = log.used_bytes();
         // The records that are there name times of their own.
         self.last_ms = u64::MAX;

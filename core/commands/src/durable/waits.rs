@@ -6,8 +6,8 @@ use kayvee_resp::Request;
 /// What a client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// The end of a compaction that began after this many had.
-    Saved(u64),
+    /// The end of a compaction that began after so many had ended, and so many of them well.
+    Saved { ended: u64, succeeded: u64 },
     /// That all data has been taken back from the log.
     Reloaded,
 }
@@ -47,16 +47,16 @@ impl Store {
             if !still_waits {
                 return false;
             }
-            let ended = self.durable.status.ended;
+            let status = &self.durable.status;
             let reply: Option<fn(&mut Context<'_>)> = match waiter.until {
                 Until::Reloaded if self.durable.reload_is_wanted => None,
                 Until::Reloaded if self.durable.reload_failed => {
                     Some(|context| context.reply.error(b"ERR Error trying to load the log, check server logs."))
                 }
                 Until::Reloaded => Some(|context| context.reply.ok()),
-                Until::Saved(before) if ended <= before || self.durable.is_compacting() => None,
-                Until::Saved(_) if self.durable.status.last_succeeded => Some(|context| context.reply.ok()),
-                Until::Saved(_) => Some(|context| context.reply.error(b"ERR")),
+                Until::Saved { ended, .. } if status.ended <= ended || self.durable.is_compacting() => None,
+                Until::Saved { succeeded, .. } if status.succeeded > succeeded => Some(|context| context.reply.ok()),
+                Until::Saved { .. } => Some(|context| context.reply.error(b"ERR")),
             };
             let Some(reply) = reply else { return true };
             self.run_as(waiter.client.slot, Origin::Retry, reply);

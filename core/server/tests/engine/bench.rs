@@ -1,7 +1,7 @@
 //! An engine as a target drives it, with a clock and a heap of the test's own.
 
 use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
-use kayvee_server::{ClientId, Engine, Environment, Options, Peer};
+use kayvee_server::{ClientId, Engine, Environment, Host, NoHost, Options, Peer};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A clock that goes on by the same time whenever it is read: by none, unless it is told to.
@@ -59,6 +59,11 @@ impl Bench {
 
     /// One that draws other random numbers than those of other seeds.
     pub fn seeded(options: &[&str], seed: u8) -> Bench {
+        Bench::with(options, seed, &NoHost)
+    }
+
+    /// One with these surroundings.
+    pub fn with(options: &[&str], seed: u8, host: &'static dyn Host) -> Bench {
         let heap: &'static FakeHeap = Box::leak(Box::default());
         let clock: &'static FakeClock = Box::leak(Box::default());
         let environment = Environment {
@@ -71,11 +76,12 @@ impl Bench {
             system_memory_bytes: 1 << 30,
             processor_time: ProcessorTime::default,
             monitor: || None,
-            host: &kayvee_commands::NoHost,
+            host,
             seed: [seed; 32],
         };
         let options = Options::from_args(options.iter().map(|word| word.as_bytes())).unwrap();
         let now = Now { monotonic_ns: 5_000_000_000, unix_us: 1_700_000_000_000_000 };
+        clock.monotonic_ns.store(now.monotonic_ns, Ordering::Relaxed);
         let mut bench = Bench { engine: Engine::new(options, environment, now), heap, clock, now };
         bench.engine.begin_turn(now);
         bench

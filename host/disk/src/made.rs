@@ -1,0 +1,96 @@
+//! A disk that takes the place of another one when what it holds is of use.
+
+use crate::{
+    DiskError, FileDisk,
+    file::Wake,
+    fresh::Fresh,
+    open::{identify, make_file, open_locked, usual_bytes},
+};
+use kayvee_files::{Replacement, plain, remove_left, soon};
+use kayvee_platform::{Finishing, LogFile};
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+/// A new disk's file, which lies beside its place until it is put there. Otherwise nothing of it is left.
+pub struct NewDisk(Arc<Mutex<Place>>);
+
+struct Place {
+    path: PathBuf,
+    file: Replacement,
+    /// What is in the place before. It is locked, so that nobody uses it or begins to.
+    old: Option<File>,
+    /// Whether that was made, for nothing but the lock.
+    was_made: bool,
+}
+
+impl FileDisk {
+    /// Makes a blank disk that is to take the place of the one at this path, if there is one. `wake` is called as that of
+    /// [`open`](Self::open).
+    pub fn create(path: &Path, wake: Wake) -> Result<(FileDisk, NewDisk), DiskError> {
+        let was_made = make_file(path).map_err(|error| DiskError::new(path, plain(&error)))?;
+        let result = create_beside(path, was_made, wake);
+        if was_made && result.is_err() {
+            // Should that fail, an empty file stays, which the next start takes.
+            let _ = fs::remove_file(path);
+        }
+        result
+    }
+}
+
+fn create_beside(path: &Path, was_made: bool, wake: Wake) -> Result<(FileDisk, NewDisk), DiskError> {
+    let failed = |error: io::Error| DiskError::new(path, plain(&error));
+    // A link stays, and so does the disk's place where the working folder changes.
+    let real = fs::canonicalize(path).map_err(failed)?;
+    if !fs::metadata(&real).map_err(failed)?.is_file() {
+        return Err(DiskError::new(path, "it is no file, whose place a new log could take: start Kayvee with --disk"));
+    }
+    let (old, size_bytes) = open_locked(&real)?;
+    if size_bytes > 0 {
+        identify(&old.plain, size_bytes, path)?;
+    }
+    remove_left(&real);
+    let file = Replacement::create(&real).map_err(failed)?;
+    let (files, _) = open_locked(file.temporary())?;
+    let size_bytes = usual_bytes(size_bytes);
+    files.plain.set_len(size_bytes).map_err(failed)?;
+    let fresh = Fresh::of(&files.plain, size_bytes).map_err(failed)?;
+    let disk = FileDisk::new(files, size_bytes, Some(fresh), wake).map_err(failed)?;
+    let place = Place { path: real, file, old: Some(old.plain), was_made };
+    Ok((disk, NewDisk(Arc::new(Mutex::new(place)))))
+}
+
+impl FileDisk {
+    /// Removes what a crash has left of one that was to take the place of this disk, which is open and so locked.
+    pub fn remove_left(&self, path: &Path) {
+        if let Ok(real) = fs::canonicalize(path) {
+            remove_left(&real);
+        }
+    }
+}
+
+impl LogFile for NewDisk {
+    fn put_in_place(&mut self) -> Box<dyn Finishing> {
+        let place = Arc::clone(&self.0);
+        soon(move || {
+            let mut place = place.lock().map_err(|_| "an earlier attempt has failed".to_string())?;
+            place.file.put_in_place().map_err(|error| plain(&error))?;
+            place.old = None;
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.was_made && !self.file.is_finished() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
