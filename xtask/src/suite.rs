@@ -319,7 +319,7 @@ fn is_for_any_server(unit: &str) -> bool {
 }
 
 /// Units that external mode skips in whole or in large part.
-const OWN_SERVER_UNITS: [&str; 42] = [
+const OWN_SERVER_UNITS: [&str; 45] = [
     "integration/block-repl",
     "integration/convert-ziplist-hash-on-load",
     "integration/convert-ziplist-zset-on-load",
@@ -340,11 +340,13 @@ const OWN_SERVER_UNITS: [&str; 42] = [
     "integration/shutdown",
     "unit/acl",
     "unit/acl-v2",
+    "unit/aofrw",
     "unit/auth",
     "unit/bitfield",
     "unit/client-eviction",
     "unit/dump",
     "unit/expire",
+    "unit/functions",
     "unit/info",
     "unit/introspection",
     "unit/introspection-2",
@@ -361,6 +363,7 @@ const OWN_SERVER_UNITS: [&str; 42] = [
     "unit/querybuf",
     "unit/replybufsize",
     "unit/shutdown",
+    "unit/type/stream-cgroups",
     "unit/wait",
 ];
 
