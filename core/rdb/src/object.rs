@@ -109,21 +109,24 @@ pub fn read_as(kind: u8, value: &[u8]) -> Result<Object<'_>, Error> {
     })
 }
 
+/// Receives an element. Not a type of its own for each receiver: the code for all forms would be there as often.
+type Visit<'v, E> = &'v mut dyn FnMut(&[u8]) -> Result<(), E>;
+
 impl Form<'_> {
-    fn for_each<E: From<Error>>(&self, mut visit: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    fn for_each<E: From<Error>>(&self, visit: Visit<'_, E>) -> Result<(), E> {
         const PLAIN: u64 = 1;
         const PACKED: u64 = 2;
-        let mut show = |entry: Entry<'_>| entry.with_text(&mut visit);
+        let mut show = |entry: Entry<'_>| entry.with_text(&mut *visit);
         match self {
             Form::Strings(count, reader) => {
                 let mut reader = *reader;
                 (0..*count).try_for_each(|_| visit(reader.text()?.as_bytes()))
             }
-            Form::Listpack(text) | Form::ExpiringListpack(text) => listpack::for_each(text.as_bytes(), show),
+            Form::Listpack(text) | Form::ExpiringListpack(text) => listpack::for_each(text.as_bytes(), &mut show),
             // These are visited with their times.
             Form::Expiring { .. } => Err(Error::Corrupt.into()),
-            Form::Ziplist(text) => ziplist::for_each(text.as_bytes(), show),
-            Form::Zipmap(text) => ziplist::for_each_in_map(text.as_bytes(), show),
+            Form::Ziplist(text) => ziplist::for_each(text.as_bytes(), &mut show),
+            Form::Zipmap(text) => ziplist::for_each_in_map(text.as_bytes(), &mut show),
             Form::Intset(text) => intset::for_each(text.as_bytes(), |number| show(Entry::Integer(number))),
             Form::Ziplists(count, reader) => {
                 let mut reader = *reader;
@@ -150,8 +153,8 @@ pub type VisitField<'v, E> = &'v mut dyn FnMut(&[u8], &[u8], Option<u64>) -> Res
 
 impl Elements<'_> {
     /// Visits the elements in order.
-    pub fn for_each<E: From<Error>>(&self, visit: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-        self.0.for_each(visit)
+    pub fn for_each<E: From<Error>>(&self, mut visit: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        self.0.for_each(&mut visit)
     }
 
     /// Visits fields with their values, and when they expire, in milliseconds since 1970, if they do.
@@ -167,7 +170,7 @@ impl Elements<'_> {
             }),
             Form::ExpiringListpack(_) => {
                 let (mut pair, mut value_at, mut count) = (alloc::vec::Vec::new(), 0, 0u64);
-                self.0.for_each(|element| -> Result<(), E> {
+                self.0.for_each(&mut |element| -> Result<(), E> {
                     count += 1;
                     if count.is_multiple_of(3) {
                         let at_ms = digits::parse(element).and_then(|at| u64::try_from(at).ok());
@@ -194,7 +197,7 @@ fn for_each_pair<E: From<Error>>(
 ) -> Result<(), E> {
     let mut first = alloc::vec::Vec::new();
     let mut is_second = false;
-    form.for_each(|element| -> Result<(), E> {
+    form.for_each(&mut |element| -> Result<(), E> {
         if is_second {
             visit(&first, element)?;
         } else {
