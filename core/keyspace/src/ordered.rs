@@ -175,8 +175,12 @@ impl<T: Item> Tree<T> {
     /// Shows items in a row, but for the first `skipped` ones from that end, until `visit` breaks.
     pub fn visit<'a>(&'a self, skipped: usize, direction: Direction, mut visit: impl FnMut(&'a T) -> ControlFlow<()>) {
         _ = match direction {
-            Direction::Forward => self.root.visit_forward(skipped, &mut visit),
-            Direction::Backward => self.root.visit_backward(skipped, &mut visit),
+            Direction::Forward => {
+                self.root.visit_leaves(skipped, direction, &mut |items| items.iter().try_for_each(&mut visit))
+            }
+            Direction::Backward => {
+                self.root.visit_leaves(skipped, direction, &mut |items| items.iter().rev().try_for_each(&mut visit))
+            }
         };
     }
 
@@ -344,37 +348,34 @@ impl<T: Item> Node<T> {
         }
     }
 
-    fn visit_forward<'a>(
+    /// Shows leaves in a row, but for so many of their items. The way through the tree is the same for all that look.
+    fn visit_leaves<'a>(
         &'a self,
         mut skipped: usize,
-        visit: &mut impl FnMut(&'a T) -> ControlFlow<()>,
+        direction: Direction,
+        visit: &mut dyn FnMut(&'a [T]) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         match self {
-            Node::Leaf(items) => items.iter().skip(skipped).try_for_each(visit),
-            Node::Branch(children) => children.iter().try_for_each(|child| {
-                if let Some(rest) = skipped.checked_sub(child.count as usize) {
-                    skipped = rest;
-                    return ControlFlow::Continue(());
+            Node::Leaf(items) => {
+                let left = items.len().saturating_sub(skipped);
+                visit(match direction {
+                    Direction::Forward => &items[items.len() - left..],
+                    Direction::Backward => &items[..left],
+                })
+            }
+            Node::Branch(children) => {
+                let show = |child: &'a Child<T>| {
+                    if let Some(rest) = skipped.checked_sub(child.count as usize) {
+                        skipped = rest;
+                        return ControlFlow::Continue(());
+                    }
+                    child.node.visit_leaves(core::mem::take(&mut skipped), direction, visit)
+                };
+                match direction {
+                    Direction::Forward => children.iter().try_for_each(show),
+                    Direction::Backward => children.iter().rev().try_for_each(show),
                 }
-                child.node.visit_forward(core::mem::take(&mut skipped), visit)
-            }),
-        }
-    }
-
-    fn visit_backward<'a>(
-        &'a self,
-        mut skipped: usize,
-        visit: &mut impl FnMut(&'a T) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        match self {
-            Node::Leaf(items) => items.iter().rev().skip(skipped).try_for_each(visit),
-            Node::Branch(children) => children.iter().rev().try_for_each(|child| {
-                if let Some(rest) = skipped.checked_sub(child.count as usize) {
-                    skipped = rest;
-                    return ControlFlow::Continue(());
-                }
-                child.node.visit_backward(core::mem::take(&mut skipped), visit)
-            }),
+            }
         }
     }
 
