@@ -84,7 +84,7 @@ impl Acl {
     /// All users, in the order of their names.
     fn sorted(&self) -> Vec<&User> {
         let mut users: Vec<&User> = self.users.iter().flatten().collect();
-        users.sort_by(|a, b| a.name.cmp(&b.name));
+        users.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         users
     }
 

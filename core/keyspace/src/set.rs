@@ -487,7 +487,7 @@ impl Db {
         let mut places: Vec<Ref> = Vec::new();
         places.try_reserve_exact(found.len())?;
         places.extend(found.iter().map(|found| found.record));
-        places.sort_unstable_by_key(|record| record.0);
+        places.sort_unstable();
         places.dedup();
         let mut taken: Vec<(Ref, Set)> = Vec::new();
         taken.try_reserve_exact(places.len())?;

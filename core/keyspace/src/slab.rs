@@ -43,7 +43,7 @@ const CLASS_OF: [u8; RECORD_LIMIT / 8 + 1] = {
 };
 
 /// A record's place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ref(pub u32);
 
 impl Ref {

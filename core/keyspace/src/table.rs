@@ -157,7 +157,7 @@ impl Table {
         while chosen.len() < count {
             let missing = count - chosen.len();
             chosen.extend((0..missing).filter_map(|_| self.random(rng)));
-            chosen.sort_unstable_by_key(|record| record.0);
+            chosen.sort_unstable();
             chosen.dedup();
         }
         // The order of their places is no order to show.

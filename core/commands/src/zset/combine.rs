@@ -82,9 +82,9 @@ impl Gathered {
 
     /// Makes one member of those that have the same name, in the order in which they were added.
     fn merge(&mut self, aggregate: Aggregate) {
-        let mut members = core::mem::take(&mut self.members);
         // What was added first stands first in the text.
-        members.sort_unstable_by(|a, b| self.name(a).cmp(self.name(b)).then(a.start.cmp(&b.start)));
+        self.sort_by(|this, a, b| this.name(a).cmp(this.name(b)).then(a.start.cmp(&b.start)));
+        let mut members = core::mem::take(&mut self.members);
         members.dedup_by(|later, first| {
             let is_same = self.name(later) == self.name(first);
             if is_same {
@@ -97,11 +97,16 @@ impl Gathered {
 
     /// Puts the members in order.
     fn sort(&mut self) {
-        let mut members = core::mem::take(&mut self.members);
-        members.sort_unstable_by(|a, b| {
+        self.sort_by(|this, a, b| {
             let by_score = a.score.partial_cmp(&b.score).unwrap_or(Ordering::Equal);
-            by_score.then_with(|| self.name(a).cmp(self.name(b)))
+            by_score.then_with(|| this.name(a).cmp(this.name(b)))
         });
+    }
+
+    /// Not a closure: sorting is much code, and would be there for each of them.
+    fn sort_by(&mut self, compare: fn(&Gathered, &Member, &Member) -> Ordering) {
+        let mut members = core::mem::take(&mut self.members);
+        members.sort_unstable_by(|a, b| compare(self, a, b));
         self.members = members;
     }
 

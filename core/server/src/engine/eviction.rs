@@ -1,7 +1,7 @@
 //! Clients that have to go because there is too little memory for all.
 
 use super::{ClientId, Connection, Engine};
-use alloc::vec::Vec;
+use alloc::{collections::BinaryHeap, vec::Vec};
 use kayvee_commands::{ClientType, Close, Output, Pending, Session};
 use kayvee_resp::Parser;
 
@@ -70,13 +70,13 @@ impl Engine {
         }
         self.clients_weighed_ns = now_ns;
         (0..self.connections.len() as u32).for_each(|slot| self.weigh_now(slot));
-        let mut largest_first: Vec<(u64, u32)> = Vec::new();
-        if self.clients_bytes <= limit || largest_first.try_reserve_exact(self.store.clients).is_err() {
+        let mut candidates: Vec<(u64, u32)> = Vec::new();
+        if self.clients_bytes <= limit || candidates.try_reserve_exact(self.store.clients).is_err() {
             return;
         }
-        largest_first.extend(self.evictable().map(|(slot, _)| (self.weights[slot as usize], slot)));
-        largest_first.sort_unstable_by(|a, b| b.cmp(a));
-        for (_, slot) in largest_first {
+        candidates.extend(self.evictable().map(|(slot, _)| (self.weights[slot as usize], slot)));
+        let mut candidates = BinaryHeap::from(candidates);
+        while let Some((_, slot)) = candidates.pop() {
             if self.clients_bytes <= limit {
                 return;
             }
