@@ -520,6 +520,20 @@ fn with_few_files() -> Command {
     command
 }
 
+/// What stands behind it in a batch finds the keys that are left.
+#[test]
+fn room_is_made_behind_a_request_that_fills_memory() {
+    let server = Server::start(&["--maxmemory", "20mb", "--maxmemory-policy", "allkeys-lru"]);
+    let client = server.connect();
+    for number in 0..10 {
+        assert_eq!(ask(&client, &format!("SETRANGE old{number} 99999 x")), ":100000");
+    }
+    assert_eq!(ask(&client, "SETRANGE new 19999999 x\r\nDBSIZE"), ":20000000");
+    let mut left = String::new();
+    BufReader::new(&client).read_line(&mut left).unwrap();
+    assert_ne!(left.trim_end(), ":11");
+}
+
 #[test]
 fn too_few_files_lower_maxclients() {
     let server = Server::start_as(with_few_files(), &["--bind", "127.0.0.1"]);
