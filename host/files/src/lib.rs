@@ -7,7 +7,7 @@ use kayvee_platform::{Finishing, ReadFile, WriteFile};
 use std::{
     fs::{self, File},
     io::{self, Read, Write},
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
     sync::mpsc,
     thread,
 };
@@ -74,12 +74,14 @@ pub struct Replacement {
 impl Replacement {
     /// An empty file, which is removed unless it is [put in its place](Self::put_in_place).
     pub fn create(path: &Path) -> io::Result<Replacement> {
+        // The working folder may be another one before the file is finished.
+        let path = path::absolute(path)?;
         let mut name = path.file_name().unwrap_or_default().to_os_string();
         name.push(temporary_ending());
         let temporary = path.with_file_name(name);
         let file = File::create(&temporary)?;
-        let replacement = Replacement { file, temporary, path: path.into(), is_finished: false };
-        if let Ok(old) = fs::metadata(path) {
+        let replacement = Replacement { file, temporary, path, is_finished: false };
+        if let Ok(old) = fs::metadata(&replacement.path) {
             replacement.file.set_permissions(old.permissions())?;
         }
         Ok(replacement)

@@ -417,6 +417,25 @@ fn a_second_interrupt_leaves_no_half_of_a_file() {
     fs::remove_dir(&folder).expect("nothing is in it");
 }
 
+/// A dump file that is being written is finished where it was begun.
+#[test]
+fn another_folder_is_for_the_next_save() {
+    let (old, new) = (Folder::new("old_folder"), Folder::new("new_folder"));
+    let mut server = Server::start(&["--dir", &old.path(""), "--enable-protected-configs", "yes"]);
+    let client = server.connect();
+    for request in ["SET k v", "CONFIG SET rdb-key-save-delay 100000000"] {
+        assert_eq!(ask(&client, request), "+OK");
+    }
+    assert_eq!(ask(&client, "BGSAVE"), "+Background saving started");
+    for request in [&format!("CONFIG SET dir {}", new.path("")), "CONFIG SET rdb-key-save-delay 0"] {
+        assert_eq!(ask(&client, request), "+OK");
+    }
+    let end = server.wait_for_line("DB ");
+    assert!(end.contains("DB saved on disk"), "{end}");
+    assert!(fs::exists(old.path("dump.rdb")).unwrap());
+    assert_eq!(fs::read_dir(new.path("")).unwrap().count(), 0);
+}
+
 #[test]
 fn shutdown_ends_it() {
     let server = Server::start(&[]);
