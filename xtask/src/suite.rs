@@ -319,7 +319,7 @@ fn is_for_any_server(unit: &str) -> bool {
 }
 
 /// Units that external mode skips in whole or in large part.
-const OWN_SERVER_UNITS: [&str; 45] = [
+const OWN_SERVER_UNITS: [&str; 44] = [
     "integration/block-repl",
     "integration/convert-ziplist-hash-on-load",
     "integration/convert-ziplist-zset-on-load",
@@ -346,7 +346,6 @@ const OWN_SERVER_UNITS: [&str; 45] = [
     "unit/client-eviction",
     "unit/dump",
     "unit/expire",
-    "unit/functions",
     "unit/info",
     "unit/introspection",
     "unit/introspection-2",
