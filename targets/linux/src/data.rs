@@ -1,9 +1,9 @@
 //! Where the store's data come from at its start.
 
-use crate::host::LinuxHost;
+use crate::{bell::Bell, host::LinuxHost};
 use kayvee_disk::{FileDisk, Spec, Withheld};
 use kayvee_server::{Engine, Options};
-use mio::{Registry, Token, Waker};
+use mio::{Registry, Token};
 use std::io;
 
 /// The token under which the ends of transfers are told.
@@ -21,11 +21,8 @@ pub fn disk(options: &Options) -> io::Result<Option<Spec>> {
 
 /// What a disk tells of the ends of transfers with.
 pub fn wake(registry: &Registry) -> io::Result<Box<dyn Fn() + Send>> {
-    let waker = Waker::new(registry, DISK)?;
-    Ok(Box::new(move || {
-        // It fails where the counter behind it is full, and then the loop is awake.
-        let _ = waker.wake();
-    }))
+    let bell = Bell::new(registry, DISK)?;
+    Ok(Box::new(move || bell.ring()))
 }
 
 /// Before the log is driven: sees to it that the disk is that of the log.

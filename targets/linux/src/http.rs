@@ -1,6 +1,7 @@
 //! The web server's sockets, in the same loop as the store's.
 
 use crate::{
+    bell::Bell,
     listeners,
     site::{self, Sites},
 };
@@ -10,7 +11,7 @@ use kayvee_platform::Now;
 use kayvee_server::{Engine, Options};
 use kayvee_station::Crowd;
 use mio::{
-    Interest, Registry, Token, Waker,
+    Interest, Registry, Token,
     event::Event,
     net::{TcpListener, TcpStream},
 };
@@ -20,7 +21,6 @@ use std::{
     io::{self, IoSlice, Read, Write},
     net::Shutdown,
     path::Path,
-    sync::Arc,
     time::Duration,
 };
 
@@ -79,7 +79,7 @@ pub struct Http {
 
 impl Http {
     /// Opens the ports and the site that the options ask for; none if they ask for no web server.
-    pub fn open(options: &Options, registry: &Registry, waker: Token, now: Now) -> io::Result<Option<Http>> {
+    pub fn open(options: &Options, registry: &Registry, bell: Token, now: Now) -> io::Result<Option<Http>> {
         if options.http_port == 0 {
             let places = [&options.site, &options.site_disk, &options.http_keys];
             if options.status || places.iter().any(|place| !place.is_empty()) {
@@ -106,15 +106,14 @@ impl Http {
             if !options.site.is_empty() {
                 return Err(io::Error::other("options 'site' and 'site-disk' exclude each other"));
             }
-            disk = Some(open_disk(&options.site_disk, &mut server, Waker::new(registry, waker)?)?);
+            disk = Some(open_disk(&options.site_disk, &mut server, Bell::new(registry, bell)?)?);
         }
         if !options.site.is_empty() {
             let path = Path::new(&options.site);
             let (site, fingerprint) = site::load(path).map_err(|error| io::Error::other(format!("site: {error:#}")))?;
             log::info!("site {}: {} paths", path.display(), site.len());
             server.set_site(site);
-            let waker = Waker::new(registry, waker)?;
-            sites = Some(Sites::watch(path, fingerprint, Arc::new(waker))?);
+            sites = Some(Sites::watch(path, fingerprint, Bell::new(registry, bell)?)?);
         }
         let (clients, active) = (Vec::new(), VecDeque::new());
         Ok(Some(Http {
@@ -375,12 +374,8 @@ impl Http {
 }
 
 /// Opens a site that stays on the disk.
-fn open_disk(name: &str, server: &mut Server, waker: Waker) -> io::Result<FileDisk> {
-    let wake = Box::new(move || {
-        // It fails where the counter behind it is full, and then the loop is awake.
-        let _ = waker.wake();
-    });
-    let mut disk = FileDisk::open_shared(Path::new(name), wake).map_err(io::Error::other)?;
+fn open_disk(name: &str, server: &mut Server, bell: Bell) -> io::Result<FileDisk> {
+    let mut disk = FileDisk::open_shared(Path::new(name), Box::new(move || bell.ring())).map_err(io::Error::other)?;
     let named = |error| io::Error::other(format!("site {name}: {error}"));
     let site = kayvee_http::open_site_disk(&mut disk).map_err(named)?;
     log::info!("site {name}: {} paths", site.len());

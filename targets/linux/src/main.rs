@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod arguments;
+mod bell;
 mod bypass;
 mod card;
 mod clock;

@@ -1,16 +1,13 @@
 //! The site that is served: packed from a directory, or read from an image, and again whenever it has changed.
 
+use crate::bell::Bell;
 use anyhow::Result;
 use kayvee_http::Site;
 use kayvee_site::{Fingerprint, fingerprint};
-use mio::Waker;
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        mpsc::{Receiver, Sender, channel},
-    },
+    sync::mpsc::{Receiver, Sender, channel},
     thread,
     time::Duration,
 };
@@ -30,10 +27,10 @@ pub struct Sites(Receiver<Site>);
 
 impl Sites {
     /// Watches a site's files, in a thread that wakes the loop. It ends with the process.
-    pub fn watch(path: &Path, seen: Fingerprint, waker: Arc<Waker>) -> io::Result<Sites> {
+    pub fn watch(path: &Path, seen: Fingerprint, bell: Bell) -> io::Result<Sites> {
         let (sender, receiver) = channel();
         let path = path.to_path_buf();
-        thread::Builder::new().name("site".into()).spawn(move || watch(path, seen, &sender, &waker))?;
+        thread::Builder::new().name("site".into()).spawn(move || watch(path, seen, &sender, &bell))?;
         Ok(Sites(receiver))
     }
 
@@ -43,7 +40,7 @@ impl Sites {
     }
 }
 
-fn watch(path: PathBuf, mut seen: Fingerprint, sender: &Sender<Site>, waker: &Waker) {
+fn watch(path: PathBuf, mut seen: Fingerprint, sender: &Sender<Site>, bell: &Bell) {
     loop {
         thread::sleep(LOOK_INTERVAL);
         // Files may be gone between two looks; what is there next time counts.
@@ -57,8 +54,7 @@ fn watch(path: PathBuf, mut seen: Fingerprint, sender: &Sender<Site>, waker: &Wa
                 if sender.send(site).is_err() {
                     return;
                 }
-                // It fails where the counter behind it is full, and then the loop is awake.
-                let _ = waker.wake();
+                bell.ring();
             }
             Err(error) => {
                 seen = now;

@@ -689,6 +689,24 @@ fn a_log_is_switched_on_and_off_while_it_serves() {
     assert_eq!(ask(Server::start(&with).connect(), "DBSIZE"), ":20001", "the log as it was when it was closed");
 }
 
+/// The process has a second disk then, after the first one is closed.
+#[test]
+fn a_log_is_made_again() {
+    let folder = Folder::new("made_again");
+    let without = ["--dir", &folder.path(""), "--appendfsync", "always"];
+    let server = Server::start(&without);
+    let client = server.connect();
+    for round in 0..3 {
+        assert_eq!(ask(&client, "CONFIG SET appendonly yes"), "+OK");
+        wait_for_log(&client);
+        assert_eq!(ask(&client, &format!("SET round {round}")), "+OK");
+        assert_eq!(ask(&client, "CONFIG SET appendonly no"), "+OK");
+    }
+    drop(server);
+    let server = Server::start(&[&without[..], &["--appendonly", "yes"]].concat());
+    assert_eq!(ask(server.connect(), "INCR round"), ":3");
+}
+
 /// Killed at whatever moment, what is in the log's place is what was there before, or the new log with all data.
 #[test]
 fn a_kill_leaves_the_old_log_or_the_new_one() {
