@@ -294,12 +294,17 @@ impl Store {
         }
     }
 
-    /// What the data come to now. No reply may be held back.
-    fn fingerprint(&mut self) -> Vec<u8> {
+    /// What the data come to now. To look may remove what has expired, and then the reply waits for the disk.
+    fn fingerprint(&mut self, mut disk: Option<&mut SimulatedDisk>) -> Vec<u8> {
         self.observed.clear();
         self.look();
-        self.engine.end_turn();
-        self.after_turn(None);
+        for _ in 0..PATIENCE_TURNS {
+            self.engine.end_turn();
+            self.after_turn(disk.as_deref_mut());
+            if !self.observed.is_empty() {
+                break;
+            }
+        }
         std::mem::take(&mut self.observed)
     }
 
@@ -420,7 +425,7 @@ impl Model {
             }
         };
         store.look();
-        let mut states = vec![(truth.fingerprint(), self.now.unix_us)];
+        let mut states = vec![(truth.fingerprint(None), self.now.unix_us)];
         let mut acknowledged = 0;
         let mut marks: Vec<(Vec<u8>, usize)> = Vec::new();
         let mut trace: Vec<String> = Vec::new();
@@ -451,7 +456,7 @@ impl Model {
                 // Looking may remove what has expired, and draws random numbers: both do the same.
                 store.look();
                 // What has expired is removed with a turn's end, too.
-                states.push((truth.fingerprint(), self.now.unix_us));
+                states.push((truth.fingerprint(None), self.now.unix_us));
                 let mark = format!("<mark {}.{}>", step, states.len()).into_bytes();
                 let client = store.client;
                 store.send(client, &[b"ECHO".to_vec(), mark.clone()]);
@@ -461,7 +466,7 @@ impl Model {
             truth.after_turn(None);
             self.turn(&mut store);
             store.look();
-            states.push((truth.fingerprint(), self.now.unix_us));
+            states.push((truth.fingerprint(None), self.now.unix_us));
             for _ in 0..self.generator.random().below(8) {
                 self.turn(&mut store);
                 store.engine.begin_turn(self.now);
@@ -518,7 +523,7 @@ impl Model {
         // Looking at a later time may remove what was still there at an earlier one.
         for same_time in states.chunk_by(|a, b| a.1 == b.1) {
             store.engine.begin_turn(Now { unix_us: same_time[0].1, ..self.now });
-            found = store.fingerprint();
+            found = store.fingerprint(Some(&mut disk));
             let newest = same_time.iter().rposition(|(state, _)| *state == found);
             recovered = newest.map(|newest| at + newest).or(recovered);
             at += same_time.len();

@@ -36,6 +36,7 @@ struct ScriptFlags {
     is_declared: bool,
     no_writes: bool,
     allow_oom: bool,
+    allow_stale: bool,
 }
 
 /// A script that is known by its name.

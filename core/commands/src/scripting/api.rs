@@ -276,6 +276,9 @@ fn admit(context: &mut Context<'_>, running: &Running, request: Request<'_>) -> 
     if command.flags.contains(Flags::NOSCRIPT) && !context.store.scripting.allows_all_commands {
         return refused(context, Error::text("ERR This Redis command is not allowed from script"));
     }
+    if !command.flags.contains(Flags::STALE) && context.store.refusal_of_stale_data().is_some() {
+        return refused(context, Error::text("ERR Can not execute the command on a stale replica"));
+    }
     let container = context.store.commands.find(&request[0]).unwrap_or(command);
     let caller = core::mem::replace(&mut context.origin, Origin::Script);
     let permission = context.check_permission(container, command, request);

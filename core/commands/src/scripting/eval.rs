@@ -155,8 +155,9 @@ pub fn set_flag(flags: &mut ScriptFlags, name: &[u8]) -> Result<(), ()> {
     match name {
         b"no-writes" => flags.no_writes = true,
         b"allow-oom" => flags.allow_oom = true,
-        // They are about replicas and clusters.
-        b"allow-stale" | b"no-cluster" | b"allow-cross-slot-keys" => {}
+        b"allow-stale" => flags.allow_stale = true,
+        // They are about clusters.
+        b"no-cluster" | b"allow-cross-slot-keys" => {}
         _ => return Err(()),
     }
     Ok(())

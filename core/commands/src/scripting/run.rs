@@ -82,8 +82,12 @@ pub(super) struct Call<'a> {
 
 /// Refuses a script that its flags, or the way it is called, do not allow to run now.
 pub(super) fn check_flags(context: &Context<'_>, flags: ScriptFlags, is_readonly: bool) -> Outcome {
+    let stale_data = || match context.store.refusal_of_stale_data() {
+        Some(error) if !flags.allow_stale => Err(error),
+        _ => Ok(()),
+    };
     if !flags.is_declared {
-        return Ok(());
+        return stale_data();
     }
     if is_readonly && !flags.no_writes {
         return Err(Error::text("ERR Can not execute a script with write flag using *_ro command."));
@@ -102,6 +106,7 @@ pub(super) fn check_flags(context: &Context<'_>, flags: ScriptFlags, is_readonly
     {
         return Err(error);
     }
+    stale_data()?;
     if context.store.is_full() && !flags.allow_oom && !flags.no_writes {
         return Err(Error::text(
             "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'",
