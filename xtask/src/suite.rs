@@ -319,7 +319,7 @@ fn is_for_any_server(unit: &str) -> bool {
 }
 
 /// Units that external mode skips in whole or in large part.
-const OWN_SERVER_UNITS: [&str; 44] = [
+const OWN_SERVER_UNITS: [&str; 45] = [
     "integration/block-repl",
     "integration/convert-ziplist-hash-on-load",
     "integration/convert-ziplist-zset-on-load",
@@ -346,6 +346,7 @@ const OWN_SERVER_UNITS: [&str; 44] = [
     "unit/client-eviction",
     "unit/dump",
     "unit/expire",
+    "unit/functions",
     "unit/info",
     "unit/introspection",
     "unit/introspection-2",
