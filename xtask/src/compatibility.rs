@@ -73,8 +73,9 @@ fn text() -> io::Result<String> {
             text.push('\n');
         }
     }
-    let documentation = documentation::text().map_err(|error| io::Error::other(format!("{error:?}")))?;
-    let documentation = Documentation::new(&documentation);
+    let other = |error| io::Error::other(format!("{error:?}"));
+    let documentation = documentation::text().map_err(other)?;
+    let documentation = Documentation::new(&documentation).map_err(other)?;
     let is_newer = |name: &&str| documentation.of(name).since.starts_with("7.4");
     let newer: Vec<&str> = known.iter().map(String::as_str).filter(is_newer).collect();
     text += &format!("## Of Redis 7.4\n\n{}.\n\n", shown(&newer));

@@ -152,7 +152,7 @@ fn spec(reply: &mut Writer<'_>, kind: &str, numbers: &[(&str, i16)]) {
 
 fn docs(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let text = documentation::text()?;
-    let documentation = Documentation::new(&text);
+    let documentation = Documentation::new(&text)?;
     if request.len() == 2 {
         context.reply.map(all().count());
         all().for_each(|command| document(&mut context.reply, &documentation, "", command));

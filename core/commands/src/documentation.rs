@@ -48,8 +48,12 @@ pub fn text() -> Result<String, Error> {
 
 impl<'a> Documentation<'a> {
     /// Finds the paragraphs of a text.
-    pub fn new(text: &'a str) -> Documentation<'a> {
-        Documentation { paragraphs: text.trim_end().split("\n\n").collect() }
+    pub fn new(text: &'a str) -> Result<Documentation<'a>, Error> {
+        let each = || text.trim_end().split("\n\n");
+        let mut paragraphs = Vec::new();
+        paragraphs.try_reserve_exact(each().count()).map_err(|_| Error::OUT_OF_MEMORY)?;
+        paragraphs.extend(each());
+        Ok(Documentation { paragraphs })
     }
 
     /// What is told of a command, by its full name.
@@ -85,7 +89,7 @@ mod tests {
     fn every_command_is_documented_and_nothing_else() {
         let text = text().unwrap();
         assert_eq!(text, include_str!("documentation.txt"));
-        let documentation = Documentation::new(&text);
+        let documentation = Documentation::new(&text).unwrap();
         let mut names: Vec<String> = Vec::new();
         for command in all() {
             let full_name = |sub: &Command| format!("{}|{}", command.name, sub.name);
@@ -108,7 +112,7 @@ mod tests {
     #[test]
     fn paragraphs_are_taken_apart() {
         let text = "old 1.0.0 6.2.0 `NEW` with AN option\nDoes it.\nO(1)\nkey:k\n\nplain 2.0.0\nIs there.\nO(N)\n";
-        let documentation = Documentation::new(text);
+        let documentation = Documentation::new(text).unwrap();
         let deprecated = Some(("6.2.0", "`NEW` with AN option"));
         let old =
             Entry { since: "1.0.0", deprecated, summary: "Does it.", complexity: "O(1)", arguments: Some("key:k") };

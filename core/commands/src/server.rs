@@ -127,7 +127,7 @@ static CONFIG: &[Command] = &[
 /// Writes a container's help: a line for each subcommand and one for what it does.
 pub fn help(context: &mut Context<'_>, container: &str, subcommands: &[Command]) -> Outcome {
     let text = documentation::text()?;
-    let documentation = Documentation::new(&text);
+    let documentation = Documentation::new(&text)?;
     let reply = &mut context.reply;
     reply.array(subcommands.len() * 2 + 1);
     reply.simple(&format!("{container} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
