@@ -651,15 +651,17 @@ mod tests {
         assert_eq!(card.error(), None);
     }
 
+    /// The checksum of a TCP segment without options.
+    const TASK: Completion = Completion {
+        internet: Internet::V4,
+        checksum_start: 34,
+        checksum_offset: 16,
+        header_bytes: 54,
+        segment_bytes: 0,
+    };
+
     #[test]
     fn large_frames_leave_in_pieces_with_what_is_to_be_done() {
-        let task = Completion {
-            internet: Internet::V4,
-            checksum_start: 34,
-            checksum_offset: 16,
-            header_bytes: 54,
-            segment_bytes: 0,
-        };
         let (mut card, kernel) = large_card();
         assert_eq!(card.max_frame_bytes(), LARGE);
         for size in (54..=LARGE).step_by(if cfg!(miri) { 499 } else { 31 }) {
@@ -667,7 +669,7 @@ mod tests {
             let tx = card.split().1;
             let fill = |at: usize, bytes: &mut [u8]| bytes.copy_from_slice(&frame[at..at + bytes.len()]);
             assert_eq!(tx.room_bytes(), LARGE);
-            assert!(tx.transmit_offloaded(size, task, fill));
+            assert!(tx.transmit_offloaded(size, TASK, fill));
             tx.flush();
             let metadata = [2, 0, 0, 0, 0, 0, 0, 0, 34, 0, 16, 0];
             assert_eq!(kernel.send_large(), [(Some(metadata), frame)]);
@@ -676,11 +678,11 @@ mod tests {
             assert_eq!(kernel.send_large(), [(None, vec![5; 60])], "the same memory, without anything to be done");
         }
         let tx = card.split().1;
-        assert!(!tx.transmit_offloaded(LARGE + 1, task, |_, _| panic!("too long")));
+        assert!(!tx.transmit_offloaded(LARGE + 1, TASK, |_, _| panic!("too long")));
         // Of four places a largest frame takes three.
-        assert!(tx.transmit_offloaded(LARGE, task, |_, bytes| bytes.fill(1)));
+        assert!(tx.transmit_offloaded(LARGE, TASK, |_, bytes| bytes.fill(1)));
         assert!(!tx.ready() && tx.room_bytes() == 0);
-        assert!(!tx.transmit_offloaded(60, task, |_, _| panic!("no room")));
+        assert!(!tx.transmit_offloaded(60, TASK, |_, _| panic!("no room")));
     }
 
     #[test]
@@ -689,20 +691,13 @@ mod tests {
         let kernel = FakeKernel::new(places, places);
         let (parts, bell) = kernel.parts_with(LARGE as u32);
         let mut card = XdpDevice::new(parts, bell).unwrap();
-        let task = Completion {
-            internet: Internet::V4,
-            checksum_start: 34,
-            checksum_offset: 16,
-            header_bytes: 54,
-            segment_bytes: 0,
-        };
         let tx = card.split().1;
         let told_after = TOLD_TOGETHER_BYTES.div_ceil(LARGE);
         let frames: Vec<Vec<u8>> = (0..told_after + 3).map(|n| vec![n as u8; LARGE]).collect();
         let mut sent = Vec::new();
         for (n, frame) in frames.iter().enumerate() {
             let fill = |at: usize, bytes: &mut [u8]| bytes.copy_from_slice(&frame[at..at + bytes.len()]);
-            assert!(tx.transmit_offloaded(LARGE, task, fill));
+            assert!(tx.transmit_offloaded(LARGE, TASK, fill));
             let begun = kernel.send_large();
             assert_eq!(begun.len(), if n + 1 == told_after { told_after } else { 0 }, "after frame {n}");
             sent.extend(begun);
@@ -714,7 +709,7 @@ mod tests {
         assert!(sent.into_iter().map(|(_, frame)| frame).eq(frames), "each once, in their order");
         // What was told of and not sent is rung for in the end, even if nothing follows.
         for _ in 0..told_after {
-            assert!(tx.transmit_offloaded(LARGE, task, |_, bytes| bytes.fill(1)));
+            assert!(tx.transmit_offloaded(LARGE, TASK, |_, bytes| bytes.fill(1)));
         }
         tx.flush();
         assert_eq!(kernel.rings.get(), 2);

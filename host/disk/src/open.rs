@@ -290,4 +290,4 @@ fn human(bytes: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

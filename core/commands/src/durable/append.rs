@@ -154,15 +154,23 @@ impl Store {
         if !is_alone || self.durable.has_unit() {
             return self.durable.gather(db, |sink| unit::write_command(sink, name, request.from(1)));
         }
+        self.append_effects(|writing| {
+            if db != 0 {
+                unit::write_database(writing, db);
+            }
+            unit::write_command(writing, name, request.from(1));
+        });
+    }
+
+    /// Appends a record of effects, which says if they are a master's.
+    #[inline]
+    fn append_effects(&mut self, write: impl FnOnce(&mut Writing<'_>)) {
         let (now_ms, shows_expired) = (self.now.unix_ms(), self.shows_expired());
         let appended = self.durable.append(Kind::EFFECTS, now_ms, |writing| {
             if shows_expired {
                 unit::write_from_master(writing);
             }
-            if db != 0 {
-                unit::write_database(writing, db);
-            }
-            unit::write_command(writing, name, request.from(1));
+            write(writing);
         });
         if let Err(error) = appended {
             self.durable.lose(error);
@@ -180,23 +188,14 @@ impl Store {
 
     /// Makes a record of what is running.
     pub(crate) fn log_unit(&mut self) {
-        let (now_ms, shows_expired) = (self.now.unix_ms(), self.shows_expired());
-        let durable = &mut self.durable;
-        let mut unit = core::mem::take(&mut durable.unit);
-        (durable.unit_db, durable.unit_swaps) = (0, false);
-        let appended = unit.bytes().and_then(|bytes| {
-            durable.append(Kind::EFFECTS, now_ms, |writing| {
-                if shows_expired {
-                    unit::write_from_master(writing);
-                }
-                writing.put(bytes);
-            })
-        });
-        if let Err(error) = appended {
-            durable.lose(error);
+        let mut unit = core::mem::take(&mut self.durable.unit);
+        (self.durable.unit_db, self.durable.unit_swaps) = (0, false);
+        match unit.bytes() {
+            Ok(bytes) => self.append_effects(|writing| writing.put(bytes)),
+            Err(error) => self.durable.lose(error),
         }
         unit.clear();
-        durable.unit = unit;
+        self.durable.unit = unit;
     }
 
     /// Writes a key down, or the first part of it.
@@ -312,12 +311,11 @@ impl Context<'_> {
     /// Writes down the keys that a command is about to use and that the walk has not been at.
     #[cold]
     pub(crate) fn write_down_before(&mut self, command: &'static Command, request: Request<'_>) {
-        // What a file is to have must be there before it is overwritten; a replica is told of that.
-        let may_come_first = || overwrites(command, request) && !self.store.copies_to_file();
         if !command.may_change_data() {
             return;
         }
-        let comes_first = may_come_first();
+        // What a file is to have must be there before it is overwritten; a replica is told of that.
+        let comes_first = overwrites(command, request) && !self.store.copies_to_file();
         if comes_first && (self.store.durable.sliced.is_empty() || removes(command)) {
             return;
         }
@@ -325,10 +323,10 @@ impl Context<'_> {
         let Some(keys) = command.keys_in(request) else { return };
         let db = self.db_index();
         for (at, _) in keys {
-            let Store { dbs, .. } = &*self.store;
-            let found = dbs[db].find_any(&request[at]);
+            let keys = &self.store.dbs[db];
+            let found = keys.find_any(&request[at]);
             // What takes the place of a string of which a part is written would be taken for the same one.
-            let is_begun = |found| dbs[db].is_partial(found) && dbs[db].kind(found) == ValueKind::String;
+            let is_begun = |found| keys.is_partial(found) && keys.kind(found) == ValueKind::String;
             if let Some(found) = found.filter(|&found| !comes_first || is_begun(found)) {
                 self.store.write_down_for(db, found, Some((command, request)));
             }

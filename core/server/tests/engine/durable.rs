@@ -1,6 +1,9 @@
 //! The log: what is acknowledged, what comes back, and what happens when the disk does not do its part.
 
-use crate::{bench::Bench, disk::Disk};
+use crate::{
+    bench::{Bench, answer},
+    disk::Disk,
+};
 use kayvee_http::{AccessLog, Limits, Server};
 use kayvee_platform::{BlockError, Now};
 use kayvee_server::{ClientId, Fate};
@@ -49,14 +52,10 @@ impl Durable {
     fn ask(&mut self, request: &str) -> String {
         let client = self.client;
         self.send(client, request);
-        for _ in 0..1000 {
+        answer(request, || {
             self.turn();
-            let output = self.output(client);
-            if !output.is_empty() {
-                return output.trim_end().replace("\r\n", " ");
-            }
-        }
-        panic!("no answer to {request}");
+            self.output(client)
+        })
     }
 
     fn expect(&mut self, exchanges: &[(&str, &str)]) {

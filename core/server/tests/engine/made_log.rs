@@ -1,6 +1,9 @@
 //! Logs that are made while the store runs: what is in their place at each moment, and what a start would find there.
 
-use crate::{bench::Bench, disk::Disk};
+use crate::{
+    bench::{Bench, answer},
+    disk::Disk,
+};
 use kayvee_platform::{BlockError, Finishing, LogFile, ReadFile, WriteFile};
 use kayvee_server::{ClientId, Host, OptionError, Options, Store};
 use std::{
@@ -195,14 +198,10 @@ impl Process {
     /// Sends requests and takes turns until there is an answer.
     fn ask(&mut self, request: &str) -> String {
         self.send(request);
-        for _ in 0..1000 {
+        answer(request, || {
             self.turn();
-            let output = self.output();
-            if !output.is_empty() {
-                return output.trim_end().replace("\r\n", " ");
-            }
-        }
-        panic!("no answer to {request}");
+            self.output()
+        })
     }
 
     fn expect(&mut self, exchanges: &[(&str, &str)]) {

@@ -1,6 +1,6 @@
 use super::*;
-use crate::Spec;
-use kayvee_log::{FlushPolicy, Kind, Log};
+use crate::{Spec, open::tests::write_log};
+use kayvee_log::Kind;
 use kayvee_platform::BlockDevice;
 use std::{convert::Infallible, os::unix::fs::symlink};
 
@@ -58,16 +58,6 @@ impl Drop for Folder {
 
 fn temporary() -> String {
     format!("kayvee.disk.{}.tmp", std::process::id())
-}
-
-/// Makes a log with one record.
-fn write_log(disk: &mut dyn BlockDevice, text: &str) {
-    let mut log = Log::format(disk, [7; 16]).unwrap();
-    let mut record = log.record(Kind::EFFECTS).unwrap();
-    record.push(text.as_bytes()).unwrap();
-    record.commit();
-    log.drive(disk, FlushPolicy::Always, 0);
-    log.close(disk, 0).unwrap();
 }
 
 #[test]

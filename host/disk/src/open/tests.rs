@@ -49,11 +49,11 @@ fn run(disk: &mut FileDisk, transfer: Transfer) -> Finished {
 
 const SIZE: u64 = 8 << 20;
 
-/// A log with one record.
-fn format(disk: &mut dyn BlockDevice) {
+/// Makes a log with one record.
+pub fn write_log(disk: &mut dyn BlockDevice, text: &str) {
     let mut log = Log::format(disk, [7; 16]).unwrap();
     let mut record = log.record(Kind::EFFECTS).unwrap();
-    record.push(b"a record").unwrap();
+    record.push(text.as_bytes()).unwrap();
     record.commit();
     log.drive(disk, FlushPolicy::Always, 0);
     log.close(disk, 0).unwrap();
@@ -119,7 +119,7 @@ fn many_transfers_end_each_once() {
 #[test]
 fn a_disk_grows_and_never_shrinks() {
     let place = Place::new("grows");
-    format(&mut place.open(SIZE).unwrap());
+    write_log(&mut place.open(SIZE).unwrap(), "a record");
     assert_eq!(place.open(None).unwrap().geometry().size_bytes, SIZE);
     assert_eq!(place.open(2 * SIZE).unwrap().geometry().size_bytes, 2 * SIZE);
     let mut disk = place.open(2 * SIZE).unwrap();
@@ -166,7 +166,7 @@ fn what_is_no_disk_of_kayvee_s_is_left_alone() {
         }
         assert_eq!(fs::read(&place.0).unwrap(), bytes);
     }
-    format(&mut Place::new("other").open(SIZE).unwrap());
+    write_log(&mut Place::new("other").open(SIZE).unwrap(), "a record");
     fs::write(&place.0, vec![0; 1 << 20]).unwrap();
     assert_eq!(place.open(SIZE).unwrap().geometry().size_bytes, SIZE, "a blank one is taken");
     assert!(FileDisk::open(&Spec::parse("/dev/null").unwrap(), Box::new(|| {})).is_err());
@@ -179,17 +179,17 @@ fn what_is_no_disk_of_kayvee_s_is_left_alone() {
 fn what_was_only_begun_can_be_begun_again() {
     let place = Place::new("begun");
     let mut disk = place.open(SIZE).unwrap();
-    format(&mut disk);
+    write_log(&mut disk, "a record");
     // It ends before its beginning is written.
     for _ in 0..2 {
         assert!(!disk.is_blank());
         let mut withheld = crate::Withheld::new(&mut disk).unwrap();
-        format(&mut withheld);
+        write_log(&mut withheld, "a record");
         drop(disk);
         disk = place.open(None).expect("it counts as a blank one");
         assert!(disk.is_blank());
         let mut withheld = crate::Withheld::new(&mut disk).unwrap();
-        format(&mut withheld);
+        write_log(&mut withheld, "a record");
         withheld.release().unwrap();
         drop(disk);
         disk = place.open(None).unwrap();
@@ -205,7 +205,7 @@ fn what_was_only_begun_can_be_begun_again() {
 #[test]
 fn a_file_that_was_cut_is_refused() {
     let place = Place::new("cut");
-    format(&mut place.open(SIZE).unwrap());
+    write_log(&mut place.open(SIZE).unwrap(), "a record");
     File::options().write(true).open(&place.0).unwrap().set_len(SIZE / 2).unwrap();
     let error = place.open(None).err().unwrap();
     assert!(error.contains("parts of it are gone"), "{error}");

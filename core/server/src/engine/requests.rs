@@ -1,0 +1,203 @@
+//! From what clients send to requests that are executed.
+
+use super::{ClientId, Connection, Engine};
+use alloc::vec::Vec;
+use kayvee_commands::{Close, Output, ShowsExpired};
+use kayvee_resp::{Limits, Parser, Progress};
+
+/// Why execution of a client's requests stopped.
+enum Stop {
+    /// All that is complete has been executed.
+    Incomplete {
+        /// Bytes that the next request has at least, as far as it can be told.
+        at_least: usize,
+    },
+    /// A pause is in force, or the client waits for something.
+    Held,
+    /// The connection ends.
+    Closing,
+}
+
+impl Engine {
+    /// Takes bytes that a client sent, all of them, and executes the requests that they complete.
+    pub fn receive(&mut self, client: ClientId, bytes: &[u8]) {
+        self.store.stats.reads += 1;
+        if self.store.is_migration(client.0) {
+            self.store.hear_migration(bytes);
+            return self.mark_ready(client);
+        }
+        let effects;
+        let bytes = match self.store.master_slot() == Some(client.0) {
+            true => {
+                self.store.heard_master(bytes.len());
+                effects = self.hear_link(client, bytes);
+                effects.as_deref().unwrap_or(bytes)
+            }
+            false => bytes,
+        };
+        let Some(mut connection) = self.connections.get_mut(client.0 as usize).and_then(Option::take) else { return };
+        self.store.stats.net_input_bytes += bytes.len() as u64;
+        if connection.query.is_empty() && !connection.is_held {
+            // The usual case: whole requests, executed where they are.
+            let (used, stop) = self.execute_all(client.0, &mut connection.parser, bytes);
+            self.keep(client.0, &mut connection, &bytes[used..], stop);
+        } else if self.append(client.0, &mut connection, bytes) {
+            self.note_pending(client.0, &connection);
+            self.resume(client.0, &mut connection);
+        }
+        self.connections[client.0 as usize] = Some(connection);
+        self.store.end_timing();
+        self.check_output(client.0);
+        self.mark_ready(client);
+    }
+
+    /// Executes what is in a connection's query buffer.
+    pub(super) fn resume(&mut self, slot: u32, connection: &mut Connection) {
+        let mut query = core::mem::take(&mut connection.query);
+        let (used, stop) = self.execute_all(slot, &mut connection.parser, &query);
+        if used == query.len() {
+            query = Vec::new();
+        } else {
+            query.drain(..used);
+        }
+        connection.query = query;
+        self.keep(slot, connection, &[], stop);
+    }
+
+    /// Executes every complete request at the start of `bytes`. Returns the length of what was executed.
+    #[inline]
+    fn execute_all(&mut self, slot: u32, parser: &mut Parser, bytes: &[u8]) -> (usize, Stop) {
+        if self.store.is_master_link(slot) {
+            self.store.show_expired(ShowsExpired::Yes);
+            let result = self.execute_each(slot, parser, bytes);
+            self.store.show_expired(ShowsExpired::No);
+            return result;
+        }
+        self.execute_each(slot, parser, bytes)
+    }
+
+    fn execute_each(&mut self, slot: u32, parser: &mut Parser, bytes: &[u8]) -> (usize, Stop) {
+        let mut used = 0;
+        // What the parser has said of the next request, where it was asked already.
+        let mut parsed = None;
+        loop {
+            let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else {
+                return (bytes.len(), Stop::Closing);
+            };
+            if session.close.is_some() {
+                return (bytes.len(), Stop::Closing);
+            }
+            if session.is_waiting() {
+                return (used, Stop::Held);
+            }
+            let limits =
+                Limits { bulk_bytes: self.store.options.proto_max_bulk_len, authenticated: session.authenticated };
+            match parsed.take().unwrap_or_else(|| parser.parse(&bytes[used..], limits)) {
+                Ok(Progress::Partial { at_least }) => return (used, Stop::Incomplete { at_least }),
+                Ok(Progress::Complete(len)) => {
+                    if self.store.is_calm(slot) && !self.clients_take_too_much() {
+                        let executed = self.store.execute_plain(slot, parser, &bytes[used..], limits, len);
+                        if executed.len > 0 {
+                            used += executed.len;
+                            parsed = Some(executed.next);
+                            continue;
+                        }
+                    }
+                    let request = parser.request(&bytes[used..]);
+                    if !request.is_empty() {
+                        if self.store.is_held_back(slot, request) {
+                            parser.reset();
+                            return (used, Stop::Held);
+                        }
+                        // Clients that take too much make way before keys do.
+                        if self.clients_take_too_much() {
+                            self.limit_clients_memory();
+                            if self.store.sessions[slot as usize].as_ref().is_none_or(|session| session.close.is_some())
+                            {
+                                return (bytes.len(), Stop::Closing);
+                            }
+                        }
+                        self.store.execute(slot, request);
+                    } else if let Some(session) = self.store.sessions[slot as usize].as_deref_mut()
+                        && let Some(replica) = &mut session.replica
+                    {
+                        replica.heard(self.store.now.monotonic_ns);
+                    }
+                    if self.store.is_master_link(slot) {
+                        self.store.applied(slot, &bytes[used..used + len]);
+                    }
+                    parser.reset();
+                    used += len;
+                }
+                Err(error) => {
+                    log::debug!("protocol error from client {} at {}: {error}", session.id, session.remote);
+                    let text = [b"ERR Protocol error: ", error.message().as_slice()].concat();
+                    session.output.writer(session.protocol).error(&text);
+                    session.close = Some(Close::AfterOutput);
+                    return (bytes.len(), Stop::Closing);
+                }
+            }
+        }
+    }
+
+    /// Keeps bytes that could not be executed yet, and notes what the connection waits for.
+    fn keep(&mut self, slot: u32, connection: &mut Connection, rest: &[u8], stop: Stop) {
+        connection.is_held = matches!(stop, Stop::Held);
+        connection.at_least = 0;
+        match stop {
+            Stop::Closing => (connection.query, connection.parser) = (Vec::new(), Parser::new()),
+            Stop::Incomplete { at_least } => {
+                connection.at_least = at_least;
+                self.append(slot, connection, rest);
+            }
+            Stop::Held => _ = self.append(slot, connection, rest),
+        }
+        if let Some(session) = self.store.sessions[slot as usize].as_deref_mut() {
+            if session.close == Some(Close::Now) {
+                session.output = Output::default();
+            }
+            session.pending = connection.pending();
+            session.is_paused = connection.is_held && !session.is_waiting();
+        }
+    }
+
+    /// Forgets requests of a client that are not executed yet, so that they never will be.
+    pub(crate) fn drop_pending(&mut self, client: ClientId) {
+        let slot = client.0 as usize;
+        let Some(mut connection) = self.connections.get_mut(slot).and_then(Option::take) else { return };
+        (connection.query, connection.parser) = (Vec::new(), Parser::new());
+        self.keep(client.0, &mut connection, &[], Stop::Incomplete { at_least: 0 });
+        self.connections[slot] = Some(connection);
+    }
+
+    /// Appends to the query buffer within its limit, or ends the connection. Where the buffer has to grow it doubles, so
+    /// that a long request is not copied for each of its pieces, but not beyond the request that is known to come.
+    fn append(&mut self, slot: u32, connection: &mut Connection, bytes: &[u8]) -> bool {
+        let query = &mut connection.query;
+        let len = query.len() + bytes.len();
+        let within_limit =
+            len as u64 <= self.store.options.client_query_buffer_limit || self.store.is_master_link(slot);
+        let ahead = if connection.at_least > len { connection.at_least.min(len * 2) } else { len * 2 };
+        let has_room = len <= query.capacity();
+        let mut grow = |capacity: usize| query.try_reserve_exact(capacity - query.len()).is_ok();
+        if within_limit && (has_room || grow(ahead) || grow(len)) {
+            query.extend_from_slice(bytes);
+            return true;
+        }
+        let may_log = self.may_log();
+        if let Some(session) = self.store.sessions[slot as usize].as_deref_mut() {
+            let why = if within_limit {
+                "there is no memory for its requests"
+            } else {
+                "it reached client-query-buffer-limit"
+            };
+            if may_log {
+                log::warn!("closing client {} at {}: {why} ({len} bytes)", session.id, session.remote);
+            }
+            session.close = Some(Close::Now);
+            self.store.stats.query_buffer_limit_disconnections += 1;
+        }
+        (connection.query, connection.parser) = (Vec::new(), Parser::new());
+        false
+    }
+}
