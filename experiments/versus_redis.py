@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kayvee beside redis-server, in one run.
 
-    experiments/versus_redis.py [--workloads get-set|default-set|large-keys|latency] [--target linux|kvm|qemu|tcg|xdp|vmm]
+    experiments/versus_redis.py [--workloads get-set|many-keys|default-set|large-keys|latency] [--target linux|kvm|qemu|tcg|xdp|vmm]
                                 [--repetitions 5] [--requests 1000000] [--client-threads 1]
 
 Starts both, then alternates: each repetition runs redis-benchmark against one of them while the other is stopped
@@ -43,6 +43,14 @@ WORKLOADS = {
         ("SET, 50 clients", ["-t", "set", "-c", "50"], 0.3),
         ("GET, 50 clients, pipeline 16", ["-t", "get", "-c", "50", "-P", "16"], 3),
         ("SET, 50 clients, pipeline 16", ["-t", "set", "-c", "50", "-P", "16"], 3),
+    ]),
+    # A million small keys, more than caches hold, asked for at random.
+    "many-keys": ([["-n", str(3 * LARGE), "-r", str(LARGE), "-P", "64", "-t", "set"]], [
+        ("GET, 50 clients", ["-r", str(LARGE), "-t", "get", "-c", "50"], 0.3),
+        ("SET, 50 clients", ["-r", str(LARGE), "-t", "set", "-c", "50"], 0.3),
+        ("GET, 50 clients, pipeline 16", ["-r", str(LARGE), "-t", "get", "-c", "50", "-P", "16"], 3),
+        ("SET, 50 clients, pipeline 16", ["-r", str(LARGE), "-t", "set", "-c", "50", "-P", "16"], 3),
+        ("MGET of 10", ["-r", str(LARGE), "-P", "16", "MGET", *["key:__rand_int__"] * 10], 0.5),
     ]),
     # One client that waits for each reply: the rate is that of round trips.
     "latency": ([], [

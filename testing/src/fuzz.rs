@@ -20,7 +20,7 @@ use kayvee_commands::{Environment, options::OPTIONS};
 use kayvee_lua::{Event, Limits as LuaLimits, Machine, Raise, Value};
 use kayvee_platform::{Clock, Now};
 use kayvee_rdb::kind;
-use kayvee_resp::{Limits, Parser, Progress, ProtocolError, split_words};
+use kayvee_resp::{Limits, Parser, Progress, ProtocolError, first_arguments, split_words};
 use kayvee_server::{
     ClientId, Engine, Fate, Options, Peer,
     boot::{BootArgs, quote_word},
@@ -119,13 +119,16 @@ fn understand(stream: &[u8], piece_lens: &[usize], limits: Limits) -> Understood
     understood
 }
 
-/// The request parser: a stream means the same however it is split.
+/// The request parser: a stream means the same however it is split, and to who looks ahead.
 pub fn resp(data: &[u8]) {
     let Some((&[mode, first], stream)) = data.split_first_chunk() else { return };
     let limits = Limits { bulk_bytes: 1 << 16, authenticated: mode & 1 == 0 };
     let whole = understand(stream, &[stream.len()], limits);
     let by_bytes = understand(stream, &[1], limits);
     assert_eq!(whole, by_bytes, "byte by byte");
+    let seen: Vec<&[u8]> = first_arguments(stream).collect();
+    let keys = whole.requests.iter().map(|request| request.get(1).map_or(&[][..], Vec::as_slice));
+    assert!(!limits.authenticated || seen.iter().copied().eq(keys.take(seen.len())), "what a look ahead sees comes");
     let len = usize::from(mode >> 1) + 1;
     assert_eq!(whole, understand(stream, &[usize::from(first), len], limits), "{first} bytes, then {len} at a time");
 }

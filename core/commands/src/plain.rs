@@ -6,7 +6,7 @@ use crate::{
     output::PART_BYTES,
     table::{Categories, Command, Flags},
 };
-use kayvee_resp::{Limits, Parser, Progress, ProtocolError, Request};
+use kayvee_resp::{Limits, Parser, Progress, ProtocolError, Request, first_arguments};
 
 /// All that a plain command may be.
 const PLAIN: Flags = Flags(Flags::WRITE.0 | Flags::READONLY.0 | Flags::DENYOOM.0 | Flags::FAST.0);
@@ -75,10 +75,16 @@ impl Store {
         let mut executed = Executed { len: 0, next: Ok(Progress::Complete(len)) };
         let mut last = None;
         let mut requests = 0;
+        // How many requests' keys are fetched.
+        let mut fetched = 0;
         self.run_as(slot, Origin::Client, |context| {
             while let Ok(Progress::Complete(len)) = executed.next {
                 let request = parser.request(&bytes[executed.len..]);
                 let Some(command) = context.store.plain_command(request, last) else { break };
+                if fetched == 0 && context.db().is_beyond_caches() && bytes.len() > executed.len + len {
+                    fetched = context.db().fetch(&mut first_arguments(&bytes[executed.len..]));
+                }
+                fetched = fetched.saturating_sub(1);
                 let start = context.reply.len();
                 context.call_unseen(command, request);
                 let has_failed = context.reply.failed();

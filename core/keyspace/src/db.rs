@@ -113,6 +113,9 @@ pub struct Db {
     pub(crate) walk_cursor: Option<u64>,
 }
 
+/// Of a table with fewer buckets than these, a quarter of a mebibyte, a processor mostly has in its caches what is asked for.
+const BUCKETS_IN_CACHES: usize = 4096;
+
 /// Members of a value that are freed at once, as it is removed. The rest of a larger one waits for
 /// [`Db::free_slice`].
 const FREED_AT_ONCE: usize = 64;
@@ -169,6 +172,27 @@ impl Db {
     pub(crate) fn lookup(&self, key: &[u8]) -> (u64, Option<Ref>) {
         let hash = self.records.hash(key);
         (hash, self.index.find(hash, |record| self.records.key(record) == key))
+    }
+
+    /// So many keys are worth fetching together: about as many as the processor waits for at a time.
+    pub const FETCHED_AT_A_TIME: usize = 16;
+
+    /// Whether there are so many keys that the processor mostly has to wait for one's place in memory.
+    #[inline]
+    pub fn is_beyond_caches(&self) -> bool {
+        self.index.buckets() >= BUCKETS_IN_CACHES
+    }
+
+    /// Has the processor fetch the places of the next [`FETCHED_AT_A_TIME`](Self::FETCHED_AT_A_TIME) of these keys from
+    /// memory, all at a time, so that who then asks for one after the other need not wait for each. Returns how many that are.
+    pub fn fetch<'a>(&self, keys: &mut impl Iterator<Item = &'a [u8]>) -> usize {
+        let (mut hashes, mut records) = ([0; Db::FETCHED_AT_A_TIME], [Ref(0); Db::FETCHED_AT_A_TIME]);
+        let len = hashes.iter_mut().zip(keys).map(|(hash, key)| *hash = self.records.hash(key)).count();
+        self.index.fetch(&hashes[..len]);
+        let likely = hashes[..len].iter().filter_map(|&hash| self.index.likely(hash));
+        let found = records.iter_mut().zip(likely).map(|(place, record)| *place = record).count();
+        self.records.fetch(&records[..found]);
+        len
     }
 
     /// Finds a key. One whose time has come is removed and not found.
@@ -418,17 +442,16 @@ impl Db {
         if let Some(old) = old {
             records.inherit_mark(old, new);
         }
-        let hash_of = &|record| records.hash_of(record);
         let was_volatile = old.filter(|&old| records.expires_ms(old).is_some());
         let is_volatile = records.expires_ms(new).is_some();
-        let result = if is_volatile && was_volatile.is_none() { volatile.insert(hash, new, hash_of) } else { Ok(()) };
+        let result = if is_volatile && was_volatile.is_none() { volatile.insert(hash, new, records) } else { Ok(()) };
         let result = result.and_then(|()| match old {
             Some(old) => {
                 index.replace(hash, old, new);
                 Ok(())
             }
-            None => index.insert(hash, new, hash_of).inspect_err(|_| {
-                volatile.remove(hash, new, hash_of);
+            None => index.insert(hash, new, records).inspect_err(|_| {
+                volatile.remove(hash, new, records);
             }),
         });
         if let Err(error) = result {
@@ -437,7 +460,7 @@ impl Db {
         }
         match was_volatile {
             Some(old) if is_volatile => volatile.replace(hash, old, new),
-            Some(old) => _ = volatile.remove(hash, old, hash_of),
+            Some(old) => _ = volatile.remove(hash, old, records),
             None => {}
         }
         if let Some(old) = old {
@@ -470,14 +493,13 @@ impl Db {
     fn install_moved(&mut self, found: Found, new: Ref) -> Result<(), OutOfMemory> {
         let Db { records, index, volatile, .. } = self;
         records.inherit_mark(found.record, new);
-        let hash_of = &|record| records.hash_of(record);
         if records.expires_ms(new).is_some() {
-            if let Err(error) = volatile.insert(found.hash, new, hash_of) {
+            if let Err(error) = volatile.insert(found.hash, new, records) {
                 records.free_shell(new);
                 return Err(error);
             }
         } else {
-            volatile.remove(found.hash, found.record, hash_of);
+            volatile.remove(found.hash, found.record, records);
         }
         index.replace(found.hash, found.record, new);
         self.untrack_fields(found.hash, found.record);
@@ -527,11 +549,10 @@ impl Db {
     /// Removes a key.
     pub fn remove(&mut self, found: Found) {
         let Db { records, index, volatile, .. } = self;
-        let hash_of = &|record| records.hash_of(record);
         if records.expires_ms(found.record).is_some() {
-            volatile.remove(found.hash, found.record, hash_of);
+            volatile.remove(found.hash, found.record, records);
         }
-        index.remove(found.hash, found.record, hash_of);
+        index.remove(found.hash, found.record, records);
         self.untrack_fields(found.hash, found.record);
         self.free(found.record);
     }

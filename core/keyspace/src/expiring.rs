@@ -196,12 +196,11 @@ impl Db {
 
     fn set_tracked(&mut self, hash: u64, record: Ref, expires: bool) {
         let Db { records, expiring, .. } = self;
-        let hash_of = &|record| records.hash_of(record);
         if !expires {
-            expiring.remove(hash, record, hash_of);
+            expiring.remove(hash, record, records);
         } else if !expiring.has(hash, record) {
             // Where there is no memory for that, fields whose time has come stay hidden until the hash changes again.
-            let _ = expiring.insert(hash, record, hash_of);
+            let _ = expiring.insert(hash, record, records);
         }
     }
 

@@ -74,8 +74,14 @@ enum Place {
     Overflow(u32),
 }
 
-/// Gives the hash of an entry.
-type HashOf<'a> = &'a dyn Fn(Ref) -> u64;
+/// What the references of an index lead to.
+pub trait Entries {
+    /// The hash of an entry.
+    fn hash_of(&self, record: Ref) -> u64;
+
+    /// Has the processor fetch entries from memory, all at a time.
+    fn fetch(&self, records: &[Ref]);
+}
 
 impl Index {
     pub const fn new() -> Index {
@@ -165,9 +171,9 @@ impl Index {
         self.locate_record(hash, record).is_some()
     }
 
-    /// Adds an entry that is not in the index yet. `hash_of` gives the hash of any entry.
+    /// Adds an entry that is not in the index yet. `entries` has the hash of any entry.
     #[inline(never)]
-    pub fn insert(&mut self, hash: u64, record: Ref, hash_of: HashOf<'_>) -> Result<(), OutOfMemory> {
+    pub fn insert(&mut self, hash: u64, record: Ref, entries: &dyn Entries) -> Result<(), OutOfMemory> {
         while self.buckets.len() < INITIAL_BUCKETS {
             self.buckets.push(Bucket::VACANT)?;
         }
@@ -175,7 +181,7 @@ impl Index {
         self.len += 1;
         if self.len > self.buckets.len() * GROW_ABOVE {
             // Without memory for another bucket the chains grow instead; that is slower, not wrong.
-            let _ = self.split_one(hash_of);
+            let _ = self.split_one(entries);
         }
         Ok(())
     }
@@ -222,11 +228,18 @@ impl Index {
 
     /// Looks at the buckets of some hashes, one independently of the other, so that the processor fetches them all at a
     /// time; who then uses them one by one need not wait for each.
-    pub fn fetch(&self, hashes: impl Iterator<Item = u64>) {
+    pub fn fetch(&self, hashes: &[u64]) {
         if !self.buckets.is_empty() {
-            let seen = hashes.fold(0, |seen, hash| seen ^ self.buckets[self.bucket_of(hash)].tags[0]);
+            let seen = hashes.iter().fold(0, |seen, &hash| seen ^ self.buckets[self.bucket_of(hash)].tags[0]);
             core::hint::black_box(seen);
         }
+    }
+
+    /// The first entry that may be of this hash, as far as its bucket alone tells.
+    pub fn likely(&self, hash: u64) -> Option<Ref> {
+        let bucket = (!self.buckets.is_empty()).then(|| &self.buckets[self.bucket_of(hash)])?;
+        let candidates = bucket.candidates(tag_of(hash));
+        (candidates != 0).then(|| Ref(bucket.refs[candidates.trailing_zeros() as usize / 8]))
     }
 
     /// Puts `new` in the place of `old`, which has the same hash.
@@ -235,43 +248,45 @@ impl Index {
         self.bucket_mut(place).refs[slot] = new.0;
     }
 
-    /// Removes an entry. `hash_of` gives the hash of any other entry.
+    /// Removes an entry. `entries` has the hash of any other entry.
     #[inline(never)]
-    pub fn remove(&mut self, hash: u64, record: Ref, hash_of: HashOf<'_>) -> bool {
+    pub fn remove(&mut self, hash: u64, record: Ref, entries: &dyn Entries) -> bool {
         let Some((place, slot)) = self.locate_record(hash, record) else { return false };
         self.bucket_mut(place).tags[slot] = EMPTY;
         self.len -= 1;
         if self.len < self.buckets.len() * SHRINK_BELOW && self.buckets.len() > INITIAL_BUCKETS {
             // Merging may need an overflow bucket; without memory for it the index stays as it is.
-            let _ = self.merge_one(hash_of);
+            let _ = self.merge_one(entries);
         }
         true
     }
 
     /// Splits the bucket at `split` into itself and a new last one.
-    fn split_one(&mut self, hash_of: HashOf<'_>) -> Result<(), OutOfMemory> {
+    fn split_one(&mut self, entries: &dyn Entries) -> Result<(), OutOfMemory> {
         let old = self.split;
-        let entries = self.entries_in(old)?;
+        let records = self.records_in(old)?;
+        entries.fetch(&records);
         self.buckets.push(Bucket::VACANT)?;
         self.clear_chain(old);
         self.split += 1;
         if self.split == 1 << self.level {
             (self.level, self.split) = (self.level + 1, 0);
         }
-        for record in entries {
+        for record in records {
             // The chain that was just cleared gave back every overflow bucket that this could need.
-            self.add(hash_of(record), record).expect("both halves fit where the whole did");
+            self.add(entries.hash_of(record), record).expect("both halves fit where the whole did");
         }
         Ok(())
     }
 
     /// Merges the last bucket into the one that it was split from.
-    fn merge_one(&mut self, hash_of: HashOf<'_>) -> Result<(), OutOfMemory> {
+    fn merge_one(&mut self, entries: &dyn Entries) -> Result<(), OutOfMemory> {
         let last = self.buckets.len() - 1;
-        let entries = self.entries_in(last)?;
+        let records = self.records_in(last)?;
+        entries.fetch(&records);
         // Room for all of them in the buddy's chain must be there before anything is changed.
         let mut spare = NO_LINK;
-        for _ in 0..entries.len().div_ceil(SLOTS) {
+        for _ in 0..records.len().div_ceil(SLOTS) {
             match self.take_overflow() {
                 Ok(at) => {
                     self.overflow[at as usize].link = spare;
@@ -291,8 +306,8 @@ impl Index {
             self.split = 1 << self.level;
         }
         self.split -= 1;
-        for record in entries {
-            self.add(hash_of(record), record).expect("overflow buckets were set aside");
+        for record in records {
+            self.add(entries.hash_of(record), record).expect("overflow buckets were set aside");
         }
         Ok(())
     }
@@ -313,13 +328,13 @@ impl Index {
         }
     }
 
-    fn entries_in(&self, bucket: usize) -> Result<Vec<Ref>, OutOfMemory> {
+    fn records_in(&self, bucket: usize) -> Result<Vec<Ref>, OutOfMemory> {
         let mut count = 0;
         self.for_each_in(bucket, &mut |_| count += 1);
-        let mut entries = Vec::new();
-        entries.try_reserve_exact(count)?;
-        self.for_each_in(bucket, &mut |record| entries.push(record));
-        Ok(entries)
+        let mut records = Vec::new();
+        records.try_reserve_exact(count)?;
+        self.for_each_in(bucket, &mut |record| records.push(record));
+        Ok(records)
     }
 
     fn for_each_in(&self, bucket: usize, visit: &mut dyn FnMut(Ref)) {
@@ -434,6 +449,14 @@ mod tests {
     use super::*;
     use alloc::collections::{BTreeMap, BTreeSet};
 
+    impl<F: Fn(Ref) -> u64> Entries for F {
+        fn hash_of(&self, record: Ref) -> u64 {
+            self(record)
+        }
+
+        fn fetch(&self, _: &[Ref]) {}
+    }
+
     /// A hash that is easy to invert, so that references alone make a test's records.
     fn hash_of(record: Ref) -> u64 {
         (u64::from(record.0) + 1)
@@ -498,7 +521,7 @@ mod tests {
             reserved.reserve(entries as usize).unwrap();
             let buckets = reserved.buckets();
             for record in 0..entries {
-                reserved.fetch([hash_of(Ref(record))].into_iter());
+                reserved.fetch(&[hash_of(Ref(record))]);
                 reserved.insert(hash_of(Ref(record)), Ref(record), &hash_of).unwrap();
                 grown.insert(hash_of(Ref(record)), Ref(record), &hash_of).unwrap();
             }
@@ -508,6 +531,8 @@ mod tests {
                 grown.buckets().max(INITIAL_BUCKETS) <= buckets && buckets <= grown.buckets().max(INITIAL_BUCKETS) + 1
             );
             assert!((0..entries).all(|record| find(&reserved, record)));
+            let likely = |record: &u32| reserved.likely(hash_of(Ref(*record))) == Some(Ref(*record));
+            assert!((0..entries).filter(likely).count() >= entries as usize / 2);
             assert!((0..entries).all(|record| reserved.remove(hash_of(Ref(record)), Ref(record), &hash_of)));
             assert_eq!(reserved.buckets(), INITIAL_BUCKETS);
         }
@@ -517,10 +542,10 @@ mod tests {
     fn equal_hashes_chain() {
         let mut index = Index::new();
         for record in 0..500 {
-            index.insert(42, Ref(record), &|_| 42).unwrap();
+            index.insert(42, Ref(record), &|_: Ref| 42).unwrap();
         }
         assert!((0..500).all(|record| index.find(42, |r| r.0 == record).is_some()));
-        assert!((0..500).all(|record| index.remove(42, Ref(record), &|_| 42)));
+        assert!((0..500).all(|record| index.remove(42, Ref(record), &|_: Ref| 42)));
         assert_eq!(index.len(), 0);
     }
 

@@ -13,6 +13,7 @@
 
 use crate::{
     Decimal, HashKey, OutOfMemory,
+    index::Entries,
     segmented::Segmented,
     slab::{RECORD_LIMIT, Ref, Slab},
     value::{Data, Encoding, Kind, Owned, Value, parse_integer},
@@ -163,6 +164,16 @@ pub fn fits(key: &[u8], value_len: usize) -> bool {
     key.len() <= KEY_LIMIT && HEADER + EXPIRY + key.len() + value_len <= RECORD_LIMIT
 }
 
+impl Entries for Records {
+    fn hash_of(&self, record: Ref) -> u64 {
+        Records::hash_of(self, record)
+    }
+
+    fn fetch(&self, records: &[Ref]) {
+        Records::fetch(self, records);
+    }
+}
+
 /// A value's bytes as a record stores them.
 enum Payload<'a> {
     Integer(i64),
@@ -181,6 +192,11 @@ impl Records {
 
     pub(crate) fn hash_of(&self, record: Ref) -> u64 {
         self.hash(self.key(record))
+    }
+
+    /// Has the processor fetch records from memory, all at a time.
+    pub(crate) fn fetch(&self, records: &[Ref]) {
+        self.slab.fetch(records);
     }
 
     pub(crate) fn key(&self, record: Ref) -> &[u8] {

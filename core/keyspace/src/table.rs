@@ -61,7 +61,7 @@ impl Table {
 
     /// Adds a record that the caller has made of a member that is not there yet.
     pub fn add(&mut self, records: &Records, hash: u64, record: Ref) -> Result<(), OutOfMemory> {
-        self.index.insert(hash, record, &|record| records.hash_of(record))
+        self.index.insert(hash, record, records)
     }
 
     /// Gives a member a value. Returns its record and whether it is new.
@@ -80,7 +80,7 @@ impl Table {
                 records.free(old);
             }
             None => {
-                let inserted = self.index.insert(hash, new, &|record| records.hash_of(record));
+                let inserted = self.index.insert(hash, new, records);
                 inserted.inspect_err(|_| records.free(new))?;
             }
         }
@@ -99,14 +99,14 @@ impl Table {
             return Ok(false);
         }
         let new = records.create(name, Owned::Text(b""), None, 0)?;
-        let inserted = self.index.insert(hash, new, &|record| records.hash_of(record));
+        let inserted = self.index.insert(hash, new, records);
         inserted.inspect_err(|_| records.free(new))?;
         Ok(true)
     }
 
     /// Removes a member that is there.
     pub fn remove_record(&mut self, records: &mut Records, record: Ref) {
-        self.index.remove(records.hash_of(record), record, &|record| records.hash_of(record));
+        self.index.remove(records.hash_of(record), record, records);
         records.free(record);
     }
 
@@ -114,7 +114,7 @@ impl Table {
     pub fn take(&mut self, records: &Records, name: &[u8]) -> Option<Ref> {
         let hash = records.hash(name);
         let record = self.index.find(hash, |record| records.key(record) == name)?;
-        self.index.remove(hash, record, &|record| records.hash_of(record));
+        self.index.remove(hash, record, records);
         Some(record)
     }
 
@@ -182,7 +182,7 @@ impl Table {
             let copied = copying.record(record).and_then(|new| {
                 let records = copying.to();
                 let hash = records.hash_of(new);
-                copy.index.insert(hash, new, &|record| records.hash_of(record)).inspect_err(|_| records.free(new))
+                copy.index.insert(hash, new, records).inspect_err(|_| records.free(new))
             });
             if let Err(error) = copied {
                 copy.free(copying.to(), usize::MAX);

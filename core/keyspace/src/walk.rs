@@ -102,12 +102,12 @@ impl Db {
     /// Gives keys their strings, as they were written down: a few at a time, so that the places where they will stand are
     /// fetched from memory together.
     pub fn load_strings(&mut self, strings: &[WrittenString<'_>]) -> Result<(), OutOfMemory> {
-        let mut hashes = [0; WrittenString::AT_A_TIME];
+        let mut hashes = [0; Db::FETCHED_AT_A_TIME];
         for strings in strings.chunks(hashes.len()) {
             for (hash, string) in hashes.iter_mut().zip(strings) {
                 *hash = self.records.hash(string.key);
             }
-            self.index.fetch(hashes[..strings.len()].iter().copied());
+            self.index.fetch(&hashes[..strings.len()]);
             for (&hash, string) in hashes.iter().zip(strings) {
                 let old = self.index.find(hash, |record| self.records.key(record) == string.key);
                 let value = match string.value {
@@ -133,11 +133,6 @@ pub struct WrittenString<'a> {
     pub expires_ms: Option<u64>,
     /// What is remembered of its use.
     pub used: u32,
-}
-
-impl WrittenString<'_> {
-    /// So many are loaded together.
-    pub const AT_A_TIME: usize = 16;
 }
 
 #[cfg(test)]

@@ -250,21 +250,7 @@ impl Parser {
     /// Parses a request that is there as a whole and that any client may send, with numbers of three digits at most:
     /// nearly all are like that. Returns where it ends, or nothing if it is another one, right or wrong.
     fn parse_short(&mut self, bytes: &[u8]) -> Option<usize> {
-        let (count, mut at) = parse_short_line(bytes, b'*')?;
-        if count > UNAUTHENTICATED_ARGUMENTS_LIMIT {
-            return None;
-        }
-        for _ in 0..count {
-            let (len, line_len) = parse_short_line(bytes.get(at..)?, b'$')?;
-            let start = at + line_len;
-            let end = start + len;
-            if bytes.len() < end + 2 {
-                return None;
-            }
-            self.push(Span { start, end }).ok()?;
-            at = end + 2;
-        }
-        Some(at)
+        walk_short(bytes, |span| self.push(span).ok())
     }
 
     /// Parses on, whatever it is.
@@ -374,6 +360,46 @@ impl Parser {
         self.at = newline + 1;
         Ok(Progress::Complete(self.at))
     }
+}
+
+/// Goes over the arguments of a request that is there as a whole, as [`Parser::parse_short`] takes it, until `visit` wants no
+/// more. Returns where it ends.
+#[inline]
+fn walk_short(bytes: &[u8], mut visit: impl FnMut(Span) -> Option<()>) -> Option<usize> {
+    let (count, mut at) = parse_short_line(bytes, b'*')?;
+    if count > UNAUTHENTICATED_ARGUMENTS_LIMIT {
+        return None;
+    }
+    for _ in 0..count {
+        let (len, line_len) = parse_short_line(bytes.get(at..)?, b'$')?;
+        let start = at + line_len;
+        let end = start + len;
+        if bytes.len() < end + 2 {
+            return None;
+        }
+        visit(Span { start, end })?;
+        at = end + 2;
+    }
+    Some(at)
+}
+
+/// What stands behind the command's name, mostly a key, in each of the short requests at the start of `bytes`, up to the first
+/// one that is none or is not there as a whole. Whether they are right is not asked.
+pub fn first_arguments(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    core::iter::from_fn(move || {
+        let mut place = [Span { start: 0, end: 0 }; 2];
+        let mut at = 0;
+        let end = walk_short(bytes, |span| {
+            if let Some(place) = place.get_mut(at) {
+                *place = span;
+            }
+            at += 1;
+            Some(())
+        })?;
+        let argument = &bytes[place[1].start..place[1].end];
+        bytes = &bytes[end..];
+        Some(argument)
+    })
 }
 
 /// Reads a line of a mark and a number of up to three digits at the start of `bytes`. Returns the number and the line's
@@ -530,6 +556,22 @@ mod tests {
             }
             assert_eq!(parse_pieces(stream.chunks(1)), whole, "{stream:?} byte by byte");
         }
+    }
+
+    /// However much of a stream is there, the requests behind which a look ahead goes are those that the parser finds.
+    #[test]
+    fn a_look_ahead_sees_what_the_parser_will() {
+        for stream in STREAMS {
+            let (requests, _) = parse_pieces(core::iter::once(*stream));
+            for at in 0..=stream.len() {
+                let seen: Vec<&[u8]> = first_arguments(&stream[..at]).collect();
+                let parsed = requests.iter().map(|request| request.get(1).map_or(&[][..], Vec::as_slice));
+                assert!(seen.iter().copied().eq(parsed.take(seen.len())), "{stream:?} up to {at}");
+            }
+        }
+        let keys =
+            first_arguments(b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n*3\r\n$3\r\nSET\r\n$2\r\nbc\r\n$1\r\nv\r\nGET d\r\n");
+        assert!(keys.eq([&b"a"[..], b"bc"]));
     }
 
     #[test]

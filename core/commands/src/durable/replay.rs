@@ -7,7 +7,7 @@ use super::{
 use crate::{Context, Error, Origin, Session, ShowsExpired, Store, dump, table::ByName};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
-use kayvee_keyspace::{Expiry, WrittenString};
+use kayvee_keyspace::{Db, Expiry, WrittenString};
 use kayvee_log::{FormatError, Kind, Log, OpenError};
 use kayvee_platform::{BlockDevice, Geometry};
 use kayvee_resp::{Places, Protocol, Request, Writer};
@@ -148,7 +148,7 @@ impl Replay<'_> {
 
     /// Takes over a string and those that follow it.
     fn strings(&mut self, db: usize, first: WrittenString<'_>, reader: &mut Reader<'_>) -> Result<(), Refusal> {
-        let mut strings = [first; WrittenString::AT_A_TIME];
+        let mut strings = [first; Db::FETCHED_AT_A_TIME];
         let mut count = 1;
         while let Some(string) = reader.next_string()? {
             if count == strings.len() {

@@ -24,6 +24,68 @@ fn any_split_of_a_stream_gives_the_same_replies() {
     assert_eq!(bench.take(client), expected);
 }
 
+/// With so many keys that those of the next requests are fetched from memory ahead.
+#[test]
+fn requests_about_many_keys_are_answered_in_their_order() {
+    const KEYS: usize = 50_000;
+    let mut bench = Bench::new(&["--enable-debug-command", "yes"]);
+    let client = bench.connect();
+    assert_eq!(bench.ask(client, &format!("DEBUG POPULATE {KEYS} key\r\n")), "+OK\r\n");
+    let encoded = |words: &[&str]| {
+        let arguments: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        format!("*{}\r\n{arguments}", words.len())
+    };
+    let (mut stream, mut expected) = (String::new(), String::new());
+    for at in (0..KEYS + 1000).step_by(97) {
+        let key = format!("key:{at}");
+        let value =
+            |at: usize| if at < KEYS { encoded(&[&format!("value:{at}")])[4..].into() } else { "$-1\r\n".to_string() };
+        stream += &encoded(&["GET", &key]);
+        expected += &value(at);
+        match at % 7 {
+            0 => {
+                let keys = (at..at + 300).map(|at| format!("key:{at}")).collect::<Vec<_>>();
+                let words: Vec<&str> = ["MGET"].into_iter().chain(keys.iter().map(String::as_str)).collect();
+                stream += &encoded(&words);
+                expected += &format!("*300\r\n{}", (at..at + 300).map(value).collect::<String>());
+            }
+            1 => (stream, expected) = (stream + "EXISTS key:1 key:x key:2 key:3\r\n", expected + ":3\r\n"),
+            2 => {
+                (stream, expected) =
+                    (stream + &encoded(&["DEL", &key, "key:x"]), expected + &format!(":{}\r\n", u8::from(at < KEYS)))
+            }
+            3 => {
+                (stream, expected) = (
+                    stream + &encoded(&["MSET", &key, "a", &key, "b"]) + &encoded(&["GET", &key]),
+                    expected + "+OK\r\n$1\r\nb\r\n",
+                )
+            }
+            4 => {
+                (stream, expected) = (
+                    stream + &encoded(&["PING"]) + &encoded(&["GET"]),
+                    expected + "+PONG\r\n-ERR wrong number of arguments for 'get' command\r\n",
+                )
+            }
+            5 => {
+                (stream, expected) = (
+                    stream + &encoded(&["SET", "key:x", &key]) + &encoded(&["GETDEL", "key:x"]),
+                    expected + "+OK\r\n" + &encoded(&[&key])[4..],
+                )
+            }
+            _ => {
+                (stream, expected) = (
+                    stream + &encoded(&["SELECT", "1"]) + &encoded(&["GET", &key]) + &encoded(&["SELECT", "0"]),
+                    expected + "+OK\r\n$-1\r\n+OK\r\n",
+                )
+            }
+        }
+    }
+    bench.engine.receive(client, stream.as_bytes());
+    let replies = String::from_utf8(bench.take(client)).unwrap();
+    let first_apart = replies.lines().zip(expected.lines()).position(|(is, wanted)| is != wanted);
+    assert_eq!((first_apart, replies.len()), (None, expected.len()));
+}
+
 #[test]
 fn a_thousand_clients_and_a_refusal() {
     let mut bench = Bench::new(&["--maxclients", "1000"]);
