@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What durability costs: Kayvee's persistent log beside redis-server's append-only file, on the same file system.
 
-    experiments/durability.py [--parts set,restart,compaction,pauses] [--target linux|kvm|vmm|qemu] [--directory DIR]
+    experiments/durability.py [--parts set,restart,compaction,pauses] [--target linux|kvm|vmm|qemu|xdp] [--directory DIR]
                               [--repetitions 5] [--requests 200000] [--keys 5000000] [--elements 10000000]
 
 set         SET under `appendfsync always` (50 clients, 50 clients with a pipeline of 16, one client) and under `everysec`,
@@ -317,7 +317,7 @@ def measure_pauses(sides, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="set,restart,compaction")
-    parser.add_argument("--target", default="linux", choices=["linux", "kvm", "vmm", "qemu"])
+    parser.add_argument("--target", default="linux", choices=["linux", "kvm", "vmm", "qemu", "xdp"])
     parser.add_argument("--directory", help="where the files of both lie; a temporary one if not given")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--requests", type=int, default=200_000)
