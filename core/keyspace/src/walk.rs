@@ -37,6 +37,7 @@ impl Db {
     /// Appends the keys without a mark of the bucket at `cursor` to `keys`, and returns the cursor that continues, which
     /// is 0 at the end.
     pub fn unmarked_at(&self, cursor: u64, keys: &mut Vec<Found>) -> Result<u64, OutOfMemory> {
+        self.records.fetch_bucket(&self.index, cursor);
         let mut result = Ok(());
         let next = self.index.scan(cursor, &mut |record| {
             if self.records.is_marked(record) || result.is_err() {
