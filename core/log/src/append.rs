@@ -6,6 +6,7 @@ use crate::{
     error::RecordError,
     format::{
         BATCH_HEADER_BYTES, BatchHeader, Keys, Kind, Part, RECORD_HEADER_BYTES, RecordHeader, Superblock, padded,
+        seal_records,
     },
     space::{Mark, Space},
 };
@@ -264,7 +265,7 @@ impl Log {
             part: Part { is_continuation: record.is_continuation, is_continued },
             sequence: self.appended + 1,
         };
-        header.emit(&mut self.open.buffer[record.start..self.open.used], self.record_key);
+        header.emit(&mut self.open.buffer[record.start..]);
         if is_continued {
             record.len_before += header.len as u64;
         }
@@ -353,6 +354,7 @@ impl Log {
     pub(crate) fn seal_open(&mut self) {
         let mut open = core::mem::take(&mut self.open);
         let len = padded(open.used);
+        seal_records(&mut open.buffer[BATCH_HEADER_BYTES..open.used], self.record_key);
         open.buffer[open.used..len].fill(0);
         let header = BatchHeader {
             len: open.used as u32,

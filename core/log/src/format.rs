@@ -331,10 +331,10 @@ impl RecordHeader {
         }
     }
 
-    /// Writes the header before the `len` bytes that are there already.
+    /// Writes the header before the `len` bytes that are there already, all but the checksum.
     #[inline]
-    pub fn emit(&self, bytes: &mut [u8], key: u64) {
-        let whole = &mut bytes[..RECORD_HEADER_BYTES + self.len];
+    pub fn emit(&self, bytes: &mut [u8]) {
+        let header = &mut bytes[..RECORD_HEADER_BYTES];
         let mut flags = self.kind.0;
         if self.part.is_continuation {
             flags |= IS_CONTINUATION;
@@ -343,10 +343,20 @@ impl RecordHeader {
             flags |= IS_CONTINUED;
         }
         let word = self.len as u32 | u32::from(flags) << 24;
-        whole[4..8].copy_from_slice(&word.to_le_bytes());
-        whole[8..16].copy_from_slice(&self.sequence.to_le_bytes());
-        let checksum = xxh3_64_with_seed(&whole[4..], key) as u32;
-        whole[..4].copy_from_slice(&checksum.to_le_bytes());
+        header[4..8].copy_from_slice(&word.to_le_bytes());
+        header[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+    }
+}
+
+/// Gives the records of a batch, which stand one behind the other, their checksums. That is done for all of them at the end:
+/// a processor that reads what it has just written by a few bytes each waits for them.
+pub fn seal_records(mut records: &mut [u8], key: u64) {
+    while !records.is_empty() {
+        let len = RECORD_HEADER_BYTES + RecordHeader::parse_checked(records).len;
+        let (record, rest) = records.split_at_mut(len);
+        let checksum = xxh3_64_with_seed(&record[4..], key) as u32;
+        record[..4].copy_from_slice(&checksum.to_le_bytes());
+        records = rest;
     }
 }
 
@@ -404,7 +414,8 @@ mod tests {
             let part = Part { is_continuation, is_continued };
             let header = RecordHeader { len: 5, kind: Kind::new(63), part, sequence: 1 << 40 };
             let mut bytes = *b"................12345";
-            header.emit(&mut bytes, keys.record(1));
+            header.emit(&mut bytes);
+            seal_records(&mut bytes, keys.record(1));
             assert_eq!(&bytes[RECORD_HEADER_BYTES..], b"12345");
             assert_eq!(RecordHeader::parse(&bytes, keys.record(1)), Some(header));
             assert_eq!(RecordHeader::parse(&bytes, keys.record(2)), None);
