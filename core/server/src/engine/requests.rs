@@ -3,7 +3,7 @@
 use super::{ClientId, Connection, Engine};
 use alloc::vec::Vec;
 use kayvee_commands::{Close, Output, ShowsExpired};
-use kayvee_resp::{Limits, Parser, Progress};
+use kayvee_resp::{Limits, Parser, Progress, first_arguments};
 
 /// Why execution of a client's requests stopped.
 enum Stop {
@@ -49,6 +49,19 @@ impl Engine {
         self.store.end_timing();
         self.check_output(client.0);
         self.mark_ready(client);
+    }
+
+    /// Has the processor fetch from memory what the first requests of some clients are about, all at a time, before they
+    /// are [received](Self::receive) one by one.
+    pub fn look_ahead<'a>(&self, sent: impl Iterator<Item = (ClientId, &'a [u8])> + Clone) {
+        let db_of = |client: ClientId| Some(self.store.sessions.get(client.0 as usize)?.as_deref()?.db);
+        // Nearly always all use the same database.
+        let Some(at) = sent.clone().find_map(|(client, _)| db_of(client)) else { return };
+        let db = &self.store.dbs[at];
+        if db.is_beyond_caches() {
+            let sent = sent.filter(|&(client, _)| db_of(client) == Some(at));
+            db.fetch(&mut sent.filter_map(|(_, bytes)| first_arguments(bytes).next()));
+        }
     }
 
     /// Executes what is in a connection's query buffer.
