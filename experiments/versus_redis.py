@@ -2,7 +2,7 @@
 """Kayvee beside redis-server, in one run.
 
     experiments/versus_redis.py [--workloads get-set|many-keys|default-set|large-keys|latency] [--target linux|kvm|qemu|tcg|xdp|vmm]
-                                [--repetitions 5] [--requests 1000000] [--client-threads 1]
+                                [--repetitions 5] [--requests 1000000] [--client-threads 1] [--keyspace 1]
 
 Starts both, then alternates: each repetition runs redis-benchmark against one of them while the other is stopped
 (SIGSTOP), and then the other way round. Prints the medians of throughput, their ratio, and the processor time that the
@@ -36,6 +36,20 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 # Elements of a large key.
 LARGE = 1_000_000
 
+# What else is asked of a million keys, or of one key of a million elements.
+MANY_KEYS = [
+    ("MGET of 10", "MGET" + 10 * " key:__rand_int__"),
+    ("SET with EX", "SET key:__rand_int__ xxx EX 1000"),
+    ("INCR", "INCR counter:__rand_int__"),
+    ("HSET", "HSET hash:__rand_int__ field xxx"),
+    ("HGET", "HGET hash:__rand_int__ field"),
+    ("LPUSH", "LPUSH list:__rand_int__ xxx"),
+    ("SADD, one set", "SADD set member:__rand_int__"),
+    ("SISMEMBER, one set", "SISMEMBER set member:__rand_int__"),
+    ("ZADD, one set", "ZADD zset __rand_int__ member:__rand_int__"),
+    ("DEL", "DEL key:__rand_int__"),
+]
+
 # By name: what fills the store before each run, and the runs: (name, redis-benchmark arguments, share of --requests).
 WORKLOADS = {
     "get-set": ([], [
@@ -50,7 +64,7 @@ WORKLOADS = {
         ("SET, 50 clients", ["-r", str(LARGE), "-t", "set", "-c", "50"], 0.3),
         ("GET, 50 clients, pipeline 16", ["-r", str(LARGE), "-t", "get", "-c", "50", "-P", "16"], 3),
         ("SET, 50 clients, pipeline 16", ["-r", str(LARGE), "-t", "set", "-c", "50", "-P", "16"], 3),
-        ("MGET of 10", ["-r", str(LARGE), "-P", "16", "MGET", *["key:__rand_int__"] * 10], 0.5),
+        *((f"{name}, pipeline 16", ["-r", str(LARGE), "-c", "50", "-P", "16", *words.split()], 1) for name, words in MANY_KEYS),
     ]),
     # One client that waits for each reply: the rate is that of round trips.
     "latency": ([], [
@@ -251,6 +265,7 @@ def main():
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--requests", type=int, default=1_000_000, help="scale of a run; pipelined ones take 3 times that")
     parser.add_argument("--client-threads", type=int, default=1, help="of redis-benchmark")
+    parser.add_argument("--keyspace", type=int, default=1, help="how many keys the default set draws its own from")
     parser.add_argument("--memory", type=int, default=128, help="of a guest, in MiB")
     options = parser.parse_args()
 
@@ -272,7 +287,7 @@ def compare(options):
               f"{'p50 us':>8} {'ratio':>6}")
         content, runs = WORKLOADS[options.workloads]
         common = ["--threads", str(options.client_threads)] if options.client_threads > 1 else []
-        common += ["-r", str(10 * LARGE)] if content else []
+        common += ["-r", str(10 * LARGE)] if content else ["-r", str(options.keyspace)] if options.keyspace > 1 else []
         for server in (redis, kayvee):
             server.resume()
             fill(server, content)
