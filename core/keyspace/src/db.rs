@@ -851,6 +851,28 @@ mod tests {
 
     /// However large a database is, each step of taking it down is small, and all of them together free everything.
     #[test]
+    fn a_long_string_is_overwritten_in_its_vector() {
+        for key in [b"k".to_vec(), vec![b'k'; 2000]] {
+            let mut db = Db::new(HashKey(1, 2));
+            let mut set = |text: &[u8], expiry| {
+                db.set(&key, Owned::Text(text), expiry, 5).unwrap();
+                let found = db.find(&key, 5).unwrap();
+                (shown(&db, found), db.expires_ms(found), db.encoding(found), db.records.bytes(found.record))
+            };
+            let long = [b'a'; 4000];
+            let (value, expires_ms, encoding, most) = set(&long, Expiry::At(9));
+            assert_eq!((value, expires_ms, encoding), (long.to_vec(), Some(9), Encoding::Raw));
+            let (value, expires_ms, _, bytes) = set(&long[..2000], Expiry::At(8));
+            assert_eq!((value, expires_ms, bytes), (long[..2000].to_vec(), Some(8), most), "the vector stays");
+            let (value, expires_ms, _, bytes) = set(&long[..1500], Expiry::Keep);
+            assert_eq!((value, expires_ms), (long[..1500].to_vec(), Some(8)));
+            assert!(bytes < most - 2000, "of {most} bytes {bytes} are left");
+            assert_eq!(set(b"short", Expiry::Never).0, b"short");
+            assert_eq!(set(&long, Expiry::Keep).0, long);
+        }
+    }
+
+    #[test]
     fn is_taken_down_in_steps() {
         const LIMIT: usize = 256;
         let mut db = Db::new(HashKey(0, 0));

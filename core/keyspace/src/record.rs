@@ -198,6 +198,17 @@ impl Records {
     /// Has the processor fetch records from memory, all at a time.
     pub(crate) fn fetch(&self, records: &[Ref]) {
         hint::black_box(records.iter().fold(0, |seen, &record| seen ^ self.slab.look(record)));
+        if !self.objects.is_empty() {
+            hint::black_box(records.iter().fold(0, |seen, &record| seen ^ self.look_at_object(record)));
+        }
+    }
+
+    /// A look at where the record's object is, if it has one, which has the processor fetch it from memory.
+    fn look_at_object(&self, record: Ref) -> u8 {
+        match self.data(record) {
+            Some(Data::Bytes(bytes)) => bytes.first().copied().unwrap_or(0),
+            _ => 0,
+        }
     }
 
     /// The same for the records of one bucket of an index.
@@ -485,8 +496,8 @@ impl Records {
         }
     }
 
-    /// Overwrites a record in place with a string or integer, if it has no object, keeps its expiry or lack of one, and
-    /// fits the same slot. Returns whether it did.
+    /// Overwrites a record in place with a string or integer, if that keeps its expiry or lack of one and fits the same slot,
+    /// or the vector that a longer string has. Returns whether it did.
     pub(crate) fn overwrite(&mut self, record: Ref, value: &Owned, expires_ms: Option<u64>, used: u32) -> bool {
         let number;
         let (flag, payload) = match value {
@@ -505,8 +516,11 @@ impl Records {
         };
         let bytes = self.slab.bytes_mut(record);
         let old = Header::read(bytes);
-        if old.has(IS_OBJECT) || old.flags >> KIND_SHIFT != 0 || old.has(HAS_EXPIRY) != expires_ms.is_some() {
+        if old.flags >> KIND_SHIFT != 0 || old.has(HAS_EXPIRY) != expires_ms.is_some() {
             return false;
+        }
+        if old.has(IS_OBJECT) {
+            return self.overwrite_long(record, payload, expires_ms, used);
         }
         let len = old.value_at() + payload.len();
         if old.key_len + payload.len() > RECORD_LIMIT - HEADER - EXPIRY || Slab::slot_bytes(len) != bytes.len() {
@@ -519,6 +533,26 @@ impl Records {
             bytes[HEADER..HEADER + EXPIRY].copy_from_slice(&expires_ms.to_le_bytes());
         }
         bytes[header.value_at()..len].copy_from_slice(payload);
+        true
+    }
+
+    /// The same for a string that is too long for a record, in the place of another one that is.
+    fn overwrite_long(&mut self, record: Ref, text: &[u8], expires_ms: Option<u64>, used: u32) -> bool {
+        let key_len = self.key(record).len();
+        let Some(Data::Bytes(value)) = self.data_mut(record) else { return false };
+        // One that has become much smaller gives memory back instead.
+        let suits = value.capacity() >= text.len() && value.capacity() / 2 <= text.len();
+        if !suits || HEADER + EXPIRY + key_len + text.len() <= RECORD_LIMIT {
+            return false;
+        }
+        value.clear();
+        value.extend_from_slice(text);
+        let bytes = self.slab.bytes_mut(record);
+        bytes[0] &= !IS_EDITED;
+        bytes[1..4].copy_from_slice(&used.to_le_bytes()[..3]);
+        if let Some(expires_ms) = expires_ms {
+            bytes[HEADER..HEADER + EXPIRY].copy_from_slice(&expires_ms.to_le_bytes());
+        }
         true
     }
 
