@@ -20,6 +20,8 @@ const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// A store that takes longer than this to end keeps its user waiting, who is told why.
 pub const STOP_NOTICE: Duration = Duration::from_secs(3);
+/// How long one may take that is to end at once.
+const INSIST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What happens in a run.
 pub enum Event {
@@ -171,6 +173,8 @@ enum Phase {
     Stop,
     /// It was, and takes so long that the user was told.
     SlowStop,
+    /// It is told to wait for nothing, and to remove what it has half written.
+    Insist,
     Kill,
 }
 
@@ -181,6 +185,7 @@ impl Phase {
             Phase::Serve | Phase::Kill => None,
             Phase::Stop => Some(STOP_NOTICE),
             Phase::SlowStop => Some(STOP_TIMEOUT - STOP_NOTICE),
+            Phase::Insist => Some(INSIST_TIMEOUT),
         }
     }
 }
@@ -205,9 +210,13 @@ impl Supervision {
                 announced.or_else(|error| self.fail(error))
             }
             Event::Answered(Err(error)) if self.phase == Phase::Boot => self.fail(error),
-            Event::Signal if matches!(self.phase, Phase::Stop | Phase::SlowStop) => self.end(Signal::SIGKILL),
-            Event::Signal if self.phase == Phase::Serve => self.ask_to_end(),
-            Event::Signal => self.end(Signal::SIGTERM),
+            Event::Signal => match self.phase {
+                Phase::Boot => self.end(Signal::SIGTERM),
+                Phase::Serve => self.ask_to_end(),
+                // A guest leaves no files behind.
+                Phase::Stop | Phase::SlowStop if self.keyboard.is_none() => self.end(Signal::SIGINT),
+                Phase::Stop | Phase::SlowStop | Phase::Insist | Phase::Kill => self.end(Signal::SIGKILL),
+            },
             Event::CarrierFailed(error) => self.fail(anyhow!(error).context("carrying the guest's connections")),
             Event::Progress | Event::Answered(_) | Event::Ended(_) => Ok(()),
         }
@@ -218,13 +227,16 @@ impl Supervision {
             let left = (STOP_TIMEOUT - STOP_NOTICE).as_secs();
             self.log.line(&format!(
                 "kayvee: the store is still ending: it may be saving data, or waiting for replicas. It is killed in {left} s; \
-                 Ctrl-C kills it now"
+                 Ctrl-C ends it now"
             ));
             self.phase = Phase::SlowStop;
             return Ok(());
         }
         if self.phase == Phase::SlowStop {
             self.failure.get_or_insert_with(|| anyhow!("it did not end within {} s", STOP_TIMEOUT.as_secs()));
+            return self.end(Signal::SIGKILL);
+        }
+        if self.phase == Phase::Insist {
             return self.end(Signal::SIGKILL);
         }
         self.fail(anyhow!("the store did not answer within {} s", BOOT_TIMEOUT.as_secs()))
@@ -247,7 +259,11 @@ impl Supervision {
     }
 
     fn end(&mut self, signal: Signal) -> Result<()> {
-        self.phase = if signal == Signal::SIGKILL { Phase::Kill } else { Phase::Stop };
+        self.phase = match signal {
+            Signal::SIGKILL => Phase::Kill,
+            Signal::SIGINT => Phase::Insist,
+            _ => Phase::Stop,
+        };
         match self.process.signal(signal) {
             // It has ended just now, which its own event says next.
             Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) => Ok(()),

@@ -364,6 +364,29 @@ fn a_store_that_takes_long_to_end_is_waited_for() {
     assert_eq!(store.end("INT").code(), Some(1));
 }
 
+/// What it has half written does not stay.
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_process_that_is_told_twice_to_end_removes_what_it_has_half_written() {
+    let folder = state_folder().join("half");
+    // Left by an earlier run that was killed.
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let mut cli = kayvee();
+    cli.stderr(Stdio::piped());
+    let mut store = Store::start_by(cli, "linux", &[], &["--save", "3600 1", "--dir", folder.to_str().unwrap()]);
+    let half = folder.join(format!("dump.rdb.{}.tmp", store.supervised()));
+    // Nobody reads from it, so that the save waits.
+    assert!(Command::new("mkfifo").arg(&half).status().unwrap().success());
+    let mut lines = BufReader::new(store.cli.stderr.take().unwrap()).lines().map(Result::unwrap);
+    send_signal("TERM", store.cli.id());
+    assert!(lines.any(|line| line.contains("Saving the final RDB snapshot")));
+    std::thread::spawn(move || lines.for_each(drop));
+    assert_eq!(store.end("INT").code(), Some(1));
+    assert!(!half.exists());
+    fs::remove_dir(&folder).expect("nothing is in it");
+}
+
 #[test]
 #[ignore = "starts guests: ./kayvee test"]
 fn a_disk_keeps_data_from_one_target_to_the_next() {

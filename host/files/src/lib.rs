@@ -8,7 +8,7 @@ use std::{
     fs::{self, File},
     io::{self, Read, Write},
     path::{self, Path, PathBuf},
-    sync::mpsc,
+    sync::{Mutex, MutexGuard, PoisonError, mpsc},
     thread,
 };
 
@@ -77,9 +77,10 @@ impl Replacement {
         // The working folder may be another one before the file is finished.
         let path = path::absolute(path)?;
         let mut name = path.file_name().unwrap_or_default().to_os_string();
-        name.push(temporary_ending());
+        name.push(format!(".{}.tmp", std::process::id()));
         let temporary = path.with_file_name(name);
-        let file = File::create(&temporary)?;
+        unfinished().push(temporary.clone());
+        let file = File::create(&temporary).inspect_err(|_| forget(&temporary))?;
         let replacement = Replacement { file, temporary, path, is_finished: false };
         if let Ok(old) = fs::metadata(&replacement.path) {
             replacement.file.set_permissions(old.permissions())?;
@@ -107,16 +108,12 @@ impl Replacement {
         self.file.sync_all()?;
         if !self.is_finished {
             fs::rename(&self.temporary, &self.path)?;
+            forget(&self.temporary);
             self.is_finished = true;
         }
         // The new name is on stable storage only once the folder is.
         sync_name(&self.path)
     }
-}
-
-/// What the names of files end with that this process has not put in their places yet.
-fn temporary_ending() -> String {
-    format!(".{}.tmp", std::process::id())
 }
 
 /// Removes what processes that are gone had not put in the place of this file. No other process may be about to.
@@ -134,14 +131,22 @@ pub fn remove_left(path: &Path) {
     }
 }
 
-/// Removes such files from the working folder, for an end that waits for nothing.
+/// What this process has not put in its place yet, wherever that is.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn forget(temporary: &Path) {
+    unfinished().retain(|path| path != temporary);
+}
+
+/// Removes the files that this process has not put in their places yet, for an end that waits for nothing.
 pub fn remove_unfinished() {
-    let ending = temporary_ending();
-    for entry in fs::read_dir(".").into_iter().flatten().flatten() {
-        if entry.file_name().as_encoded_bytes().ends_with(ending.as_bytes()) {
-            // It may have been put in its place.
-            let _ = fs::remove_file(entry.path());
-        }
+    for path in &*unfinished() {
+        // It may not be there yet.
+        let _ = fs::remove_file(path);
     }
 }
 
@@ -196,6 +201,7 @@ impl Drop for Replacement {
         if !self.is_finished {
             // It may be gone already.
             let _ = fs::remove_file(&self.temporary);
+            forget(&self.temporary);
         }
     }
 }

@@ -14,7 +14,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{Shutdown, TcpListener, TcpStream, UdpSocket},
     os::unix::{
-        fs::PermissionsExt,
+        fs::{PermissionsExt, symlink},
         net::{UnixDatagram, UnixStream},
     },
     path::PathBuf,
@@ -236,6 +236,13 @@ impl Folder {
     fn path(&self, name: &str) -> String {
         self.0.join(name).display().to_string()
     }
+
+    fn names(&self) -> Vec<String> {
+        let names = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
 }
 
 impl Drop for Folder {
@@ -369,18 +376,26 @@ fn signals_end_it_cleanly() {
     }
 }
 
-/// Ctrl-C while the end waits for a replica that says nothing ends it at once, as redis-server, but only while it waits.
-#[test]
-fn a_second_interrupt_does_not_wait() {
-    let mut server = Server::start(&["--shutdown-timeout", "1000", "--repl-timeout", "1000"]);
-    let (mut user, mut replica) = (server.connect(), server.connect());
+const WAIT_FOR_REPLICAS: [&str; 4] = ["--shutdown-timeout", "1000", "--repl-timeout", "1000"];
+
+/// A replica that does not say what it has, so that an end waits for it.
+fn replicate_in_silence(server: &mut Server, user: &TcpStream) -> TcpStream {
+    let mut replica = server.connect();
     replica.write_all(b"REPLCONF capa eof capa psync2\r\nPSYNC ? -1\r\n").unwrap();
     expect_reply(&replica, b"+OK\r\n+FULLRESYNC ");
     server.wait_for_line("Copied 0 keys to 1 replicas");
     replica.write_all(b"REPLCONF ACK 0\r\n").unwrap();
     server.wait_for_line("Synchronization with replica");
-    user.write_all(b"SET k v\r\n").unwrap();
-    expect_reply(&user, b"+OK\r\n");
+    assert_eq!(ask(user, "SET k v"), "+OK");
+    replica
+}
+
+/// Ctrl-C while the end waits for a replica that says nothing ends it at once, as redis-server, but only while it waits.
+#[test]
+fn a_second_interrupt_does_not_wait() {
+    let mut server = Server::start(&WAIT_FOR_REPLICAS);
+    let mut user = server.connect();
+    let _replica = replicate_in_silence(&mut server, &user);
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         server.signal(signal);
         server.wait_for_line("Waiting for replicas before shutting down");
@@ -401,20 +416,42 @@ fn a_second_interrupt_does_not_wait() {
 /// The same while the data are saved, of which nothing is left then.
 #[test]
 fn a_second_interrupt_leaves_no_half_of_a_file() {
-    let folder = std::env::temp_dir().join(format!("kayvee-insists-{}", std::process::id()));
-    fs::create_dir_all(&folder).unwrap();
+    let folder = Folder::new("insists");
     let mut command = Command::new(PROGRAM);
-    command.args(["--save", "3600 1", "--dir", folder.to_str().unwrap()]);
+    command.args(["--save", "3600 1", "--dir", &folder.path("")]);
     let mut server = Server::start_as(command, &[]);
     // Nobody reads from this file, so that the save waits.
-    let temporary = folder.join(format!("dump.rdb.{}.tmp", server.child.id()));
-    mkfifo(&temporary, Mode::S_IRWXU).unwrap();
+    mkfifo(&*folder.0.join(format!("dump.rdb.{}.tmp", server.child.id())), Mode::S_IRWXU).unwrap();
     server.signal(Signal::SIGTERM);
     server.wait_for_line("Saving the final RDB snapshot before exiting");
     server.signal(Signal::SIGINT);
     assert_eq!(server.end(), Some(1));
-    assert!(!temporary.exists());
-    fs::remove_dir(&folder).expect("nothing is in it");
+    assert_eq!(folder.names(), [""; 0]);
+}
+
+/// Nor where the file was begun in another folder, or behind a link to one.
+#[test]
+fn a_second_interrupt_leaves_nothing_in_other_folders() {
+    let [first, linked, last] = ["first_folder", "linked_folder", "last_folder"].map(Folder::new);
+    symlink(linked.path("kayvee.disk"), first.path("kayvee.disk")).unwrap();
+    fs::write(linked.path("kayvee.disk"), "").unwrap();
+    let options = ["--dir", &first.path(""), "--enable-protected-configs", "yes"];
+    let mut server = Server::start(&[&options[..], &WAIT_FOR_REPLICAS].concat());
+    let client = server.connect();
+    let _replica = replicate_in_silence(&mut server, &client);
+    assert_eq!(ask(&client, "CONFIG SET rdb-key-save-delay 100000000"), "+OK");
+    assert_eq!(ask(&client, "BGSAVE"), "+Background saving started");
+    // Its beginning waits for the save's end.
+    assert_eq!(ask(&client, "CONFIG SET appendonly yes"), "+OK");
+    assert_eq!(ask(&client, &format!("CONFIG SET dir {}", last.path(""))), "+OK");
+    let usual = "kayvee.disk".to_string();
+    let [dump, log] = ["dump.rdb", &usual].map(|name| format!("{name}.{}.tmp", server.child.id()));
+    assert_eq!((first.names(), linked.names()), (vec![dump, usual.clone()], vec![usual.clone(), log]));
+    server.signal(Signal::SIGTERM);
+    server.wait_for_line("Waiting for replicas before shutting down");
+    server.signal(Signal::SIGINT);
+    assert_eq!(server.end(), Some(1));
+    assert_eq!([first.names(), linked.names(), last.names()], [vec![usual.clone()], vec![usual], vec![]]);
 }
 
 /// A dump file that is being written is finished where it was begun.
@@ -659,18 +696,13 @@ fn a_log_is_switched_on_and_off_while_it_serves() {
     let dir = folder.path("");
     let without = ["--dir", &dir, "--appendfsync", "always", "--enable-debug-command", "yes"];
     let with = [&without[..], &["--appendonly", "yes"]].concat();
-    let names = || {
-        let mut names: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        names.sort();
-        names
-    };
     let server = Server::start(&without);
     let client = server.connect();
     assert_eq!(ask(&client, "DEBUG POPULATE 20000"), "+OK");
     assert_eq!(ask(&client, "CONFIG SET appendonly yes"), "+OK");
     assert_eq!(ask(&client, "SET during 1"), "+OK");
     wait_for_log(&client);
-    assert_eq!(names(), ["kayvee.disk"]);
+    assert_eq!(folder.names(), ["kayvee.disk"]);
     assert_eq!(ask(&client, "SET after 1"), "+OK");
     let other = Server::start(&without);
     let refused = ask(other.connect(), "CONFIG SET appendonly yes");
@@ -683,7 +715,7 @@ fn a_log_is_switched_on_and_off_while_it_serves() {
     assert_eq!((ask(&client, "DEL during"), ask(&client, "CONFIG SET appendonly no")), (":1".into(), "+OK".into()));
     // From here on it is as one that was started without.
     assert_eq!((ask(&client, "DEL after"), ask(&client, "SAVE")), (":1".into(), "+OK".into()));
-    assert_eq!(names(), ["dump.rdb", "kayvee.disk"]);
+    assert_eq!(folder.names(), ["dump.rdb", "kayvee.disk"]);
     drop(server);
     assert_eq!(ask(Server::start(&without).connect(), "DBSIZE"), ":20000");
     assert_eq!(ask(Server::start(&with).connect(), "DBSIZE"), ":20001", "the log as it was when it was closed");
