@@ -312,8 +312,9 @@ impl Store {
         true
     }
 
-    /// Ends the waits whose time is over.
+    /// Ends the waits for keys that have gone by themselves, and those whose time is over.
     pub fn end_waits(&mut self) {
+        self.serve_waiting();
         while let Some(&(until_ns, slot)) = self.deadlines.first()
             && until_ns <= self.now.monotonic_ns
         {

@@ -172,6 +172,7 @@ impl Store {
             || self.tracking.is_in_use()
             || self.effects.are_wanted()
             || !self.watchers.is_empty()
+            || !self.waiting.is_empty()
     }
 
     /// Tells those who listen to keyspace events.
