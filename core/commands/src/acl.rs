@@ -109,9 +109,10 @@ impl Acl {
         self.get(DEFAULT).is_some_and(|user| user.any_password)
     }
 
-    /// Whether this is the password of a user who may log in.
-    pub fn accepts(&self, name: &[u8], password: &[u8]) -> bool {
-        self.named(name).is_some_and(|user| user.accepts(password))
+    /// Who comes with this name and password, or is the default user without any where that needs none.
+    pub(crate) fn identify(&self, credentials: Option<(&[u8], &[u8])>) -> Option<&User> {
+        let named = credentials.and_then(|(name, password)| self.named(name).filter(|user| user.accepts(password)));
+        named.or_else(|| self.get(DEFAULT).filter(|_| !self.needs_login()))
     }
 
     /// Whether there is a user of this name.

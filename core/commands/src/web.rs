@@ -1,6 +1,6 @@
 //! What the web server shows of the store: figures for Prometheus and for the status page, and keys as pages.
 
-use crate::{Store, args::copied, latency::name_in_statistics, memory::Figures};
+use crate::{Store, args::copied, latency::name_in_statistics, memory::Figures, transactions::for_each_request};
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::fmt::{self, Write};
 use kayvee_keyspace::{Kind, Value};
@@ -42,16 +42,17 @@ pub enum Published {
 }
 
 impl Store {
-    /// Whether somebody with this name and password may see what the operator sees: a user of the store, or anybody
-    /// where the default user needs no password.
-    pub fn may_observe(&self, credentials: Option<(&[u8], &[u8])>) -> bool {
-        if !self.acl.needs_login() {
-            return true;
-        }
-        credentials.is_some_and(|(name, password)| {
-            let name = if name.is_empty() { b"default" } else { name };
-            self.acl.accepts(name, password)
-        })
+    /// Whether somebody with this name and password may see what the operator sees: a user of the store who may run requests
+    /// that tell the same. Where the default user needs no password, that is anybody.
+    pub fn may_observe(&self, credentials: Option<(&[u8], &[u8])>, same: &[u8]) -> bool {
+        let Some(user) = self.acl.identify(credentials) else { return false };
+        let mut may = true;
+        for_each_request(same, |request| {
+            let known = self.commands.find(&request[0]).zip(self.command_of(request));
+            // What no client can name since it is renamed is no user's.
+            may &= known.is_none_or(|(container, command)| user.check(container, command, request).is_ok());
+        });
+        may
     }
 
     /// Reads the string at a key of the first database, for a page.

@@ -8,6 +8,9 @@ use kayvee_http::{Bytes, Delivery, Page, PageRequest, Pages, Stable, Stats};
 /// The status page, in one piece, and where it gets its figures from.
 const STATUS_PAGE: &[u8] = include_bytes!("status.html");
 const EVENTS_PATH: &[u8] = b"/_/status/events";
+/// What tells the same as the pages for operators.
+const METRICS_REQUEST: &[u8] = b"*1\r\n$4\r\nINFO\r\n";
+const STATUS_REQUESTS: &[u8] = b"*1\r\n$4\r\nINFO\r\n*2\r\n$7\r\nSLOWLOG\r\n$3\r\nGET\r\n";
 const TEXT: &str = "text/plain; charset=utf-8";
 /// The type that Prometheus asks for.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -46,13 +49,15 @@ impl Pages for Web<'_> {
         match request.path {
             b"/healthz" => Some(page(200, TEXT, Arc::new(b"ok\n"))),
             b"/_/status" | b"/_/status/" | EVENTS_PATH if !self.store.options.status => None,
-            b"/_/status" | b"/_/status/" | EVENTS_PATH if !self.may_observe(request) => Some(challenge()),
+            b"/_/status" | b"/_/status/" | EVENTS_PATH if !self.may_observe(request, STATUS_REQUESTS) => {
+                Some(challenge())
+            }
             EVENTS_PATH => Some(Page {
                 delivery: Delivery::Stream,
                 ..page(200, "text/event-stream", Arc::new(self.status_event(request.stats)))
             }),
             b"/_/status" | b"/_/status/" => Some(page(200, DEFAULT_TYPE, Arc::new(STATUS_PAGE))),
-            b"/metrics" if !self.may_observe(request) => Some(challenge()),
+            b"/metrics" if !self.may_observe(request, METRICS_REQUEST) => Some(challenge()),
             b"/metrics" => Some(match self.metrics(request.stats) {
                 Some(text) => page(200, METRICS, Arc::new(text)),
                 None => no_memory(),
@@ -109,13 +114,14 @@ impl Web<'_> {
         written.ok().and_then(|()| text.into_bytes()).unwrap_or_default()
     }
 
-    fn may_observe(&self, request: &PageRequest<'_>) -> bool {
+    fn may_observe(&self, request: &PageRequest<'_>, same: &[u8]) -> bool {
         let credentials = request.authorization.and_then(credentials);
         let parts = credentials.as_deref().and_then(|text| {
             let colon = text.iter().position(|byte| *byte == b':')?;
-            Some((&text[..colon], &text[colon + 1..]))
+            let name = if colon == 0 { b"default" } else { &text[..colon] };
+            Some((name, &text[colon + 1..]))
         });
-        self.store.may_observe(parts)
+        self.store.may_observe(parts, same)
     }
 
     fn metrics(&self, http: &Stats) -> Option<Vec<u8>> {

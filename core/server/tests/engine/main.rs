@@ -9,3 +9,4 @@ mod replicas;
 mod scripts;
 mod turns;
 mod waiting;
+mod web;

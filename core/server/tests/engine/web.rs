@@ -1,0 +1,42 @@
+//! What the web server shows of the store, and to whom.
+
+use crate::bench::Bench;
+use kayvee_http::{PageRequest, Pages, Stats};
+
+/// The statuses of the pages for operators, for somebody who says to be this.
+fn statuses(bench: &mut Bench, authorization: Option<&str>) -> [u16; 3] {
+    let authorization = authorization.map(str::as_bytes);
+    ["/metrics", "/_/status", "/_/status/events"].map(|path| {
+        let request = PageRequest { path: path.as_bytes(), authorization, stats: &Stats::default() };
+        bench.engine.web().reserved(&request).expect("it is there").status
+    })
+}
+
+#[test]
+fn users_see_what_they_may_ask_for() {
+    const SEEN: [u16; 3] = [200; 3];
+    const REFUSED: [u16; 3] = [401; 3];
+    let mut bench = Bench::new(&["--status", "yes"]);
+    assert_eq!(statuses(&mut bench, None), SEEN);
+    let client = bench.connect();
+    let rules = "\
+        ACL SETUSER nobody on >p\r\nACL SETUSER prometheus on >p +info\r\nACL SETUSER operator on >p +info +slowlog|get\r\n\
+        ACL SETUSER gone >p +@all\r\nACL SETUSER default >pw\r\n";
+    assert_eq!(bench.ask(client, rules), "+OK\r\n".repeat(5));
+    for (says, name, expected) in [
+        (None, "nobody at all", REFUSED),
+        (Some("Basic ZGVmYXVsdDpwdw=="), "default:pw", SEEN),
+        (Some("Basic OnB3"), ":pw", SEEN),
+        (Some("Basic ZGVmYXVsdDpw"), "default:p", REFUSED),
+        (Some("Basic bm9ib2R5OnA="), "nobody:p", REFUSED),
+        (Some("Basic cHJvbWV0aGV1czpw"), "prometheus:p", [200, 401, 401]),
+        (Some("Basic b3BlcmF0b3I6cA=="), "operator:p", SEEN),
+        (Some("Basic Z29uZTpw"), "gone:p", REFUSED),
+    ] {
+        assert_eq!(statuses(&mut bench, says), expected, "{name}");
+    }
+    // The default user needs no password, but may not do all.
+    assert_eq!(bench.ask(client, "ACL SETUSER default nopass -@all +acl\r\n"), "+OK\r\n");
+    assert_eq!(statuses(&mut bench, None), REFUSED);
+    assert_eq!(statuses(&mut bench, Some("Basic b3BlcmF0b3I6cA==")), SEEN);
+}
