@@ -1,11 +1,16 @@
-//! What a client sends at once has the same replies, and leaves the same data and figures, as if it had come request by
-//! request while somebody watches, which has each of them go the long way.
+//! What a client sends at once has the same replies, and leaves the same data, figures and log, and has the same sent to
+//! replicas, as if it had come request by request while somebody watches, which has each of them go the long way.
 
 #[allow(dead_code)]
 #[path = "../../core/server/tests/engine/bench.rs"]
 mod bench;
+#[allow(dead_code)]
+#[path = "../../core/server/tests/engine/disk.rs"]
+mod disk;
 
 use bench::Bench;
+use disk::Disk;
+use kayvee_platform::BlockError;
 use kayvee_server::{ClientId, Fate};
 use kayvee_testing::{client::encode, differential::Generator, random::Random};
 
@@ -13,6 +18,8 @@ const CLIENTS: usize = 4;
 /// Seeds of a run in CI; KAYVEE_SEEDS and KAYVEE_FIRST_SEED ask for others.
 const SEEDS: u64 = 150;
 const ROUNDS: usize = 25;
+/// The smallest disk that takes a log.
+const LEAST_DISK_BYTES: usize = 704 << 10;
 
 /// Requests that change what is asked before others run, or who else learns of them.
 const TURNS: &str = "\
@@ -27,7 +34,10 @@ const TURNS: &str = "\
     CONFIG SET slowlog-log-slower-than 0|CONFIG SET slowlog-log-slower-than 10000|CONFIG SET latency-tracking no|\
     CONFIG SET maxmemory 1|CONFIG SET maxmemory 0|CONFIG SET maxmemory-policy allkeys-lru|CONFIG SET maxmemory-policy noeviction|\
     CONFIG RESETSTAT|MONITOR|SELECT 1|SELECT 0|FLUSHALL|SWAPDB 0 1|MOVE k1 1|EXPIRE k1 1|PEXPIRE k1 1|PING|PING x|GET|NOSUCH a b|\
-    GET k1|SET k1 v|LPUSH k1 a b|RPUSH k2 c|LPOP k1|LLEN k1|LPOP k2|DEL k1|DEL k2|ZADD k1 1 a|XADD k1 * f v|ASKING|DBSIZE|OBJECT FREQ k1";
+    GET k1|SET k1 v|LPUSH k1 a b|RPUSH k2 c|LPOP k1|LLEN k1|LPOP k2|DEL k1|DEL k2|ZADD k1 1 a|XADD k1 * f v|ASKING|DBSIZE|OBJECT FREQ k1|\
+    BGREWRITEAOF|CONFIG SET appendonly no|CONFIG SET appendonly yes|CONFIG SET appendfsync always|CONFIG SET appendfsync everysec|\
+    SETRANGE k8 60000 x|SETRANGE k9 30000 x|DEL k8|DEL k9|WAITAOF 1 0 10|WAIT 1 10|INCR n|CONFIG SET proto-max-bulk-len 1mb|\
+    DEBUG SET-ACTIVE-EXPIRE 0|LOLWUT|CONFIG SET maxmemory-policy allkeys-lfu|CONFIG SET latency-monitor-threshold 1";
 
 /// What the store says of itself that must not depend on how requests came.
 const REPORTS: [&[&str]; 8] = [
@@ -46,6 +56,10 @@ const LINES_APART: [&str; 7] =
 const WORDS_APART: [&str; 10] =
     ["argv-mem=", "multi-mem=", "obl=", "oll=", "omem=", "qbuf", "rbp=", "rbs=", "tot-mem=", "tot-net-"];
 
+fn has_replica(seed: u64) -> bool {
+    seed.is_multiple_of(2)
+}
+
 fn turn_of(random: &mut Random) -> Vec<Vec<u8>> {
     let lines: Vec<&str> = TURNS.split('|').collect();
     let line = lines[random.below(lines.len())];
@@ -55,25 +69,41 @@ fn turn_of(random: &mut Random) -> Vec<Vec<u8>> {
 /// A store with its clients.
 struct Side {
     bench: Bench,
+    disk: Option<Disk>,
     clients: Vec<ClientId>,
 }
 
 impl Side {
-    fn new(is_watched: bool) -> Side {
-        let mut bench = Bench::new(&["--enable-debug-command", "yes"]);
+    /// One that seeds give a log, on disks that are soon full, and a replica, which is its first client.
+    fn new(is_watched: bool, seed: u64) -> Side {
+        let mut bench = Bench::new(match seed % 5 {
+            0 => &["--enable-debug-command", "yes"],
+            1 => &["--enable-debug-command", "yes", "--appendonly", "yes", "--appendfsync", "always"],
+            _ => &["--enable-debug-command", "yes", "--appendonly", "yes"],
+        });
+        let mut disk = (!seed.is_multiple_of(5)).then(|| Disk::new(LEAST_DISK_BYTES << (seed % 3)));
+        if let Some(disk) = &mut disk {
+            bench.engine.open_log(disk).expect("the disk is blank");
+        }
         let watcher = bench.connect();
         bench.ask(watcher, "MONITOR\r\n");
         if !is_watched {
             bench.engine.disconnect(watcher);
         }
-        let clients = (0..CLIENTS).map(|_| bench.connect()).collect();
-        Side { bench, clients }
+        let clients: Vec<_> = (0..CLIENTS).map(|_| bench.connect()).collect();
+        if has_replica(seed) {
+            bench.engine.receive(clients[0], b"REPLCONF capa psync2\r\nPSYNC ? -1\r\n");
+        }
+        Side { bench, disk, clients }
     }
 
     /// Ends a turn. Returns what each client is sent, and what becomes of it.
     fn turn(&mut self) -> Vec<(String, Fate)> {
         let engine = &mut self.bench.engine;
         engine.end_turn();
+        if let Some(disk) = &mut self.disk {
+            engine.drive_log(disk);
+        }
         while engine.next_ready().is_some() {}
         let mut all = Vec::new();
         for client in &self.clients {
@@ -124,9 +154,18 @@ fn bytes_of(words: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
 
 fn run(seed: u64) {
     let (mut generator, mut random) = (Generator::newer(seed), Random::new(!seed));
-    let (mut batch, mut single) = (Side::new(false), Side::new(true));
+    let (mut batch, mut single) = (Side::new(false, seed), Side::new(true, seed));
     for round in 0..ROUNDS {
-        let at = random.below(CLIENTS);
+        // What a replica says ends it, mostly.
+        let at =
+            if has_replica(seed) && !random.one_in(20) { 1 + random.below(CLIENTS - 1) } else { random.below(CLIENTS) };
+        // Disks that fail now and then, and such as are behind.
+        let failures = [None, None, None, None, Some(BlockError::NoSpace), Some(BlockError::Io)];
+        let failure = failures[random.below(if seed.is_multiple_of(7) { failures.len() } else { 1 })];
+        let budget = [usize::MAX, 0, 1, 2][random.below(if seed % 4 == 1 { 4 } else { 1 })];
+        for disk in [&mut batch.disk, &mut single.disk].into_iter().flatten() {
+            (disk.failure, disk.budget) = (failure, budget);
+        }
         let mut requests = Vec::new();
         for _ in 0..1 + random.below(30) {
             let is_turn = random.below(8) < [0, 1, 3, 8][seed as usize % 4];
@@ -143,6 +182,12 @@ fn run(seed: u64) {
         }
         let shown = || requests.iter().map(|request| format!("\n{}", request.escape_ascii())).collect::<String>();
         assert_eq!(batch.turn(), single.turn(), "seed {seed}, round {round}, client {at}:{}", shown());
+        let bytes = |side: &Side| side.disk.as_ref().map(|disk| disk.bytes.clone());
+        assert!(
+            bytes(&batch) == bytes(&single),
+            "the logs differ: seed {seed}, round {round}, client {at}:{}",
+            shown()
+        );
         assert_eq!(batch.report(), single.report(), "seed {seed}, round {round}, client {at}:{}", shown());
         let ms = [0, 0, 1, 50, 1001][random.below(5)];
         batch.bench.advance_ms(ms);
