@@ -19,6 +19,7 @@ import argparse
 import multiprocessing
 import os
 import re
+import resource
 import shutil
 import socket
 import statistics
@@ -108,14 +109,21 @@ def wait_until_loaded(server):
 
 
 def benchmark(server, arguments, requests):
-    """Requests a second, median latency in microseconds, and microseconds of processor time a request."""
+    """Requests a second, median latency in microseconds, and microseconds of the server's and the client's processor time a
+    request."""
     command = ["redis-benchmark", "-h", server.host, "-p", str(server.port), "-n", str(requests), "-t", "set", "--csv",
                "-r", "1000000", *arguments]
-    before = server.processor_seconds()
+    before = [server.processor_seconds(), client_seconds()]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    cost_us = (server.processor_seconds() - before) * 1e6 / requests
+    costs_us = [(now - then) * 1e6 / requests for now, then in zip((server.processor_seconds(), client_seconds()), before)]
     fields = [float(field) for field in re.search(r'^"SET",(.*)$', output, re.M)[1].replace('"', "").split(",")]
-    return fields[0], fields[3] * 1000, cost_us
+    return fields[0], fields[3] * 1000, *costs_us
+
+
+def client_seconds():
+    """Processor time of the clients that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def measure_set(sides, options):
@@ -123,7 +131,8 @@ def measure_set(sides, options):
     try:
         for server in servers:
             wait_until_loaded(server)
-        print(f"{'workload':34} {'':14} {'requests/s':>12} {'ratio':>6} {'p50 us':>8} {'ratio':>6} {'server us':>10} {'ratio':>6}")
+        print(f"{'workload':34} {'':14} {'requests/s':>12} {'ratio':>6} {'p50 us':>8} {'ratio':>6} {'server us':>10} {'ratio':>6} "
+              f"{'client us':>10}")
         for name, policy, arguments, share in RUNS:
             for server in servers:
                 Connection(server).ask("CONFIG", "SET", "appendfsync", policy)
@@ -138,9 +147,9 @@ def measure_set(sides, options):
             for server in servers:
                 server.resume()
                 ratios = [own / redis for own, redis in zip(medians[server], medians[servers[0]])]
-                rate, p50_us, cost_us = medians[server]
+                rate, p50_us, cost_us, client_us = medians[server]
                 print(f"{name:34} {server.name:14} {rate:12,.0f} {ratios[0]:6.2f} {p50_us:8.0f} {ratios[1]:6.2f} "
-                      f"{cost_us:10.2f} {ratios[2]:6.2f}", flush=True)
+                      f"{cost_us:10.2f} {ratios[2]:6.2f} {client_us:10.2f}", flush=True)
     finally:
         for server in servers:
             server.stop()
