@@ -75,16 +75,19 @@ impl Store {
         let mut executed = Executed { len: 0, next: Ok(Progress::Complete(len)) };
         let mut last = None;
         let mut requests = 0;
-        // How many requests' keys are fetched.
-        let mut fetched = 0;
         self.run_as(slot, Origin::Client, |context| {
+            let looks_ahead = context.db().is_beyond_caches();
+            // How many requests' keys are fetched.
+            let mut fetched = 0;
             while let Ok(Progress::Complete(len)) = executed.next {
                 let request = parser.request(&bytes[executed.len..]);
                 let Some(command) = context.store.plain_command(request, last) else { break };
-                if fetched == 0 && context.db().is_beyond_caches() && bytes.len() > executed.len + len {
-                    fetched = context.db().fetch(&mut first_arguments(&bytes[executed.len..]));
+                if looks_ahead {
+                    if fetched == 0 && bytes.len() > executed.len + len {
+                        fetched = context.db().fetch(&mut first_arguments(&bytes[executed.len..]));
+                    }
+                    fetched = fetched.saturating_sub(1);
                 }
-                fetched = fetched.saturating_sub(1);
                 let start = context.reply.len();
                 context.call_unseen(command, request);
                 let has_failed = context.reply.failed();
@@ -120,7 +123,8 @@ impl Store {
     #[inline]
     fn plain_command(&self, request: Request<'_>, last: Option<&'static Command>) -> Option<&'static Command> {
         let command = self.commands.find_again(request.get(0)?, last)?;
-        if !command.is_plain() || !command.accepts(request.len()) {
+        let is_known = last.is_some_and(|last| core::ptr::eq(last, command));
+        if !(is_known || command.is_plain()) || !command.accepts(request.len()) {
             return None;
         }
         let needs_memory = command.flags.contains(Flags::DENYOOM);
