@@ -30,7 +30,7 @@ const READ_BYTES: usize = 64 << 10;
 const LONG_READS: usize = 16;
 /// Clients whose requests are read before the first of them is executed ...
 const GROUP: usize = 16;
-/// ... and bytes of each that are, of which it mostly sends fewer.
+/// ... and bytes of each that are. Who has sent more the last time is read from by itself.
 const GROUP_READ_BYTES: usize = 4 << 10;
 /// Events taken from the kernel in a turn.
 const EVENTS: usize = 1024;
@@ -52,6 +52,8 @@ struct Client {
     readable: bool,
     /// The peer will send no more: reading goes on to the end even after a read that took all there was.
     hung_up: bool,
+    /// How many bytes were read at once the last time.
+    last_read: usize,
     /// The end has been read.
     ended: bool,
     /// The kernel may take more bytes.
@@ -325,10 +327,9 @@ impl Server {
     fn read_group(&mut self, ids: &[ClientId], group: &mut [[u8; GROUP_READ_BYTES]]) {
         let mut lens = [0; GROUP];
         for ((id, len), bytes) in ids.iter().zip(&mut lens).zip(&mut *group) {
-            if let Some(client) = self.clients[id.0 as usize].as_mut() {
-                client.in_backlog = false;
-            }
-            if !self.engine.expects_more(*id) {
+            let Some(client) = self.clients[id.0 as usize].as_mut() else { continue };
+            client.in_backlog = false;
+            if client.last_read < GROUP_READ_BYTES {
                 *len = self.receive(*id, bytes);
             }
         }
@@ -340,7 +341,8 @@ impl Server {
             if !bytes.is_empty() {
                 self.execute(id, bytes);
             }
-            if bytes.len() == GROUP_READ_BYTES || self.engine.expects_more(id) {
+            let has_more = |client: &Client| client.last_read >= GROUP_READ_BYTES;
+            if self.clients[id.0 as usize].as_ref().is_some_and(has_more) || self.engine.expects_more(id) {
                 self.read_on(id);
             } else {
                 self.read_later(id);
@@ -387,6 +389,7 @@ impl Server {
             Ok(len) => {
                 // A short read has taken all there was (epoll(7)), except that the end may have come with it.
                 client.readable = len == buffer.len() || client.hung_up;
+                client.last_read = len;
                 return len;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => client.readable = false,
@@ -478,6 +481,7 @@ impl Server {
         self.clients[slot] = Some(Client {
             stream,
             readable: false,
+            last_read: 0,
             hung_up: false,
             ended: false,
             writable: writable == Writable::Yes,
