@@ -50,6 +50,9 @@ MANY_KEYS = [
     ("DEL", "DEL key:__rand_int__"),
 ]
 
+# redis-benchmark's default set but for LRANGE.
+SHORT_REPLIES = "ping,set,get,incr,lpush,rpush,lpop,rpop,sadd,hset,spop,zadd,zpopmin,mset"
+
 # By name: what fills the store before each run, and the runs: (name, redis-benchmark arguments, share of --requests).
 WORKLOADS = {
     "get-set": ([], [
@@ -71,8 +74,11 @@ WORKLOADS = {
         ("GET, 1 client", ["-t", "get", "-c", "1"], 0.05),
         ("SET, 1 client", ["-t", "set", "-c", "1"], 0.05),
     ]),
-    # All that redis-benchmark runs by itself; each of its lines is a line here.
-    "default-set": ([], [("default set, pipeline 16", ["-P", "16"], 0.5)]),
+    # All that redis-benchmark runs by itself; each of its lines is a line here. Long replies take ten times as long.
+    "default-set": ([], [
+        ("short replies, pipeline 16", ["-P", "16", "-t", SHORT_REPLIES], 0.5),
+        ("long replies, pipeline 16", ["-P", "16", "-t", "lrange"], 0.05),
+    ]),
     # Keys of a million elements. HGETALL of all of them is few requests, so it is counted in elements.
     "large-keys": ([
         ["-n", str(LARGE), "-P", "64", "ZADD", "zset", "__rand_int__", "element:__rand_int__"],
