@@ -12,14 +12,16 @@ use kayvee_testing::{
 };
 
 /// What links of the store's own carry.
-const LARGE_FRAME_BYTES: usize = 14 + 15_346;
+const LARGE_FRAME_BYTES: usize = 14 + 61_426;
 
 /// Runs clients with random data until all have got it back and every connection has ended.
 fn exchange(faults: Faults, traffic: Traffic, clients: usize, max_bytes: usize, seed: u64) {
     let _report = SeedReport(seed);
     let mut rng = Random::new(seed);
     // Twice as many as there are clients, because a SYN that was delayed or duplicated takes one for a while.
-    let limits = Limits { connections: 2 * clients, buffer_bytes: 2 * clients * (8 << 10) };
+    // With much memory a frame has all that the link carries.
+    let buffer_bytes = [8 << 10, 128 << 10][rng.below(2)];
+    let limits = Limits { connections: 2 * clients, buffer_bytes: 2 * clients * buffer_bytes };
     let family = if seed.is_multiple_of(2) { Family::V6 } else { Family::V4 };
     let has_offload = rng.below(2) == 0;
     let (frame_bytes, offload) = match rng.below(2) {

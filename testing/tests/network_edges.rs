@@ -6,7 +6,7 @@ use kayvee_testing::{
         frames::{Segment, arp_request, datagram, echo_request},
         fuzz::correct_checksums,
         wire::{Faults, Wire},
-        world::{CLIENT, Client, KEEPALIVE_S, PORT, SECOND_NS, SERVER, Traffic, World},
+        world::{CLIENT, Client, Family, KEEPALIVE_S, PORT, SECOND_NS, SERVER, Traffic, World},
     },
     random::Random,
 };
@@ -152,6 +152,26 @@ fn a_flood_delays_nobody() {
     assert!(figures.half_open <= 16 && figures.connections <= 64, "{figures:?}");
     let longest = |times: &[u64]| times.iter().copied().max().unwrap();
     assert!(longest(&flooded_ns) <= 2 * longest(&alone_ns), "{alone_ns:?} {flooded_ns:?}");
+}
+
+/// On a link with large frames peers are told to send such as fit into the memory that there is, many times.
+#[test]
+fn segments_are_small_where_memory_is() {
+    let link_bytes = 14 + 61_426;
+    for (buffer_bytes, most) in [(16 << 20, 61_426 - 40), (1 << 20, (16 << 10) - 14 - 40), (64 << 10, 1460)] {
+        let limits = Limits { connections: 4, buffer_bytes };
+        let wire = Wire::of_frames([link_bytes; 2], Faults::NONE, 1);
+        let mut world = World::over(wire, Family::V4, Traffic::BothWaysAtOnce, limits, 1);
+        world.wire.server.inject(arp_request(SERVER));
+        world.wire.server.inject(segment(1, TcpControl::Syn, None));
+        world.stack.poll(&mut world.wire.server, 0);
+        world.stack.flush(&mut world.wire.server, 0);
+        let sent: Vec<Vec<u8>> = world.wire.server.drain_sent().collect();
+        let ip =
+            Ipv4Packet::new_checked(EthernetFrame::new_checked(&sent[sent.len() - 1][..]).unwrap().payload()).unwrap();
+        let told = TcpPacket::new_checked(ip.payload()).unwrap().options().to_vec();
+        assert_eq!(told[..4], [&[2, 4][..], &u16::to_be_bytes(most)].concat(), "of {buffer_bytes} bytes: {told:?}");
+    }
 }
 
 /// A frame of the client as if another station of its network had sent it.

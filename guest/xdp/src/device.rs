@@ -17,7 +17,7 @@ use kayvee_platform::{
 /// What the kernel keeps free before a frame that it receives (`XDP_PACKET_HEADROOM`).
 const HEADROOM_BYTES: usize = 256;
 /// Pieces of the largest frame to be sent: the kernel's `MAX_SKB_FRAGS`, less one for the headers' page.
-const MAX_PIECES: usize = 16;
+pub const MAX_PIECES: usize = 16;
 
 /// What the kernel is to do with a frame stands so many bytes before it, on links with large frames (`struct
 /// xsk_tx_metadata`, Linux 6.8, in `Documentation/networking/xsk-tx-metadata.rst`).

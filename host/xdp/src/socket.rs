@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail};
 use kayvee_platform::Checksums;
-use kayvee_xdp::{Doorbell, METADATA_BYTES, Parts, Ring, Rings, XdpDevice};
+use kayvee_xdp::{Doorbell, MAX_PIECES, METADATA_BYTES, Parts, Ring, Rings, XdpDevice};
 use nix::net::if_::if_nametoindex;
 use std::{
     fs, io,
@@ -23,9 +23,9 @@ const FRAME_BYTES: u32 = 2048;
 const LARGE_FRAME_BYTES: u32 = 4096;
 /// Memory for the frames of a store: 2,048 places, or twice as many smaller ones.
 pub const FRAMES_BYTES: usize = 8 << 20;
-/// The largest packet of a link of the store's own, where the kernel carries frames in pieces: four places for what arrives,
-/// less the kernel's headroom in each. Of larger ones a window would be few.
-const LINK_MTU: u32 = 4 * (LARGE_FRAME_BYTES - HEADROOM_BYTES) - ETHERNET_HEADER_BYTES;
+/// The largest packet of a link of the store's own, where the kernel carries frames in pieces: as many places as it sends a
+/// frame from, less what it keeps free in each of what arrives.
+const LINK_MTU: u32 = MAX_PIECES as u32 * (LARGE_FRAME_BYTES - HEADROOM_BYTES) - ETHERNET_HEADER_BYTES;
 /// What the kernel keeps free before what it receives (`XDP_PACKET_HEADROOM`).
 const HEADROOM_BYTES: u32 = 256;
 /// The largest packet of other links.

@@ -34,6 +34,9 @@ use smoltcp::wire::EthernetAddress;
 /// Frames taken from the device in one [`Stack::poll`], so that the application gets its turn under any load.
 const MAX_FRAMES_PER_POLL: usize = 256;
 
+/// The largest frame takes at most this part of all buffers, so that there is room for one on many connections: 1/64.
+const FRAME_SHARE: usize = 64;
+
 /// The ports that connections are opened from (RFC 6335 §6).
 const DYNAMIC_PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
 
@@ -114,7 +117,7 @@ impl Stack {
         {
             return Err(ConfigError::Address(bad.into()));
         }
-        let mtu = frame::mtu(device.max_frame_bytes());
+        let mtu = frame::mtu(device.max_frame_bytes().min(config.limits.buffer_bytes / FRAME_SHARE));
         let secrets = Secrets::new(config.seed);
         let connections = config.limits.connections;
         let mut stack = Stack {

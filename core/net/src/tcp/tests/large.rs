@@ -1,4 +1,4 @@
-//! Links with frames of 15 KiB: what is sent there, and what peers are told, with much and with little memory.
+//! Links with large frames: what is sent there, and what peers are told, with much and with little memory.
 
 use super::*;
 use crate::pool::{BLOCK_BYTES, Block};
