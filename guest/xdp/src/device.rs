@@ -31,20 +31,15 @@ const COMPLETES_CHECKSUM: u64 = 1 << 1;
 
 /// One place of so many is for sending: what is sent leaves at once, what arrives may have to wait.
 const TX_SHARE: usize = 4;
-/// So many bytes of large frames leave together: the kernel and the receiver work while the next ones are made.
-const TOLD_TOGETHER_BYTES: usize = 64 << 10;
 
 /// So many received frames are given back together, if there are more of them.
 const GIVE_BACK_FRAMES: u32 = 64;
 
 /// Tells the kernel that there is something to send.
 pub trait Doorbell {
-    /// Rings once for all frames in the ring. Returns whether the kernel has been at work meanwhile, so that frames which
-    /// are still there are worth another ring.
-    fn ring(&mut self) -> bool;
-    /// Has the kernel begin with what is in the ring while more is made, where another processor can do that. It is rung for
-    /// all the same in the end.
-    fn begin(&mut self) {}
+    /// Rings once for all frames in the ring: so many bytes are new, or `usize::MAX` where nothing goes on before some are sent.
+    /// Returns whether the kernel has been at work meanwhile, so that frames which are still there are worth another ring.
+    fn ring(&mut self, bytes: usize) -> bool;
 }
 
 /// What a card is made of.
@@ -91,8 +86,6 @@ pub struct XdpTx<B> {
     is_lent: Vec<bool>,
     /// Bytes of frames that the kernel has not been told of.
     untold_bytes: usize,
-    /// It was told of some that nobody has rung for.
-    has_begun: bool,
     /// The largest frame, and the places that it takes.
     max_frame_bytes: usize,
     max_pieces: usize,
@@ -205,7 +198,6 @@ impl<B: Doorbell> XdpDevice<B> {
             free,
             is_lent,
             untold_bytes: 0,
-            has_begun: false,
             max_frame_bytes,
             max_pieces,
             error: None,
@@ -403,6 +395,12 @@ impl<B: Doorbell> XdpTx<B> {
         Ok(())
     }
 
+    /// Whether there is no room for the largest frame.
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.free.len() < self.max_pieces
+    }
+
     /// Whether frames larger than [`MAX_FRAME_BYTES`] are sent, and checksums left to the kernel.
     #[inline]
     fn has_offloads(&self) -> bool {
@@ -438,25 +436,16 @@ impl<B: Doorbell> XdpTx<B> {
         metadata[10..].copy_from_slice(&task.checksum_offset.to_ne_bytes());
     }
 
-    /// Tells the kernel of what is made so far.
-    fn begin(&mut self) {
-        self.untold_bytes = 0;
-        self.has_begun |= self.tx.publish();
-        fence(Ordering::SeqCst);
-        if self.tx.needs_wakeup() && self.tx.is_pending() {
-            self.doorbell.begin();
-        }
-        self.reclaim();
-    }
-
     fn ring(&mut self) {
+        let untold_bytes = core::mem::take(&mut self.untold_bytes);
+        let bytes = if self.is_full() { usize::MAX } else { untold_bytes };
         // Between publishing the entries and reading the flag, which the kernel sets before it looks at the ring for the
         // last time.
         fence(Ordering::SeqCst);
         // The kernel sends a bounded number of frames at a time.
         for _ in 0..self.frames.count {
             let is_wanted = self.tx.needs_wakeup() && self.tx.is_pending();
-            if !is_wanted || !self.doorbell.ring() {
+            if !is_wanted || !self.doorbell.ring(bytes) {
                 return;
             }
         }
@@ -466,10 +455,10 @@ impl<B: Doorbell> XdpTx<B> {
 impl<B: Doorbell> FrameTx for XdpTx<B> {
     #[inline]
     fn ready(&mut self) -> bool {
-        if self.free.len() < self.max_pieces {
+        if self.is_full() {
             self.reclaim();
         }
-        self.free.len() >= self.max_pieces && self.error.is_none()
+        !self.is_full() && self.error.is_none()
     }
 
     #[inline]
@@ -506,16 +495,13 @@ impl<B: Doorbell> FrameTx for XdpTx<B> {
             self.put(piece, options, |bytes| fill(filled, bytes));
             (filled, options) = (filled + piece, 0);
         }
-        if self.untold_bytes >= TOLD_TOGETHER_BYTES {
-            self.begin();
-        }
         true
     }
 
     #[inline]
     fn flush(&mut self) {
-        self.untold_bytes = 0;
-        if self.tx.publish() | core::mem::take(&mut self.has_begun) {
+        // Without room nothing is received either, so nobody else would ring again for what the kernel has left.
+        if self.tx.publish() | self.is_full() {
             self.ring();
             // What has left by now: its place is still in the cache.
             self.reclaim();
@@ -620,7 +606,7 @@ mod tests {
             assert!(kernel.send_all().is_empty(), "nothing leaves before the end of the turn");
             card.split().1.flush();
             card.split().1.flush();
-            assert_eq!(kernel.rings.get(), round);
+            assert_eq!((kernel.rings.get(), kernel.rung_bytes.get()), (round, 60 + 1514 + 14));
             assert!(card.tx.is_sending());
             assert_eq!(kernel.send_all(), [vec![1; 60], vec![2; 1514], vec![3; 14]]);
             assert!(!card.tx.is_sending());
@@ -686,36 +672,6 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_begins_with_large_frames_while_more_are_made() {
-        let places = 256;
-        let kernel = FakeKernel::new(places, places);
-        let (parts, bell) = kernel.parts_with(LARGE as u32);
-        let mut card = XdpDevice::new(parts, bell).unwrap();
-        let tx = card.split().1;
-        let told_after = TOLD_TOGETHER_BYTES.div_ceil(LARGE);
-        let frames: Vec<Vec<u8>> = (0..told_after + 3).map(|n| vec![n as u8; LARGE]).collect();
-        let mut sent = Vec::new();
-        for (n, frame) in frames.iter().enumerate() {
-            let fill = |at: usize, bytes: &mut [u8]| bytes.copy_from_slice(&frame[at..at + bytes.len()]);
-            assert!(tx.transmit_offloaded(LARGE, TASK, fill));
-            let begun = kernel.send_large();
-            assert_eq!(begun.len(), if n + 1 == told_after { told_after } else { 0 }, "after frame {n}");
-            sent.extend(begun);
-        }
-        assert_eq!(kernel.rings.get(), 0, "nobody has to be rung for who has seen them");
-        tx.flush();
-        sent.extend(kernel.send_large());
-        assert_eq!(kernel.rings.get(), 1);
-        assert!(sent.into_iter().map(|(_, frame)| frame).eq(frames), "each once, in their order");
-        // What was told of and not sent is rung for in the end, even if nothing follows.
-        for _ in 0..told_after {
-            assert!(tx.transmit_offloaded(LARGE, TASK, |_, bytes| bytes.fill(1)));
-        }
-        tx.flush();
-        assert_eq!(kernel.rings.get(), 2);
-    }
-
-    #[test]
     fn frames_larger_than_the_link_are_cut_off() {
         let (mut card, kernel) = large_card();
         for _ in 0..10 {
@@ -756,6 +712,19 @@ mod tests {
         kernel.send_all();
         card.tx.send_again();
         assert_eq!(kernel.rings.get(), 2);
+    }
+
+    #[test]
+    fn what_is_left_is_rung_for_while_there_is_no_room() {
+        let (mut card, kernel) = card();
+        while send(&mut card, &[1; 60]) {}
+        for round in 1..4 {
+            card.split().1.flush();
+            assert_eq!((kernel.rings.get(), kernel.rung_bytes.get()), (round, usize::MAX));
+        }
+        kernel.send_all();
+        card.split().1.flush();
+        assert_eq!(kernel.rings.get(), 3);
     }
 
     #[test]

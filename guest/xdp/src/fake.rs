@@ -97,15 +97,18 @@ pub struct FakeKernel {
     pub tx: FakeRing,
     places: u32,
     pub rings: Rc<Cell<u32>>,
+    /// Bytes that the last ring was for.
+    pub rung_bytes: Rc<Cell<usize>>,
 }
 
-/// Counts how often it is rung.
+/// Counts how often it is rung, and notes for how much.
 #[derive(Debug)]
-pub struct Bell(Rc<Cell<u32>>);
+pub struct Bell(Rc<Cell<u32>>, Rc<Cell<usize>>);
 
 impl Doorbell for Bell {
-    fn ring(&mut self) -> bool {
+    fn ring(&mut self, bytes: usize) -> bool {
         self.0.set(self.0.get() + 1);
+        self.1.set(bytes);
         false
     }
 }
@@ -120,6 +123,7 @@ impl FakeKernel {
             tx: FakeRing::new(entries, 16),
             places,
             rings: Rc::default(),
+            rung_bytes: Rc::default(),
         };
         kernel.tx.u32(kernel.tx.layout.flags).store(1, Relaxed);
         kernel
@@ -142,7 +146,7 @@ impl FakeKernel {
         let mac = [2, 0, 0, 0, 0, 7];
         let parts =
             Parts { mac, checksums: Checksums::Partial, frames, frame_bytes: FRAME_BYTES, max_frame_bytes, rings };
-        (parts, Bell(self.rings.clone()))
+        (parts, Bell(self.rings.clone(), self.rung_bytes.clone()))
     }
 
     /// Writes a frame into a place that was given for that. Returns false where there is none, and the frame is lost.

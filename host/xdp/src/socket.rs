@@ -141,7 +141,7 @@ impl AsFd for Sender {
 }
 
 impl Doorbell for Sender {
-    fn ring(&mut self) -> bool {
+    fn ring(&mut self, _: usize) -> bool {
         match sys::send(self.fd.as_fd()) {
             Ok(()) => true,
             // EAGAIN: so many were sent as the kernel sends at once, and the rest wants another call; or it has no memory, and

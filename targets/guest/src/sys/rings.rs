@@ -19,9 +19,16 @@ pub struct DoorbellPort {
     send: u16,
     /// How long the machine is to rest after the frames of this turn are sent.
     rest: Option<Duration>,
+    /// So many bytes are sent in the exit in any case.
+    much_bytes: usize,
 }
 
 impl DoorbellPort {
+    /// Has frames of so many bytes sent in the exit itself.
+    pub fn set_much(&mut self, bytes: usize) {
+        self.much_bytes = bytes;
+    }
+
     /// Has the next frames sent in the exit itself, and the machine rest in the same.
     pub fn set_rest(&mut self, rest: Option<Duration>) {
         self.rest = rest;
@@ -29,8 +36,8 @@ impl DoorbellPort {
 }
 
 impl Doorbell for DoorbellPort {
-    fn ring(&mut self) -> bool {
-        let rest = self.rest.take();
+    fn ring(&mut self, bytes: usize) -> bool {
+        let rest = self.rest.take().or((bytes >= self.much_bytes).then_some(Duration::ZERO));
         CLOCK.count_notification(|| match rest {
             // SAFETY: the monitor has named the port for this purpose; it knows no memory.
             None => unsafe { port::write_u8(self.bell, 0) },
@@ -39,11 +46,6 @@ impl Doorbell for DoorbellPort {
         });
         // The bell only wakes up who sends, and the other way has sent all.
         false
-    }
-
-    fn begin(&mut self) {
-        // SAFETY: as in `ring`.
-        CLOCK.count_notification(|| unsafe { port::write_u8(self.bell, 0) });
     }
 }
 
@@ -68,7 +70,8 @@ pub fn open(setup: &mut Setup, description_at: u64) -> Result<XdpDevice<Doorbell
         tx: ring(tx, Ring::of_descriptors)?,
     };
     let parts = Parts { mac, checksums, frames, frame_bytes, max_frame_bytes, rings };
-    XdpDevice::new(parts, DoorbellPort { bell, send, rest: None }).map_err(|error| format!("{error}"))
+    XdpDevice::new(parts, DoorbellPort { bell, send, rest: None, much_bytes: usize::MAX })
+        .map_err(|error| format!("{error}"))
 }
 
 /// Maps what the monitor shares with this machine.
