@@ -319,7 +319,7 @@ fn is_for_any_server(unit: &str) -> bool {
 }
 
 /// Units that external mode skips in whole or in large part.
-const OWN_SERVER_UNITS: [&str; 45] = [
+const OWN_SERVER_UNITS: [&str; 46] = [
     "integration/block-repl",
     "integration/convert-ziplist-hash-on-load",
     "integration/convert-ziplist-zset-on-load",
@@ -336,6 +336,7 @@ const OWN_SERVER_UNITS: [&str; 45] = [
     "integration/replication-2",
     "integration/replication-3",
     "integration/replication-4",
+    "integration/replication-buffer",
     "integration/replication-psync",
     "integration/shutdown",
     "unit/acl",

@@ -167,10 +167,10 @@ fn memory(store: &Store, out: &mut Text) {
     line(out, "allocator_allocated", figures.used);
     line(out, "allocator_active", figures.resident);
     line(out, "allocator_resident", figures.resident);
-    let (backlog, waiting) = (store.replication.backlog_bytes(), store.replica_buffers_bytes());
-    line(out, "mem_not_counted_for_evict", waiting);
-    line(out, "mem_replication_backlog", backlog);
-    line(out, "mem_total_replication_buffers", backlog + waiting);
+    let buffers = store.replication.backlog_bytes();
+    line(out, "mem_not_counted_for_evict", store.replica_buffers_bytes());
+    line(out, "mem_replication_backlog", buffers - store.replica_excess_bytes());
+    line(out, "mem_total_replication_buffers", buffers);
     for field in ["mem_cluster_links", "mem_aof_buffer", "active_defrag_running"] {
         line(out, field, 0);
     }

@@ -73,16 +73,18 @@ impl Figures {
     pub fn of(store: &Store) -> Figures {
         let heap = store.environment.heap;
         let used = store.used_bytes();
-        let clients = store.all_sessions().map(Session::memory_bytes).sum::<usize>() as u64;
+        // What is kept for replicas alone is theirs, as long as there are any.
+        let excess = if store.replicas.is_empty() { 0 } else { store.replica_excess_bytes() };
+        let clients = store.all_sessions().map(Session::memory_bytes).sum::<usize>() as u64 + excess;
         let indexes = store.dbs.iter().map(|db| db.overhead_bytes() - db.free_bytes()).sum::<usize>() as u64;
-        let overhead = store.startup_bytes + clients + indexes + store.replication.backlog_bytes();
+        let overhead = store.startup_bytes + clients + indexes + store.replication.backlog_bytes() - excess;
         Figures {
             used,
             peak: store.stats.peak_bytes.max(used),
             resident: heap.resident_bytes(),
             startup: store.startup_bytes,
             clients,
-            replicas: store.each_replica_session().map(Session::memory_bytes).sum::<usize>() as u64,
+            replicas: store.each_replica_session().map(Session::memory_bytes).sum::<usize>() as u64 + excess,
             overhead,
             dataset: used.saturating_sub(overhead),
             keys: store.all_keys() as u64,
@@ -182,7 +184,7 @@ fn stats(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
         ("peak.allocated", figures.peak),
         ("total.allocated", figures.used),
         ("startup.allocated", figures.startup),
-        ("replication.backlog", store.replication.backlog_bytes()),
+        ("replication.backlog", store.replication.backlog_bytes() - store.replica_excess_bytes()),
         ("clients.slaves", figures.replicas),
         ("clients.normal", figures.clients - figures.replicas),
         ("cluster.links", 0),

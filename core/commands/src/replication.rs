@@ -74,7 +74,7 @@ pub struct Replication {
     id: String,
     former_id: String,
     former_until: Option<u64>,
-    /// Effects of late.
+    /// Effects of late, and those that replicas have yet to be sent.
     backlog: Option<Backlog>,
     /// Since when there has been no replica.
     alone_since_ns: u64,
@@ -99,9 +99,9 @@ pub struct Replication {
 }
 
 impl Replication {
-    /// Bytes of memory of the effects of late.
+    /// Bytes of memory of effects, of late and on their way to replicas.
     pub(crate) fn backlog_bytes(&self) -> u64 {
-        self.backlog.as_ref().map_or(0, |backlog| backlog.memory_bytes() as u64)
+        self.backlog.as_ref().map_or(0, Backlog::memory_bytes)
     }
 
     /// With a history of this name.
@@ -144,6 +144,11 @@ impl Replication {
 }
 
 impl Store {
+    /// Bytes of memory of effects that are kept for replicas alone, or were until they went and are about to be freed.
+    pub(crate) fn replica_excess_bytes(&self) -> u64 {
+        self.replication.backlog.as_ref().map_or(0, Backlog::excess_bytes)
+    }
+
     /// The value of an option that is only kept elsewhere.
     fn option(&self, name: &str) -> String {
         let value = crate::options::OptionSpec::find(name.as_bytes()).map(|spec| spec.get(&self.options));
@@ -191,6 +196,10 @@ impl Store {
         let replication = &self.replication;
         let has_others = replication.link.is_some() || replication.backlog.is_some();
         let tick = has_others.then_some(replication.next_tick_ns);
-        [self.copy_resumes_ns(), tick, self.migration_ends_ns(), self.failover_ends_ns()].into_iter().flatten().min()
+        let now = self.feeds_on().then_some(self.now.monotonic_ns);
+        [self.copy_resumes_ns(), now, tick, self.migration_ends_ns(), self.failover_ends_ns()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }

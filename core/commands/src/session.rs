@@ -205,7 +205,6 @@ impl Session {
         size_of::<Session>()
             + self.output.footprint_bytes()
             + self.pending.query_capacity
-            + self.replica.as_ref().map_or(0, |replica| replica.held_bytes())
             + self.transaction.as_ref().map_or(0, |transaction| transaction.requests.capacity())
             + self.waits.as_ref().map_or(0, |waits| waits.memory_bytes())
             + self.subscriptions.memory_bytes()

@@ -275,9 +275,9 @@ impl Engine {
     fn check_output(&mut self, slot: u32) {
         let now_ns = self.store.now.monotonic_ns;
         let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else { return };
-        let (dump_bytes, held_bytes) =
-            session.replica.as_ref().map_or((0, 0), |replica| (replica.dump_bytes, replica.held_bytes()));
-        let bytes = (session.output.unsent().saturating_sub(dump_bytes) + held_bytes) as u64;
+        let (dump_bytes, behind_bytes) =
+            session.replica.as_ref().map_or((0, 0), |replica| (replica.dump_bytes, replica.behind_bytes()));
+        let bytes = session.output.unsent().saturating_sub(dump_bytes) as u64 + behind_bytes;
         let client_type = ClientType::of(session);
         let limit = self.store.options.output_limit(client_type);
         let over_hard = limit.hard_bytes > 0 && bytes > limit.hard_bytes;

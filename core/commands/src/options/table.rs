@@ -446,7 +446,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     row("repl-disable-tcp-nodelay", NONE, kept(Kind::Switch, "no")),
     row("repl-diskless-load", NONE, kept(Kind::Choice(&["disabled", "on-empty-db", "swapdb"]), "disabled")),
     row("repl-diskless-sync", NONE, kept(Kind::Switch, "yes")),
-    row("repl-diskless-sync-delay", NONE, kept(Kind::Integer(0, i32::MAX as i64), "5")),
+    row("repl-diskless-sync-delay", NONE, kept(Kind::Integer(0, i32::MAX as i64), "0")),
     row("repl-diskless-sync-max-replicas", NONE, kept(Kind::Integer(0, i32::MAX as i64), "0")),
     renamed("repl-ping-replica-period", "repl-ping-slave-period", NONE, kept(Kind::Integer(1, i32::MAX as i64), "10")),
     row("repl-timeout", NONE, kept(Kind::Integer(1, i32::MAX as i64), "60")),

@@ -4,7 +4,7 @@
 //! key may come first if the dump is for replicas: its effect follows the dump and does the same again.
 
 use super::master::{DIALECT, State};
-use crate::{Store, dump};
+use crate::{Close, Session, Store, dump};
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use kayvee_keyspace::Found;
 use kayvee_platform::WriteFile;
@@ -38,8 +38,8 @@ pub struct Copy {
 
 /// Where a dump goes.
 enum Sink {
-    /// What follows its last byte tells them its end.
-    Replicas { mark: String },
+    /// What follows its last byte tells them its end, and is what follows this offset.
+    Replicas { mark: String, offset: u64, has_left: bool },
     File {
         file: Box<dyn WriteFile>,
         started_ns: u64,
@@ -106,13 +106,14 @@ impl Store {
             if self.durable.walks() || self.scripting.is_busy() || self.replication.is_loading() {
                 return;
             }
-            if self.each_replica().any(|(_, replica)| replica.state == State::Waits) {
+            if self.copy_is_due() {
                 self.begin_copy();
             } else if let Some(file) = self.begin_saving() {
                 self.begin_copy_to_file(file);
             }
             return;
         }
+        self.greet_waiting();
         let clock = self.environment.clock;
         let until_ns = clock.monotonic_ns() + SLICE_NS;
         let key_delay_ns = self.option_number("rdb-key-save-delay").saturating_mul(1000);
@@ -144,12 +145,19 @@ impl Store {
             file.aux("repl-stream-db", format!("{}", self.stream_db(link)).as_bytes());
         }
         self.scripting.library_texts().for_each(|text| file.function(text));
-        let head = format!("$EOF:{mark}\r\n");
-        let slots = self.slots_in(State::Waits);
-        log::info!("Starting to copy {} keys to {} replicas", self.all_keys(), slots.len());
+        log::info!("Starting to copy {} keys to replicas", self.all_keys());
         self.begin_walk();
-        slots.into_iter().for_each(|slot| self.greet(slot, &head));
-        self.replication.copy = Some(Box::new(Copy::new(file, Sink::Replicas { mark }, self.dbs.len())));
+        let sink = Sink::Replicas { mark, offset: self.effects.offset(), has_left: false };
+        self.replication.copy = Some(Box::new(Copy::new(file, sink, self.dbs.len())));
+        self.greet_waiting();
+    }
+
+    /// Lets replicas that wait for a dump have the one that is being written, as long as nothing of it is sent.
+    fn greet_waiting(&mut self) {
+        let sink = self.replication.copy.as_ref().map(|copy| &copy.sink);
+        let Some(Sink::Replicas { mark, offset, has_left: false }) = sink else { return };
+        let (head, offset) = (format!("$EOF:{mark}\r\n"), *offset);
+        self.slots_in(State::Waits).into_iter().for_each(|slot| self.greet(slot, &head, offset));
     }
 
     fn begin_copy_to_file(&mut self, sink: Box<dyn WriteFile>) {
@@ -211,7 +219,8 @@ impl Store {
     /// Gives bytes to where the dump goes.
     fn give(&mut self, sink: &mut Sink, bytes: &[u8]) -> Result<(), Undone> {
         match sink {
-            Sink::Replicas { .. } => {
+            Sink::Replicas { has_left, .. } => {
+                *has_left = true;
                 self.slots_in(State::Copies).into_iter().for_each(|slot| self.send_dump(slot, bytes));
                 Ok(())
             }
@@ -225,7 +234,7 @@ impl Store {
         let ended = file.finish(|bytes| self.give(&mut sink, bytes));
         self.end_walk_of_copy();
         match (sink, ended) {
-            (Sink::Replicas { mark }, Ok(())) => {
+            (Sink::Replicas { mark, .. }, Ok(())) => {
                 let slots = self.slots_in(State::Copies);
                 log::info!("Copied {keys_written} keys to {} replicas", slots.len());
                 for slot in slots {
@@ -271,7 +280,11 @@ impl Store {
     /// Gives a dump up that nobody waits for any more.
     pub(super) fn abandon_copy_for_nobody(&mut self) {
         let is_for_them = self.replication.copy.is_some() && !self.copies_to_file();
-        if is_for_them && !self.each_replica().any(|(_, replica)| replica.state == State::Copies) {
+        let wants = |session: &Session| {
+            let copies = session.replica.as_ref().is_some_and(|replica| replica.state == State::Copies);
+            copies && session.close != Some(Close::Now)
+        };
+        if is_for_them && !self.each_replica_session().any(wants) {
             self.abandon_copy("the replicas are gone");
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{Backlog, SECOND_NS};
 use crate::{
-    Close, Context, Error, Origin, Outcome, Session, Store,
+    Close, Context, Error, Origin, Outcome, Output, Session, Store,
     args::{self, is},
     dump,
 };
@@ -12,6 +12,9 @@ use kayvee_resp::Request;
 
 /// The form of a dump that a replica gets: one of Redis 7.0 reads it as well as newer ones.
 pub(super) const DIALECT: Dialect = Dialect::Redis70;
+
+/// Bytes that may wait in a replica's output before it is sent further effects.
+const AHEAD_BYTES: usize = 256 << 10;
 
 /// What a client that is going to be a replica has told of itself by `REPLCONF`.
 #[derive(Clone, Debug, Default)]
@@ -49,8 +52,11 @@ pub struct Replica {
     pub(super) state: State,
     /// Whether it has sent `PSYNC`, and is told the name of the history.
     knows_histories: bool,
-    /// Effects since the dump began.
-    pub(super) held: Vec<u8>,
+    /// How many bytes of effects it has been sent, or has in its dump, and how many more there are. Those lie in the backlog.
+    fed: u64,
+    behind: u64,
+    /// Since when it waits for its dump, in monotonic nanoseconds.
+    asked_ns: u64,
     /// How much of the effects it says that it has, and has on stable storage.
     pub(super) acknowledged: u64,
     pub(super) covered: u64,
@@ -64,7 +70,9 @@ impl Replica {
             dump_bytes: 0,
             state,
             knows_histories: knows == Knows::Histories,
-            held: Vec::new(),
+            fed: acknowledged,
+            behind: 0,
+            asked_ns: now_ns,
             acknowledged,
             covered: 0,
             progress_ns: now_ns,
@@ -100,9 +108,19 @@ impl Replica {
         self.progress_ns = now_ns;
     }
 
-    /// Bytes of effects that wait behind its dump.
-    pub fn held_bytes(&self) -> usize {
-        self.held.len()
+    /// Bytes of effects that are not in its output yet.
+    pub fn behind_bytes(&self) -> u64 {
+        self.behind
+    }
+
+    /// Whether it gets effects, now or once it has its dump.
+    fn is_fed(&self) -> bool {
+        self.state != State::Waits
+    }
+
+    /// Whether there are effects that it can be sent.
+    fn is_hungry(&self, output: &Output) -> bool {
+        self.is_online() && self.behind > 0 && output.unsent().saturating_sub(self.dump_bytes) < AHEAD_BYTES
     }
 }
 
@@ -151,9 +169,8 @@ fn begin(context: &mut Context<'_>, knows: Knows) -> Outcome {
     let mut replica = Replica::new(State::Waits, knows, 0, now_ns);
     if !announced.takes_open_end || announced.wants_functions_only {
         let len = context.whole_dump(&announced, knows)?;
+        replica = Replica::new(State::Online, knows, context.store.effects.offset(), now_ns);
         replica.dump_bytes = context.session().output.unsent() + len;
-        replica.state = State::Online;
-        replica.acknowledged = context.store.effects.offset();
     }
     let ends = announced.wants_dump_only && replica.state == State::Online;
     context.session().replica = Some(replica);
@@ -210,7 +227,8 @@ impl Context<'_> {
         self.store.effects.name_database();
         let start = self.reply.len();
         if knows == Knows::Histories {
-            self.reply.raw(self.store.full_resync_line().as_bytes());
+            let offset = self.store.effects.offset();
+            self.reply.raw(self.store.full_resync_line(offset).as_bytes());
         }
         self.reply.raw(format!("${}\r\n", file.len()).as_bytes());
         self.reply.raw(&file);
@@ -230,10 +248,9 @@ impl Context<'_> {
         let is_former =
             id == replication.former_id.as_bytes() && replication.former_until.is_some_and(|until| has <= until);
         let is_known = id == replication.id.as_bytes() || is_former;
-        let Some(missed) = replication.backlog.as_ref().filter(|_| is_known).and_then(|backlog| backlog.since(has))
-        else {
+        if !is_known || replication.backlog.as_ref().is_none_or(|backlog| backlog.next(has).is_none()) {
             return false;
-        };
+        }
         let announced =
             self.store.sessions[self.slot as usize].as_ref().and_then(|session| session.announced.as_deref());
         let line = match announced.is_some_and(|announced| announced.takes_new_id) {
@@ -241,11 +258,6 @@ impl Context<'_> {
             false => String::from("+CONTINUE\r\n"),
         };
         self.reply.raw(line.as_bytes());
-        missed.iter().for_each(|part| self.reply.raw(part));
-        if self.reply.failed() {
-            self.reply.truncate(0);
-            return false;
-        }
         log::info!("Partial resynchronization request accepted: sending what came after offset {has}");
         self.store.stats.sync_partial_ok += 1;
         let progress_ns = self.store.now.monotonic_ns;
@@ -311,7 +323,7 @@ impl Context<'_> {
         let acknowledged = number(2)?;
         let says_covered = request.len() > 4 && is(&request[3], "fack");
         let covered = if says_covered { number(4)? } else { 0 };
-        let (slot, now_ns) = (self.slot, self.store.now.monotonic_ns);
+        let now_ns = self.store.now.monotonic_ns;
         let Some(replica) = &mut self.session().replica else { return Ok(()) };
         replica.acknowledged = replica.acknowledged.max(acknowledged);
         replica.covered = replica.covered.max(covered);
@@ -319,8 +331,6 @@ impl Context<'_> {
         let was_loading = replica.state == State::Loads;
         if was_loading {
             replica.state = State::Online;
-            let held = core::mem::take(&mut replica.held);
-            self.store.send(slot, |writer| writer.raw(&held));
             log::info!("Synchronization with replica {} succeeded", self.session().remote);
         }
         self.store.replication.has_heard = true;
@@ -329,8 +339,8 @@ impl Context<'_> {
 }
 
 impl Store {
-    pub(super) fn full_resync_line(&self) -> String {
-        format!("+FULLRESYNC {} {}\r\n", self.replication.id, self.effects.offset())
+    fn full_resync_line(&self, offset: u64) -> String {
+        format!("+FULLRESYNC {} {offset}\r\n", self.replication.id)
     }
 
     /// Begins to keep effects, if that is not being done. Nobody has counted them until now, so nobody can go on from what
@@ -356,33 +366,70 @@ impl Store {
         }
     }
 
-    /// Sends the effects of whole units to the replicas. Those that would miss some have to begin anew.
+    /// Keeps the effects of whole units, and sends the replicas what they have not been sent. Those that would miss some
+    /// have to begin anew.
     pub fn feed_replicas(&mut self) {
-        if self.effects.is_empty() {
-            return;
-        }
-        let Some(effects) = self.effects.take() else {
-            self.drop_replicas();
-            let offset = self.effects.offset();
-            let limit = self.backlog_limit_bytes();
-            self.replication.backlog = self.replication.backlog.take().map(|_| Backlog::new(limit, offset));
-            return;
-        };
-        if let Some(backlog) = &mut self.replication.backlog {
-            backlog.push(&effects);
-        }
-        for at in 0..self.replicas.len() {
-            let slot = self.replicas[at];
-            let Some(replica) = self.replica_mut(slot) else { continue };
-            match replica.state {
-                State::Online => self.send(slot, |writer| writer.raw(&effects)),
-                State::Waits => {}
-                State::Copies | State::Loads => match replica.held.try_reserve(effects.len()) {
-                    Ok(()) => replica.held.extend_from_slice(&effects),
-                    Err(_) => self.disconnect(slot),
-                },
+        if !self.effects.is_empty() {
+            match self.effects.take() {
+                Some(effects) => {
+                    if let Some(backlog) = &mut self.replication.backlog {
+                        backlog.push(&effects);
+                    }
+                }
+                None => self.begin_history_anew(),
             }
         }
+        let Some(mut backlog) = self.replication.backlog.take() else { return };
+        let mut needed = backlog.end();
+        for at in 0..self.replicas.len() {
+            if let Some(fed) = self.feed(self.replicas[at], &backlog) {
+                needed = needed.min(fed);
+            }
+        }
+        backlog.trim(needed);
+        self.replication.backlog = Some(backlog);
+    }
+
+    /// Sends a replica effects, as many as it may have ahead. Returns how many bytes it has been sent by then, if it needs what follows.
+    fn feed(&mut self, slot: u32, backlog: &Backlog) -> Option<u64> {
+        loop {
+            let session = self.sessions[slot as usize].as_deref_mut()?;
+            let is_open = session.close != Some(Close::Now);
+            let replica = session.replica.as_mut().filter(|replica| is_open && replica.is_fed())?;
+            let behind = backlog.end() - replica.fed;
+            let has_grown = behind > core::mem::replace(&mut replica.behind, behind);
+            let Some(effects) = backlog.next(replica.fed) else {
+                self.disconnect(slot);
+                return None;
+            };
+            if !session.replica.as_ref().is_some_and(|replica| replica.is_hungry(&session.output)) {
+                if has_grown {
+                    // It may be too much.
+                    self.touch(slot);
+                }
+                return self.replica_mut(slot).map(|replica| replica.fed);
+            }
+            self.send(slot, |writer| writer.raw(effects));
+            self.replica_mut(slot)?.fed += effects.len() as u64;
+        }
+    }
+
+    /// Whether there are effects that a replica can be sent.
+    pub(super) fn feeds_on(&self) -> bool {
+        self.each_replica_session()
+            .any(|session| session.replica.as_ref().is_some_and(|replica| replica.is_hungry(&session.output)))
+    }
+
+    /// Goes on without effects that were lost for want of memory.
+    #[cold]
+    fn begin_history_anew(&mut self) {
+        self.drop_replicas();
+        if self.replication.link.is_none() {
+            // One that has all before could take it for everything.
+            self.change_history();
+        }
+        let (offset, limit) = (self.effects.offset(), self.backlog_limit_bytes());
+        self.replication.backlog = self.replication.backlog.take().map(|_| Backlog::new(limit, offset));
     }
 
     /// Ends the connections of all replicas.
@@ -390,6 +437,7 @@ impl Store {
         for at in 0..self.replicas.len() {
             self.disconnect(self.replicas[at]);
         }
+        self.abandon_copy_for_nobody();
     }
 
     pub(crate) fn disconnect(&mut self, slot: u32) {
@@ -416,18 +464,19 @@ impl Store {
 
     /// Bytes of memory of what replicas have not been sent yet.
     pub(crate) fn replica_buffers_bytes(&self) -> u64 {
-        let waiting = |session: &Session| {
-            let held_bytes = session.replica.as_ref().map_or(0, Replica::held_bytes);
-            (session.output.memory_bytes() + held_bytes) as u64
-        };
-        self.each_replica_session().map(waiting).sum()
+        let outputs: usize = self.each_replica_session().map(|session| session.output.memory_bytes()).sum();
+        outputs as u64 + self.replica_excess_bytes()
     }
 
     /// What is left of bytes beyond `maxmemory` without replicas' buffers: to evict keys for them would send more to the
     /// replicas, for which more keys had to go.
     #[inline]
     pub(crate) fn beyond_replicas(&self, excess_bytes: u64) -> u64 {
-        if self.replicas.is_empty() { excess_bytes } else { excess_bytes.saturating_sub(self.replica_buffers_bytes()) }
+        if self.replication.backlog.is_none() {
+            excess_bytes
+        } else {
+            excess_bytes.saturating_sub(self.replica_buffers_bytes())
+        }
     }
 
     /// The replicas with what is known of each.
@@ -441,12 +490,11 @@ impl Store {
     }
 
     /// Begins the dump of a replica: tells it from which effect on it will get all.
-    pub(super) fn greet(&mut self, slot: u32, head: &str) {
-        let line = self.full_resync_line();
-        let acknowledged = self.effects.offset();
+    pub(super) fn greet(&mut self, slot: u32, head: &str, offset: u64) {
+        let line = self.full_resync_line(offset);
         let Some(replica) = self.replica_mut(slot) else { return };
         replica.state = State::Copies;
-        replica.acknowledged = acknowledged;
+        (replica.acknowledged, replica.fed) = (offset, offset);
         let line = if replica.knows_histories { line } else { String::new() };
         self.send_dump(slot, &[line.as_bytes(), head.as_bytes()].concat());
     }
@@ -516,6 +564,17 @@ impl Store {
         for slot in self.slots_in(State::Waits) {
             self.send(slot, |writer| writer.raw(b"\n"));
         }
+    }
+
+    /// Whether the dump for those that wait for one is to begin: others may come that can have the same.
+    pub(super) fn copy_is_due(&self) -> bool {
+        let waiting = || self.each_replica().filter(|(_, replica)| replica.state == State::Waits);
+        let Some(first_ns) = waiting().map(|(_, replica)| replica.asked_ns).min() else { return false };
+        let delay_ns = self.option_number("repl-diskless-sync-delay").saturating_mul(SECOND_NS);
+        let most = self.option_number("repl-diskless-sync-max-replicas");
+        self.now.monotonic_ns.saturating_sub(first_ns) >= delay_ns
+            || self.option("repl-diskless-sync") == "no"
+            || (most > 0 && waiting().count() as u64 >= most)
     }
 
     /// Whether too few replicas have kept up for commands that write.

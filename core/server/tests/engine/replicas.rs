@@ -14,7 +14,7 @@ struct Pipe {
     master: usize,
 }
 
-/// Some stores, each of which but the first copies the one before it.
+/// Some stores, each of which but the first copies the one before it, or the first one.
 struct Chain {
     nodes: Vec<Bench>,
     users: Vec<ClientId>,
@@ -59,10 +59,11 @@ impl Chain {
     }
 
     fn follow(&mut self) {
-        for at in 1..self.nodes.len() {
-            let reply = self.ask(at, &format!("REPLICAOF 10.0.0.{} 6379", at - 1));
-            assert_eq!(reply, "+OK");
-        }
+        (1..self.nodes.len()).for_each(|at| self.follow_one(at, at - 1));
+    }
+
+    fn follow_one(&mut self, at: usize, master: usize) {
+        assert_eq!(self.ask(at, &format!("REPLICAOF 10.0.0.{master} 6379")), "+OK");
     }
 
     fn ask(&mut self, at: usize, request: &str) -> String {
@@ -169,8 +170,8 @@ impl Chain {
         for _ in 0..400 {
             (0..100).for_each(|_| self.turn(20));
             let digests: Vec<String> = (0..self.nodes.len()).map(|at| self.ask(at, "DEBUG DIGEST")).collect();
-            let is_followed = |info: String| info.contains("state=online");
-            let are_up = (1..self.nodes.len()).all(|at| is_followed(self.ask(at - 1, "INFO replication")));
+            let is_up = |info: String| info.contains("master_link_status:up");
+            let are_up = (1..self.nodes.len()).all(|at| is_up(self.ask(at, "INFO replication")));
             if are_up && digests.iter().all(|digest| *digest == digests[0]) {
                 return;
             }
@@ -201,7 +202,10 @@ fn copies_become_the_same() {
     for seed in 0..8 {
         let mut chain = Chain::new(seed, 3);
         (0..chain.rng.usize(..600)).for_each(|_| chain.change());
-        chain.follow();
+        match seed % 2 {
+            0 => chain.follow(),
+            _ => (1..3).for_each(|at| chain.follow_one(at, 0)),
+        }
         for _ in 0..1500 {
             if chain.rng.u8(..4) > 0 {
                 chain.change();
@@ -215,6 +219,114 @@ fn copies_become_the_same() {
         }
         chain.settle();
     }
+}
+
+/// What a master keeps for its replicas, in bytes, and what it tells of what they may go on with.
+fn kept(bench: &mut Bench, user: ClientId) -> (u64, u64) {
+    let info = bench.ask(user, "INFO memory\r\nINFO replication\r\n");
+    let number = |field: &str| info.lines().find_map(|line| line.strip_prefix(field)?.parse().ok()).expect(field);
+    (number("mem_total_replication_buffers:"), number("repl_backlog_histlen:"))
+}
+
+/// Replicas that ask before anything of a dump is sent get the same one, and each of them all that has changed since. That
+/// lies in memory once, however many wait for it, and one whose connection was lost can go on with it.
+#[test]
+fn replicas_share_a_dump_and_what_follows() {
+    let options = ["--repl-diskless-sync-delay", "3", "--repl-diskless-sync-max-replicas", "3"];
+    let limits = ["--repl-backlog-size", "20kb", "--client-output-buffer-limit", "replica 0 0 0"];
+    let mut bench = Bench::new(&[&options[..], &limits[..], &["--rdb-key-save-delay", "1000000"]].concat());
+    let user = bench.connect();
+    bench.ask(user, "MSET a 1 b 2 c 3 d 4\r\n");
+    let replicas: Vec<ClientId> = (0..4).map(|_| bench.connect()).collect();
+    let sync = |bench: &mut Bench, at: usize| {
+        let output = bench.ask(replicas[at], "REPLCONF capa eof capa psync2\r\nPSYNC ? -1\r\n");
+        output.trim_start_matches("+OK\r\n").to_string()
+    };
+    // The first two wait for a third one, in vain.
+    assert_eq!([0, 1].map(|at| sync(&mut bench, at)), ["", ""]);
+    bench.advance_ms(2999);
+    bench.ask(user, "INCR a\r\n");
+    assert!(!bench.take_text(replicas[0]).contains("FULLRESYNC"));
+    bench.advance_ms(1);
+    let heads = [0, 1].map(|at| bench.take_text(replicas[at]).trim_start().to_string());
+    assert!(heads[0].starts_with("+FULLRESYNC ") && heads[0] == heads[1], "{heads:?}");
+    // One more comes before anything of it is sent, though something has changed.
+    bench.ask(user, "INCR a\r\n");
+    assert_eq!(sync(&mut bench, 2), heads[0]);
+    for _ in 0..30 {
+        bench.ask(user, &format!("SET k {}\r\n", "x".repeat(10_000)));
+    }
+    let (bytes, history) = kept(&mut bench, user);
+    assert!((300_000..350_000).contains(&bytes) && history > 300_000, "{bytes} for {history}");
+    // Whoever gave up has no part in it, and who has seen the beginning may go on.
+    bench.engine.disconnect(replicas[2]);
+    bench.engine.end_turn();
+    assert_eq!(kept(&mut bench, user).0, bytes);
+    let words: Vec<&str> = heads[0].split_ascii_whitespace().collect();
+    let next = words[2].parse::<u64>().expect("an offset") + 1;
+    let mut missed = bench.ask(replicas[3], &format!("PSYNC {} {next}\r\n", words[1]));
+    assert!(missed.starts_with("+CONTINUE\r\n"), "{}", missed.lines().next().unwrap_or_default());
+    missed += &bench.take_text(replicas[3]);
+    let dumps = [0, 1].map(|at| {
+        let mut dump = Vec::new();
+        for _ in 0..10 {
+            bench.advance_ms(1000);
+            dump.extend(bench.take(replicas[at]));
+        }
+        dump
+    });
+    assert!(dumps[0].len() > 100 && dumps[0] == dumps[1], "{:?}", dumps.map(|dump| dump.len()));
+    // What follows comes when they have the dump, and is forgotten when all have it.
+    let effects = [0, 1].map(|at| {
+        let some = bench.ask(replicas[at], "REPLCONF ACK 0\r\n");
+        some + &bench.take_text(replicas[at])
+    });
+    assert!(effects[0].len() > 300_000 && effects[0] == effects[1]);
+    let pinged = missed + &bench.take_text(replicas[3]);
+    assert_eq!(pinged.split_once("\r\n").map(|(_, all)| all), Some(&effects[0][..]));
+    let (bytes, history) = kept(&mut bench, user);
+    assert!(bytes < 60_000 && history == 20 << 10, "{bytes} for {history}");
+    assert!(bench.ask(user, "INFO stats\r\n").contains("sync_full:3\r\nsync_partial_ok:1\r\n"));
+}
+
+/// What a replica does not read waits where it is kept for all, and drops it when there is more than it may leave unread.
+#[test]
+fn a_replica_that_does_not_read_has_limits() {
+    let mut bench = Bench::new(&["--repl-backlog-size", "20kb", "--client-output-buffer-limit", "replica 1mb 0 0"]);
+    let (user, quick, slow) = (bench.connect(), bench.connect(), bench.connect());
+    for replica in [quick, slow] {
+        bench.engine.receive(replica, b"SYNC\r\n");
+        bench.take(replica);
+    }
+    let set = format!("SET k {}\r\n", "x".repeat(9980));
+    let mut read = 0;
+    for _ in 0..100 {
+        bench.ask(user, &set);
+        read += bench.take(quick).len();
+    }
+    assert!(read > 998_000, "{read}");
+    let (bytes, history) = kept(&mut bench, user);
+    assert!((600_000..800_000).contains(&history) && bytes < history + 50_000, "{bytes} for {history}");
+    assert_eq!(bench.engine.fate(slow), Fate::Open);
+    // It gets what there is once it reads.
+    let mut late = 0;
+    while late < read {
+        let some = bench.take(slow).len();
+        assert!(some > 0, "{late} of {read}");
+        late += some;
+    }
+    assert_eq!(kept(&mut bench, user).1, 20 << 10);
+    for _ in 0..110 {
+        assert_eq!(bench.engine.fate(slow), Fate::Open);
+        bench.ask(user, &set);
+        bench.take(quick);
+        if bench.engine.fate(slow) != Fate::Open {
+            break;
+        }
+    }
+    assert_eq!(bench.engine.fate(slow), Fate::CloseNow);
+    bench.engine.end_turn();
+    assert_eq!(kept(&mut bench, user).1, 20 << 10);
 }
 
 /// A replica that is promoted goes on with the history, so that its own replica needs no dump.
@@ -352,7 +464,7 @@ fn a_replica_may_wait_for_as_much_as_the_backlog_has() {
 /// What waits for replicas is no reason to evict keys, of which they would have to be told as well.
 #[test]
 fn what_waits_for_replicas_drives_out_no_keys() {
-    let limits = ["--maxmemory", "10mb", "--maxmemory-policy", "allkeys-random"];
+    let limits = ["--maxmemory", "10mb", "--maxmemory-policy", "allkeys-random", "--repl-backlog-size", "10kb"];
     let mut bench = Bench::new(&limits);
     let (client, replica) = (bench.connect(), bench.connect());
     bench.ask(client, "SET a 1\r\n");
