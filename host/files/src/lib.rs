@@ -142,12 +142,16 @@ fn forget(temporary: &Path) {
     unfinished().retain(|path| path != temporary);
 }
 
-/// Removes the files that this process has not put in their places yet, for an end that waits for nothing.
-pub fn remove_unfinished() {
-    for path in &*unfinished() {
+/// Removes the files that this process has not put in their places yet, for an end that waits for nothing. None is begun as
+/// long as what is returned lives.
+#[must_use = "another thread could begin a file before the end"]
+pub fn remove_unfinished() -> impl Sized {
+    let unfinished = unfinished();
+    for path in &*unfinished {
         // It may not be there yet.
         let _ = fs::remove_file(path);
     }
+    unfinished
 }
 
 impl WriteFile for Replacement {

@@ -79,7 +79,7 @@ fn end_where_it_comes_again(asked: Arc<AtomicBool>) -> io::Result<()> {
     let watch = move || {
         while interrupts.read_exact(&mut [0]).is_ok() {
             if asked.swap(true, Ordering::Relaxed) {
-                kayvee_files::remove_unfinished();
+                let _removed = kayvee_files::remove_unfinished();
                 exit(INSISTS);
             }
         }

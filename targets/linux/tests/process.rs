@@ -10,7 +10,7 @@ use nix::{
     unistd::{Pid, geteuid, mkfifo},
 };
 use std::{
-    fs,
+    fs::{self, File},
     io::{BufRead, BufReader, Read, Write},
     net::{Shutdown, TcpListener, TcpStream, UdpSocket},
     os::unix::{
@@ -418,12 +418,16 @@ fn a_second_interrupt_does_not_wait() {
 fn a_second_interrupt_leaves_no_half_of_a_file() {
     let folder = Folder::new("insists");
     let mut command = Command::new(PROGRAM);
-    command.args(["--save", "3600 1", "--dir", &folder.path("")]);
-    let mut server = Server::start_as(command, &[]);
-    // Nobody reads from this file, so that the save waits.
-    mkfifo(&*folder.0.join(format!("dump.rdb.{}.tmp", server.child.id())), Mode::S_IRWXU).unwrap();
+    command.args(["--save", "3600 1", "--dir", &folder.path(""), "--rdbcompression", "no"]);
+    let server = Server::start_as(command, &[]);
+    assert_eq!(ask(&server.connect(), &format!("SET k {}", "x".repeat(60_000))), "+OK");
+    assert_eq!(ask(&server.connect(), &format!("SET l {}", "x".repeat(60_000))), "+OK");
+    // Nobody reads from this pipe, so that the save waits where it is full.
+    let path = folder.0.join(format!("dump.rdb.{}.tmp", server.child.id()));
+    mkfifo(&path, Mode::S_IRWXU).unwrap();
     server.signal(Signal::SIGTERM);
-    server.wait_for_line("Saving the final RDB snapshot before exiting");
+    // Is opened once the save opens it.
+    let _pipe = File::open(&path).unwrap();
     server.signal(Signal::SIGINT);
     assert_eq!(server.end(), Some(1));
     assert_eq!(folder.names(), [""; 0]);
