@@ -7,8 +7,8 @@ use signal_hook::{
     low_level::{exit, pipe},
 };
 use std::{
-    io::{self, Read},
-    os::{fd::OwnedFd, unix::net},
+    io::{self, Read, Write},
+    os::unix::net,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -34,14 +34,11 @@ impl Signals {
     /// Catches them from now on, and has them told under a token.
     pub fn catch(registry: &Registry, token: Token) -> io::Result<Signals> {
         let (mut socket, sender) = UnixStream::pair()?;
-        let sender = OwnedFd::from(net::UnixStream::from(sender));
+        let sender = net::UnixStream::from(sender);
         let [interrupted, asked] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         signal_hook::flag::register(SIGTERM, asked.clone())?;
-        end_where_it_comes_again(asked.clone())?;
-        // Before the wake-up, which is by the order of registering them.
-        signal_hook::flag::register(SIGINT, interrupted.clone())?;
         pipe::register(SIGTERM, sender.try_clone()?)?;
-        pipe::register(SIGINT, sender)?;
+        watch_interrupts(asked.clone(), interrupted.clone(), sender)?;
         registry.register(&mut socket, token, Interest::READABLE)?;
         // The end of a terminal is not the end of the store: this only keeps the signal from ending the process.
         signal_hook::flag::register(SIGHUP, Arc::new(AtomicBool::new(false)))?;
@@ -70,10 +67,10 @@ impl Signals {
     }
 }
 
-/// Ends the process where Ctrl-C comes and the end has been asked for, by either signal: what that waits for, replicas or a
-/// long save, is not waited for. In a thread, as the other one may be busy with the save, and as what that has written so
-/// far is removed, which no handler of a signal may do.
-fn end_where_it_comes_again(asked: Arc<AtomicBool>) -> io::Result<()> {
+/// Passes Ctrl-C on, or ends the process where it comes and the end has been asked for, by either signal: what that waits
+/// for, replicas or a long save, is not waited for. In a thread, as the other one may be busy with the save, and as what that
+/// has written so far is removed, which no handler of a signal may do.
+fn watch_interrupts(asked: Arc<AtomicBool>, interrupted: Arc<AtomicBool>, mut told: net::UnixStream) -> io::Result<()> {
     let (mut interrupts, sender) = net::UnixStream::pair()?;
     pipe::register(SIGINT, sender)?;
     let watch = move || {
@@ -82,6 +79,9 @@ fn end_where_it_comes_again(asked: Arc<AtomicBool>) -> io::Result<()> {
                 let _removed = kayvee_files::remove_unfinished();
                 exit(INSISTS);
             }
+            interrupted.store(true, Ordering::Relaxed);
+            // Whoever reads it goes only with the process.
+            let _ = told.write(&[0]);
         }
     };
     thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
