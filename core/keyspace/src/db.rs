@@ -868,6 +868,10 @@ mod tests {
             assert_eq!((value, expires_ms), (long[..1500].to_vec(), Some(8)));
             assert!(bytes < most - 2000, "of {most} bytes {bytes} are left");
             assert_eq!(set(b"short", Expiry::Never).0, b"short");
+            assert_eq!(
+                (set(b"8 bytes.", Expiry::Keep).0, set(b"12345678", Expiry::Keep).0),
+                (b"8 bytes.".into(), b"12345678".into())
+            );
             assert_eq!(set(&long, Expiry::Keep).0, long);
         }
     }

@@ -520,7 +520,8 @@ impl Records {
             return false;
         }
         if old.has(IS_OBJECT) {
-            return self.overwrite_long(record, payload, expires_ms, used);
+            // A number beside a long key is stored as its digits, by who makes a record.
+            return flag == 0 && self.overwrite_long(record, payload, expires_ms, used);
         }
         let len = old.value_at() + payload.len();
         if old.key_len + payload.len() > RECORD_LIMIT - HEADER - EXPIRY || Slab::slot_bytes(len) != bytes.len() {
@@ -538,20 +539,20 @@ impl Records {
 
     /// The same for a string that is too long for a record, in the place of another one that is.
     fn overwrite_long(&mut self, record: Ref, text: &[u8], expires_ms: Option<u64>, used: u32) -> bool {
-        let key_len = self.key(record).len();
+        if fits(self.key(record), text.len()) {
+            return false;
+        }
         let Some(Data::Bytes(value)) = self.data_mut(record) else { return false };
         // One that has become much smaller gives memory back instead.
-        let suits = value.capacity() >= text.len() && value.capacity() / 2 <= text.len();
-        if !suits || HEADER + EXPIRY + key_len + text.len() <= RECORD_LIMIT {
+        if value.capacity() < text.len() || value.capacity() / 2 > text.len() {
             return false;
         }
         value.clear();
         value.extend_from_slice(text);
-        let bytes = self.slab.bytes_mut(record);
-        bytes[0] &= !IS_EDITED;
-        bytes[1..4].copy_from_slice(&used.to_le_bytes()[..3]);
+        self.slab.bytes_mut(record)[0] &= !IS_EDITED;
+        self.set_use_field(record, used);
         if let Some(expires_ms) = expires_ms {
-            bytes[HEADER..HEADER + EXPIRY].copy_from_slice(&expires_ms.to_le_bytes());
+            self.set_expires_ms(record, expires_ms);
         }
         true
     }

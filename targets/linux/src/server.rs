@@ -322,8 +322,7 @@ impl Server {
         self.group = group;
     }
 
-    /// Reads from some clients, and then has the engine execute what they have sent: so it can look ahead, and the code of
-    /// both stays in the processor's caches.
+    /// Reads from some clients, and then has the engine execute what they have sent, so that it can look ahead.
     fn read_group(&mut self, ids: &[ClientId], group: &mut [[u8; GROUP_READ_BYTES]]) {
         let mut lens = [0; GROUP];
         for ((id, len), bytes) in ids.iter().zip(&mut lens).zip(&mut *group) {
