@@ -77,6 +77,10 @@ pub enum PartLimit {
 /// The most bytes of a part that is limited by entries.
 const SAFE_BYTES: usize = 8 << 10;
 
+/// The most bytes of one of several parts: what is pushed or popped at the head of a part moves the rest of it. Below that,
+/// what a part costs beside its entries counts.
+const PART_BYTES: usize = 2 << 10;
+
 impl PartLimit {
     /// Whether a part would be larger.
     pub fn exceeds(self, bytes: usize, entries: usize) -> bool {
@@ -88,7 +92,7 @@ impl PartLimit {
 
     /// Whether one part of several may be so large. It may have one entry of any size.
     fn suits_part(self, bytes: usize, entries: usize) -> bool {
-        entries <= 1 || !self.exceeds(bytes, entries)
+        entries <= 1 || bytes <= PART_BYTES && !self.exceeds(bytes, entries)
     }
 
     /// Whether a list that had several parts goes back to one only. Half of the limit keeps it from going to and fro.
@@ -746,7 +750,7 @@ mod tests {
                 assert!(part.len > 0 && part.len as usize == part.packed.len());
                 // As in Redis, what has just been added to a packed list counts without its lengths.
                 let bytes = part.packed.as_ref().iter().map(<[u8]>::len).sum();
-                assert!(limit.suits_part(bytes, part.len as usize), "{} entries, {limit:?}", part.len);
+                assert!(part.len == 1 || !limit.exceeds(bytes, part.len as usize), "{} entries, {limit:?}", part.len);
             }
         }
     }
