@@ -7,16 +7,11 @@
 
 use crate::{
     Context, Origin, Outcome, Store,
-    table::{Begin, Command, Find, Flags, Handler, Keys},
+    table::{Command, Flags, Handler},
 };
 use alloc::vec::Vec;
-use kayvee_keyspace::{Db, Decimal};
+use kayvee_keyspace::Decimal;
 use kayvee_resp::{Request, encode};
-
-/// From so many arguments on a request may have several keys.
-const MANY_ARGUMENTS: usize = 4;
-/// What is fetched of many keys before the first one is used: as much as the nearest cache holds.
-const KEYS_AHEAD: usize = 256;
 
 /// Who is not told of effects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -212,9 +207,7 @@ impl Context<'_> {
     /// Runs a command's function and notes what it has done, if anything: its request, unless it has told better.
     #[inline]
     pub(crate) fn run(&mut self, command: &'static Command, request: Request<'_>, handler: Handler) -> Outcome {
-        if request.len() >= MANY_ARGUMENTS && self.db().is_beyond_caches() {
-            self.fetch_keys(command, request);
-        }
+        self.fetch_many(command, request);
         if self.store.walks() {
             self.write_down_before(command, request);
         }
@@ -223,16 +216,6 @@ impl Context<'_> {
         } else {
             handler(self, request)
         }
-    }
-
-    /// Has the processor fetch the keys of a request that may have many, all of them at a time.
-    #[inline(never)]
-    fn fetch_keys(&mut self, command: &'static Command, request: Request<'_>) {
-        let [Keys { begin: Begin::Index(1), find: Find::Range { last: -1, step, .. }, .. }] = command.keys else {
-            return;
-        };
-        let mut keys = request.from(1).step_by(*step as usize).take(KEYS_AHEAD);
-        while self.db().fetch(&mut keys) == Db::FETCHED_AT_A_TIME {}
     }
 
     #[inline(never)]

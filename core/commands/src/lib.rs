@@ -9,6 +9,7 @@
 extern crate alloc;
 
 mod acl;
+mod ahead;
 mod args;
 mod arguments;
 mod blocking;

@@ -6,7 +6,7 @@ use crate::{
     output::PART_BYTES,
     table::{Categories, Command, Flags},
 };
-use kayvee_resp::{Limits, Parser, Progress, ProtocolError, Request, first_arguments};
+use kayvee_resp::{Limits, Parser, Progress, ProtocolError, Request};
 
 /// All that a plain command may be.
 const PLAIN: Flags = Flags(Flags::WRITE.0 | Flags::READONLY.0 | Flags::DENYOOM.0 | Flags::FAST.0);
@@ -76,18 +76,17 @@ impl Store {
         let mut last = None;
         let mut requests = 0;
         self.run_as(slot, Origin::Client, |context| {
-            let looks_ahead = context.db().is_beyond_caches();
-            // How many requests' keys are fetched.
-            let mut fetched = 0;
+            let is_beyond_caches = context.db().is_beyond_caches();
+            // How many requests have been looked ahead at.
+            let mut fetched = 0_usize;
             while let Ok(Progress::Complete(len)) = executed.next {
                 let request = parser.request(&bytes[executed.len..]);
                 let Some(command) = context.store.plain_command(request, last) else { break };
-                if looks_ahead {
-                    if fetched == 0 && bytes.len() > executed.len + len {
-                        fetched = context.db().fetch(&mut first_arguments(&bytes[executed.len..]));
-                    }
-                    fetched = fetched.saturating_sub(1);
+                let looks_ahead = fetched == 0 && (is_beyond_caches || command.has_members());
+                if looks_ahead && bytes.len() > executed.len + len {
+                    fetched = context.look_ahead(command, &bytes[executed.len..]);
                 }
+                fetched = fetched.saturating_sub(1);
                 let start = context.reply.len();
                 context.call_unseen(command, request);
                 let has_failed = context.reply.failed();

@@ -113,9 +113,6 @@ pub struct Db {
     pub(crate) walk_cursor: Option<u64>,
 }
 
-/// Of a table with fewer buckets than these, a quarter of a mebibyte, a processor mostly has in its caches what is asked for.
-const BUCKETS_IN_CACHES: usize = 4096;
-
 /// Members of a value that are freed at once, as it is removed. The rest of a larger one waits for
 /// [`Db::free_slice`].
 const FREED_AT_ONCE: usize = 64;
@@ -172,27 +169,6 @@ impl Db {
     pub(crate) fn lookup(&self, key: &[u8]) -> (u64, Option<Ref>) {
         let hash = self.records.hash(key);
         (hash, self.index.find(hash, |record| self.records.key(record) == key))
-    }
-
-    /// So many keys are worth fetching together: about as many as the processor waits for at a time.
-    pub const FETCHED_AT_A_TIME: usize = 16;
-
-    /// Whether there are so many keys that the processor mostly has to wait for one's place in memory.
-    #[inline]
-    pub fn is_beyond_caches(&self) -> bool {
-        self.index.buckets() >= BUCKETS_IN_CACHES
-    }
-
-    /// Has the processor fetch the places of the next [`FETCHED_AT_A_TIME`](Self::FETCHED_AT_A_TIME) of these keys from
-    /// memory, all at a time, so that who then asks for one after the other need not wait for each. Returns how many that are.
-    pub fn fetch<'a>(&self, keys: &mut impl Iterator<Item = &'a [u8]>) -> usize {
-        let (mut hashes, mut records) = ([0; Db::FETCHED_AT_A_TIME], [Ref(0); Db::FETCHED_AT_A_TIME]);
-        let len = hashes.iter_mut().zip(keys).map(|(hash, key)| *hash = self.records.hash(key)).count();
-        self.index.fetch(&hashes[..len]);
-        let likely = hashes[..len].iter().filter_map(|&hash| self.index.likely(hash));
-        let found = records.iter_mut().zip(likely).map(|(place, record)| *place = record).count();
-        self.records.fetch(&records[..found]);
-        len
     }
 
     /// Finds a key. One whose time has come is removed and not found.

@@ -10,6 +10,7 @@
 
 extern crate alloc;
 
+mod ahead;
 mod db;
 mod edit;
 mod eviction;

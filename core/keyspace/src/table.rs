@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 /// Members, found by name.
 pub struct Table {
-    index: Index,
+    pub(crate) index: Index,
 }
 
 /// Where the records that a copy is made of come from, and where they go.

@@ -383,11 +383,11 @@ fn walk_short(bytes: &[u8], mut visit: impl FnMut(Span) -> Option<()>) -> Option
     Some(at)
 }
 
-/// What stands behind the command's name, mostly a key, in each of the short requests at the start of `bytes`, up to the first
-/// one that is none or is not there as a whole. Whether they are right is not asked.
-pub fn first_arguments(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// The three arguments behind the command's name, empty where there are fewer, of each of the short requests at the start of
+/// `bytes`, up to the first one that is none or is not there as a whole. Whether they are right is not asked.
+pub fn first_arguments(mut bytes: &[u8]) -> impl Iterator<Item = [&[u8]; 3]> {
     core::iter::from_fn(move || {
-        let mut place = [Span { start: 0, end: 0 }; 2];
+        let mut place = [Span { start: 0, end: 0 }; 4];
         let mut at = 0;
         let end = walk_short(bytes, |span| {
             if let Some(place) = place.get_mut(at) {
@@ -396,9 +396,9 @@ pub fn first_arguments(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
             at += 1;
             Some(())
         })?;
-        let argument = &bytes[place[1].start..place[1].end];
+        let [_, arguments @ ..] = place.map(|place| &bytes[place.start..place.end]);
         bytes = &bytes[end..];
-        Some(argument)
+        Some(arguments)
     })
 }
 
@@ -564,14 +564,15 @@ mod tests {
         for stream in STREAMS {
             let (requests, _) = parse_pieces(core::iter::once(*stream));
             for at in 0..=stream.len() {
-                let seen: Vec<&[u8]> = first_arguments(&stream[..at]).collect();
-                let parsed = requests.iter().map(|request| request.get(1).map_or(&[][..], Vec::as_slice));
-                assert!(seen.iter().copied().eq(parsed.take(seen.len())), "{stream:?} up to {at}");
+                let seen: Vec<[&[u8]; 3]> = first_arguments(&stream[..at]).collect();
+                let arguments =
+                    |request: &Vec<Vec<u8>>| [1, 2, 3].map(|at| request.get(at).cloned().unwrap_or_default());
+                assert!(requests.iter().map(arguments).take(seen.len()).eq(seen), "{stream:?} up to {at}");
             }
         }
         let keys =
             first_arguments(b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n*3\r\n$3\r\nSET\r\n$2\r\nbc\r\n$1\r\nv\r\nGET d\r\n");
-        assert!(keys.eq([&b"a"[..], b"bc"]));
+        assert!(keys.eq([[&b"a"[..], b"", b""], [b"bc", b"v", b""]]));
     }
 
     #[test]

@@ -60,7 +60,8 @@ impl Engine {
         let db = &self.store.dbs[at];
         if db.is_beyond_caches() {
             let sent = sent.filter(|&(client, _)| db_of(client) == Some(at));
-            db.fetch(&mut sent.filter_map(|(_, bytes)| first_arguments(bytes).next()));
+            let keys = sent.filter_map(|(_, bytes)| first_arguments(bytes).next());
+            db.fetch(&mut keys.map(|[key, ..]| key));
         }
     }
 
