@@ -1,7 +1,7 @@
 //! `kayvee`: boots the store on this machine and looks after it.
 //!
 //! One module a subject: what the user asks for ([`args`], [`store`]), what a guest runs on ([`probe`], [`monitor`], [`qemu`]), how
-//! it is reached ([`network`], [`listen`], [`carry`]: through the kernel with [`tap`] and [`proxy`], or without rights
+//! it is reached ([`network`], [`front`], [`listen`], [`carry`]: through the kernel with [`tap`] and [`proxy`], or without rights
 //! with [`wire`] and [`usernet`]), its life ([`supervise`], [`console`], [`ready`], [`log`], [`instances`]), what its
 //! disk holds ([`check`]), and its data's way from and to Redis ([`dump`], on a store in this process, [`embedded`]). System calls that need `unsafe` are in [`sys`]. It depends on `kayvee-server` for the options, the
 //! boot line and that store, on `kayvee-net` for the host's end of a wire, and on `kayvee-disk` and `kayvee-log` for disks;
@@ -13,6 +13,7 @@ mod check;
 mod console;
 mod dump;
 mod embedded;
+mod front;
 mod image;
 mod instances;
 mod listen;

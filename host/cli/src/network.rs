@@ -163,11 +163,6 @@ impl Place {
         });
         format!("ip={}/{} gateway={} {}", self.guest, self.prefix_bits, self.gateway, ipv6_words(ipv6))
     }
-
-    /// Where the guest listens.
-    pub fn socket(&self, port: u16) -> SocketAddr {
-        SocketAddr::new(self.guest.into(), port)
-    }
 }
 
 impl Carrier {

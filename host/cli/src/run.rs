@@ -3,13 +3,14 @@
 use crate::{
     UsageError,
     args::{Machine, Net, RunArgs, Target, Vmm},
+    front::Front,
     image::{self, Image},
-    instances, listen,
+    instances,
     log::Log,
     monitor,
     network::{self, Network},
     probe,
-    proxy::{self, Proxy, WebPort},
+    proxy::Proxy,
     qemu::{self, Accelerator, Ending, Guest},
     ready, site, store,
     store::Store,
@@ -17,9 +18,8 @@ use crate::{
     sys::Frames,
 };
 use anyhow::{Context, Result, anyhow, bail};
-use kayvee_link::VethPair;
+use kayvee_link::{Link, Redirect, VethPair};
 use kayvee_xdp_socket::Attachment;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signal_hook::iterator::Signals;
 use std::{
     ffi::OsString,
@@ -40,12 +40,6 @@ use std::{
 
 /// Memory of a guest whose user asked for none in particular.
 const GUEST_MEMORY_MIB: u32 = 1024;
-/// Connections beyond the store's limit that are carried, for the store to say why it does not serve them.
-const REFUSED_CONNECTIONS: u64 = 64;
-/// The client's socket and the guest's.
-const DESCRIPTORS_PER_CONNECTION: u64 = 2;
-/// Descriptors that are not the connections'.
-const RESERVED_DESCRIPTORS: u64 = 64;
 /// How soon a process that does not accept connections yet is asked again.
 const CONNECT_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -207,12 +201,8 @@ impl Session {
     }
 
     fn run_process(&self, store: &Store, signals: Signals) -> Result<()> {
-        let addresses = store.listen_addresses(store.options().port)?;
-        // Only to know before the start that the port is free; the process listens by itself.
-        let listeners = listen::listen(&addresses, store.options().tcp_backlog)?;
-        let address = store::reachable(listeners[0].local_addr()?);
-        drop(listeners);
-        let web = first_address(&self.listen_for_web(store)?)?;
+        // Only to know before the start that the ports are free; the process listens by itself.
+        let Front { address, web, .. } = Front::open(store)?;
         let mut command = Command::new(image::built("kayvee-linux")?);
         // As on a guest, what is to be kept has a disk of its own; redis-server's dump file is for `kayvee server`.
         command.args(["--save", ""]).args(store.words());
@@ -256,15 +246,13 @@ impl Session {
         store: &Store,
         signals: Signals,
     ) -> Result<()> {
-        let web = first_address(&self.listen_for_web(store)?)?;
         let link = match attachment {
             Attachment::Own => {
-                let addresses = store.listen_addresses(store.options().port)?;
-                let listeners = listen::listen(&addresses, store.options().tcp_backlog)?;
+                let front = Front::open(store)?;
                 let pair = VethPair::create(kayvee_xdp_socket::link_mtu())
                     .context("making a link for the store")
                     .map_err(network::with_advice)?;
-                Some((listeners, pair))
+                Some((front, pair))
             }
             Attachment::Interface { .. } => None,
         };
@@ -285,19 +273,24 @@ impl Session {
             announce: Box::new(|| Ok(())),
             end: End::Signal,
         };
-        let Some((listeners, pair)) = link else {
+        let Some((mut front, pair)) = link else {
             run.announce = self.announcement_elsewhere(store, "linux", "a Linux process", &attachment);
             return self.supervise_process(run, signals);
         };
-        let front = store::reachable(listeners[0].local_addr()?);
-        let guest = SocketAddr::new(pair.link.guest.into(), front.port());
-        let proxy = Proxy::new(listeners, settings(store, guest)?)?;
+        let web = front.leave_web();
+        let settings = front.settings(store, pair.link.guest)?;
+        let redirect = self.redirect(&front, pair.link);
+        let Front { listeners, address, .. } = front;
+        let proxy = Proxy::new(listeners, settings)?;
         run.inherited = vec![pair.namespace.as_fd().as_raw_fd()];
-        run.carry = Some(Box::new(|| proxy.run()));
-        run.prove = Box::new(move || ready::ping(front));
-        let places = network::addresses(pair.link, front.port());
+        run.carry = Some(Box::new(move || {
+            let _redirect = redirect;
+            proxy.run()
+        }));
+        run.prove = Box::new(move || ready::ping(address));
+        let places = network::addresses(pair.link, address.port());
         let what = format!("a Linux process past the kernel's network, also at {places}");
-        run.announce = self.announcement(store, "linux", front, web, &what);
+        run.announce = self.announcement(store, "linux", address, web, &what);
         self.supervise_process(run, signals)
     }
 
@@ -343,31 +336,39 @@ impl Session {
                 announce: self.announcement_elsewhere(store, &target, &format!("a {name} guest"), attachment),
             });
         }
-        let mut listeners =
-            listen::listen(&store.listen_addresses(store.options().port)?, store.options().tcp_backlog)?;
-        let front = store::reachable(listeners[0].local_addr()?);
-        let web_listeners = self.listen_for_web(store)?;
-        let web = first_address(&web_listeners)?;
-        let first_listener = listeners.len();
-        listeners.extend(web_listeners);
+        let front = Front::open(store)?;
         let network = self.open_network(args, by)?;
         let place = network.place();
+        let settings = front.settings(store, place.guest)?;
+        let redirect = network.link().and_then(|link| self.redirect(&front, link));
+        let Front { listeners, address, web, .. } = front;
         let what = match network.link() {
-            Some(link) => format!("a {name} guest, also at {}", network::addresses(link, front.port())),
+            Some(link) => format!("a {name} guest, also at {}", network::addresses(link, address.port())),
             None => format!("a {name} guest"),
         };
-        let settings = proxy::Settings {
-            web: web.map(|web| WebPort { first_listener, port: web.port() }),
-            ..settings(store, place.socket(front.port()))?
-        };
         let (carrier, end) = network.carrier(listeners, settings)?;
+        let carry = move || {
+            let _redirect = redirect;
+            carrier.run()
+        };
         Ok(Way {
             boot_words: place.boot_words(),
             end,
-            carry: Some(Box::new(|| carrier.run())),
-            prove: Box::new(move || ready::ping(front)),
-            announce: self.announcement(store, &target, front, web, &what),
+            carry: Some(Box::new(carry)),
+            prove: Box::new(move || ready::ping(address)),
+            announce: self.announcement(store, &target, address, web, &what),
         })
+    }
+
+    /// Spares this program the carrying of connections, where the kernel lets it.
+    fn redirect(&self, front: &Front, link: Link) -> Option<Redirect> {
+        let failed = |error| {
+            let (address, guest) = (front.address, SocketAddr::new(link.guest.into(), front.address.port()));
+            self.note(&format!(
+                "this program carries connections to {address}, which is slower than {guest}: {error:#}"
+            ));
+        };
+        front.redirect(link).map_err(failed).ok()
     }
 
     fn run_guest(
@@ -445,14 +446,6 @@ impl Session {
         }
     }
 
-    /// Listens on the web server's port, if there is to be one.
-    fn listen_for_web(&self, store: &Store) -> Result<Vec<TcpListener>> {
-        match store.options().http_port {
-            0 => Ok(Vec::new()),
-            port => listen::listen(&store.listen_addresses(port)?, store.options().tcp_backlog),
-        }
-    }
-
     /// The words that say where the store answers, once it does.
     fn announcement(
         &self,
@@ -518,25 +511,4 @@ fn listen_for_debuggers(port: u16) -> Result<TcpListener> {
 
 fn create_record(path: &Path) -> Result<File> {
     File::create(path).with_context(|| format!("recording frames in {}", path.display()))
-}
-
-/// Where the first of them listens, if there is one.
-fn first_address(listeners: &[TcpListener]) -> io::Result<Option<SocketAddr>> {
-    listeners.first().map(TcpListener::local_addr).transpose()
-}
-
-/// How the port is carried to a store.
-fn settings(store: &Store, guest: SocketAddr) -> Result<proxy::Settings> {
-    let keepalive_s = Some(store.options().tcp_keepalive).filter(|&seconds| seconds > 0);
-    let keepalive = keepalive_s.map(|seconds| Duration::from_secs(seconds.into()));
-    Ok(proxy::Settings { guest, web: None, max_connections: max_connections(store)?, keepalive })
-}
-
-/// How many connections may be carried: those that the store serves and some that it refuses with a reason, as far as
-/// there are descriptors. Allows this process all that it may have.
-fn max_connections(store: &Store) -> Result<usize> {
-    let (_, descriptors) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, descriptors, descriptors).context("raising the limit of open files")?;
-    let wanted = u64::from(store.options().maxclients) + REFUSED_CONNECTIONS;
-    Ok(wanted.min(descriptors.saturating_sub(RESERVED_DESCRIPTORS) / DESCRIPTORS_PER_CONNECTION) as usize)
 }

@@ -1,14 +1,16 @@
 //! Links between this host and a store that has a network address of its own: which subnet is free, how an interface gets
-//! its address, and pairs of virtual Ethernet devices.
+//! its address, pairs of virtual Ethernet devices, and connections that are redirected to the store.
 #![deny(unsafe_code)]
 
 mod netlink;
+mod redirect;
 mod setup;
 mod subnet;
 #[allow(unsafe_code)]
 mod sys;
 mod veth;
 
+pub use redirect::{Redirect, Rule};
 pub use setup::set_up;
 pub use subnet::{Link, Link6, PREFIX_BITS};
 pub use sys::{bring_up, hardware_address, interface_request, mtu, set_queue_len, switch_on};

@@ -33,6 +33,19 @@ pub fn add_address6(name: &str, address: Ipv6Addr, prefix_bits: u8) -> io::Resul
     Ok(())
 }
 
+/// The number of this thread's network namespace, which no other one has (`SO_NETNS_COOKIE`, Linux 5.14).
+pub fn namespace_cookie() -> io::Result<u64> {
+    const SO_NETNS_COOKIE: libc::c_int = 71;
+    let (socket, mut cookie) = (datagram_socket()?, 0u64);
+    let mut len = size_of_val(&cookie) as libc::socklen_t;
+    let place = (&raw mut cookie).cast();
+    // SAFETY: the option writes up to `len` bytes to `place`, where there are as many, and what it wrote to `len`.
+    Errno::result(unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, place, &raw mut len)
+    })?;
+    Ok(cookie)
+}
+
 /// Switches an interface on.
 pub fn switch_on(name: &str) -> io::Result<()> {
     let mut request = interface_request(name)?;

@@ -4,8 +4,7 @@
 //! whose frames are to come here; the host's own traffic goes on as before. Everything is tied to descriptors, the XDP
 //! program too, so nothing is left behind by a process that is killed.
 //!
-//! The program is a few instructions, which [`program`] writes itself: `aya` and `libbpf` load programs that need
-//! `bpf-linker` or `clang` to be made. `bpf`(2) and the socket's system calls are in [`sys`].
+//! The program is a few instructions, which [`program`] writes itself. The socket's system calls are in [`sys`].
 #![deny(unsafe_code)]
 
 mod attachment;

@@ -13,18 +13,8 @@
 //! pass: return XDP_PASS
 //! ```
 
+use kayvee_bpf::{Assembler, Instruction, op::*};
 use std::net::{Ipv4Addr, Ipv6Addr};
-
-/// One instruction (Linux, `Documentation/bpf/standardization/instruction-set.rst`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct Instruction {
-    code: u8,
-    /// Destination register in the lower half, source register in the upper.
-    registers: u8,
-    offset: i16,
-    immediate: i32,
-}
 
 /// Which frames are the store's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +32,6 @@ const XDP_REDIRECT: u32 = 4;
 
 /// Number of the helper.
 const BPF_REDIRECT_MAP: i32 = 51;
-/// The source register of a 64-bit load that says that the value is a map's descriptor.
-const PSEUDO_MAP_FD: u8 = 1;
-
 /// Fields of `struct xdp_md`.
 const MD_DATA: i16 = 0;
 const MD_DATA_END: i16 = 4;
@@ -68,22 +55,6 @@ const SOLICITATION: i32 = 135;
 const SOLICITATION_TARGET_AT: i16 = 14 + 40 + 8;
 const SOLICITATION_END: i32 = 14 + 40 + 24;
 
-/// Classes and modes of the instructions that are used here.
-const LD_IMM64: u8 = 0x18;
-const LDX_W: u8 = 0x61;
-const LDX_H: u8 = 0x69;
-const LDX_B: u8 = 0x71;
-const MOV64_REG: u8 = 0xbf;
-const MOV64_IMM: u8 = 0xb7;
-const ADD64_IMM: u8 = 0x07;
-const JA: u8 = 0x05;
-const JGT_REG: u8 = 0x2d;
-const JEQ_IMM: u8 = 0x15;
-const JNE_IMM: u8 = 0x55;
-const JNE32_IMM: u8 = 0x56;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
-
 /// Where a jump leads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Label {
@@ -95,50 +66,19 @@ enum Label {
     Pass,
 }
 
-/// A program under construction.
-#[derive(Default)]
-struct Assembler {
-    instructions: Vec<Instruction>,
-    jumps: Vec<(usize, Label)>,
-    labels: Vec<(Label, usize)>,
+/// Goes on where the frame in r2 has so many bytes, and elsewhere where it has not.
+fn need_bytes(p: &mut Assembler<Label>, end: i32, otherwise: Label) {
+    p.put(MOV64_REG, 4, 2, 0, 0);
+    p.put(ADD64_IMM, 4, 0, 0, end);
+    p.jump(JGT_REG, 4, 3, 0, otherwise);
 }
 
-impl Assembler {
-    fn put(&mut self, code: u8, destination: u8, source: u8, offset: i16, immediate: i32) {
-        self.instructions.push(Instruction { code, registers: source << 4 | destination, offset, immediate });
-    }
-
-    fn jump(&mut self, code: u8, destination: u8, source: u8, immediate: i32, to: Label) {
-        self.jumps.push((self.instructions.len(), to));
-        self.put(code, destination, source, 0, immediate);
-    }
-
-    fn label(&mut self, label: Label) {
-        self.labels.push((label, self.instructions.len()));
-    }
-
-    /// Goes on where the frame in r2 has so many bytes, and elsewhere where it has not.
-    fn need_bytes(&mut self, end: i32, otherwise: Label) {
-        self.put(MOV64_REG, 4, 2, 0, 0);
-        self.put(ADD64_IMM, 4, 0, 0, end);
-        self.jump(JGT_REG, 4, 3, 0, otherwise);
-    }
-
-    /// Goes on where this address stands at that place of the frame in r2, and elsewhere where it does not.
-    fn need_address(&mut self, at: i16, address: Ipv6Addr, otherwise: Label) {
-        for (word, at) in address.octets().chunks_exact(4).zip((at..).step_by(4)) {
-            self.put(LDX_W, 5, 2, at, 0);
-            let word = i32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
-            self.jump(JNE32_IMM, 5, 0, word, otherwise);
-        }
-    }
-
-    fn finish(mut self) -> Vec<Instruction> {
-        for (at, label) in self.jumps {
-            let to = self.labels.iter().find(|(known, _)| *known == label).expect("each label is set").1;
-            self.instructions[at].offset = (to as i64 - at as i64 - 1) as i16;
-        }
-        self.instructions
+/// Goes on where this address stands at that place of the frame in r2, and elsewhere where it does not.
+fn need_address(p: &mut Assembler<Label>, at: i16, address: Ipv6Addr, otherwise: Label) {
+    for (word, at) in address.octets().chunks_exact(4).zip((at..).step_by(4)) {
+        p.put(LDX_W, 5, 2, at, 0);
+        let word = i32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
+        p.jump(JNE32_IMM, 5, 0, word, otherwise);
     }
 }
 
@@ -154,28 +94,28 @@ pub fn assemble(steering: Steering, map: i32) -> Vec<Instruction> {
     if let Steering::Addresses(address, ipv6) = steering {
         p.put(LDX_W, 2, 1, MD_DATA, 0);
         p.put(LDX_W, 3, 1, MD_DATA_END, 0);
-        p.need_bytes(IPV4_END, Label::Pass);
+        need_bytes(p, IPV4_END, Label::Pass);
         p.put(LDX_H, 5, 2, ETHERTYPE_AT, 0);
         p.jump(JEQ_IMM, 5, 0, loaded_u16(ETHERTYPE_IPV4), Label::Ipv4);
         if ipv6.is_some() {
             p.jump(JEQ_IMM, 5, 0, loaded_u16(ETHERTYPE_IPV6), Label::Ipv6);
         }
         p.jump(JNE_IMM, 5, 0, loaded_u16(ETHERTYPE_ARP), Label::Pass);
-        p.need_bytes(ARP_END, Label::Pass);
+        need_bytes(p, ARP_END, Label::Pass);
         p.put(LDX_W, 5, 2, ARP_TARGET_AT, 0);
         p.jump(JA, 0, 0, 0, Label::Compare);
         if let Some(ipv6) = ipv6 {
             p.label(Label::Ipv6);
-            p.need_bytes(IPV6_END, Label::Pass);
-            p.need_address(IPV6_DESTINATION_AT, ipv6, Label::Solicitation);
+            need_bytes(p, IPV6_END, Label::Pass);
+            need_address(p, IPV6_DESTINATION_AT, ipv6, Label::Solicitation);
             p.jump(JA, 0, 0, 0, Label::Take);
             p.label(Label::Solicitation);
-            p.need_bytes(SOLICITATION_END, Label::Pass);
+            need_bytes(p, SOLICITATION_END, Label::Pass);
             p.put(LDX_B, 5, 2, IPV6_NEXT_HEADER_AT, 0);
             p.jump(JNE_IMM, 5, 0, ICMPV6, Label::Pass);
             p.put(LDX_B, 5, 2, ICMPV6_TYPE_AT, 0);
             p.jump(JNE_IMM, 5, 0, SOLICITATION, Label::Pass);
-            p.need_address(SOLICITATION_TARGET_AT, ipv6, Label::Pass);
+            need_address(p, SOLICITATION_TARGET_AT, ipv6, Label::Pass);
             p.jump(JA, 0, 0, 0, Label::Take);
         }
         p.label(Label::Ipv4);
@@ -185,9 +125,7 @@ pub fn assemble(steering: Steering, map: i32) -> Vec<Instruction> {
     }
     p.label(Label::Take);
     p.put(LDX_W, 2, 1, MD_RX_QUEUE, 0);
-    // Two instructions' places.
-    p.put(LD_IMM64, 1, PSEUDO_MAP_FD, 0, map);
-    p.put(0, 0, 0, 0, 0);
+    p.load_map(1, map);
     p.put(MOV64_IMM, 3, 0, 0, XDP_PASS);
     p.put(CALL, 0, 0, 0, BPF_REDIRECT_MAP);
     p.put(EXIT, 0, 0, 0, 0);
@@ -205,7 +143,8 @@ pub fn assemble(steering: Steering, map: i32) -> Vec<Instruction> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FrameMemory, Socket, sys};
+    use crate::{FrameMemory, Socket};
+    use kayvee_bpf::{Kind, MAP_TYPE_XSKMAP, test_run};
     use kayvee_link::{Namespace, VethPair};
     use std::os::fd::{AsFd, AsRawFd};
 
@@ -233,9 +172,9 @@ mod tests {
         let frames = FrameMemory::allocate(1 << 20).unwrap();
         let open = || Socket::open(VethPair::INNER_NAME, Steering::All, &frames);
         let socket = pair.namespace.enter(open).unwrap();
-        let map = sys::create_socket_map(1).unwrap();
-        sys::enter_socket(map.as_fd(), 0, socket.as_fd()).unwrap();
-        let load = |steering| sys::load_program(&assemble(steering, map.as_raw_fd()), sys::Frames::Plain).unwrap();
+        let map = kayvee_bpf::create_map(MAP_TYPE_XSKMAP, 1).unwrap();
+        kayvee_bpf::update_map(map.as_fd(), 0, socket.as_fd().as_raw_fd() as u32).unwrap();
+        let load = |steering| kayvee_bpf::load(Kind::Xdp, &assemble(steering, map.as_raw_fd())).unwrap();
         let own6 = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
         let other6 = Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 7);
         let shared = load(Steering::Addresses(OWN, Some(own6)));
@@ -261,8 +200,8 @@ mod tests {
             (ipv6(86, group, SOLICITATION, other6), XDP_PASS as u32, "asks for the host"),
             (ipv6(86, group, 136, own6), XDP_PASS as u32, "is no question"),
         ] {
-            assert_eq!(sys::test_run(shared.as_fd(), &frame).unwrap(), verdict, "{what}");
-            assert_eq!(sys::test_run(shared4.as_fd(), &frame).unwrap(), XDP_PASS as u32, "{what}");
+            assert_eq!(test_run(shared.as_fd(), &frame).unwrap(), verdict, "{what}");
+            assert_eq!(test_run(shared4.as_fd(), &frame).unwrap(), XDP_PASS as u32, "{what}");
         }
         let other = Ipv4Addr::new(192, 0, 2, 8);
         let (ip, arp) = (30, 38);
@@ -281,8 +220,8 @@ mod tests {
             (frame(ETHERTYPE_IPV4, 33, ip, other), XDP_PASS as u32, "too short for a header"),
         ];
         for (frame, verdict, what) in cases {
-            assert_eq!(sys::test_run(shared.as_fd(), &frame).unwrap(), verdict, "{what}");
-            assert_eq!(sys::test_run(all.as_fd(), &frame).unwrap(), XDP_REDIRECT, "{what}");
+            assert_eq!(test_run(shared.as_fd(), &frame).unwrap(), verdict, "{what}");
+            assert_eq!(test_run(all.as_fd(), &frame).unwrap(), XDP_REDIRECT, "{what}");
         }
         Ok(())
     }

@@ -3,9 +3,10 @@
 pub use crate::sys::RingMapping;
 use crate::{
     program::{self, Steering},
-    sys::{self, FrameMemory, Frames, Mode, RingKind},
+    sys::{self, FrameMemory, Frames, RingKind},
 };
 use anyhow::{Context, Result, bail};
+use kayvee_bpf::{Kind, MAP_TYPE_XSKMAP};
 use kayvee_platform::Checksums;
 use kayvee_xdp::{Doorbell, MAX_PIECES, METADATA_BYTES, Parts, Ring, Rings, XdpDevice};
 use nix::net::if_::if_nametoindex;
@@ -16,6 +17,15 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+
+/// How a program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// By the card's driver, before the kernel has made a packet of the frame.
+    Driver,
+    /// By the kernel, for cards whose drivers cannot.
+    Generic,
+}
 
 /// A place for a frame: the smallest that the kernel takes, with room for its headroom and a frame ...
 const FRAME_BYTES: u32 = 2048;
@@ -97,7 +107,8 @@ impl Socket {
             }
             _ => anyhow::Error::from(error).context(format!("binding to queue {QUEUE} of '{interface}'")),
         })?;
-        sys::enter_socket(map.as_fd(), QUEUE, socket).context("entering the socket into the map")?;
+        kayvee_bpf::update_map(map.as_fd(), QUEUE, socket.as_raw_fd() as u32)
+            .context("entering the socket into the map")?;
         let how = match (sys::is_zero_copy(socket)?, mode) {
             (true, _) => "without copying",
             (false, Mode::Driver) => "copied by its driver",
@@ -161,8 +172,9 @@ pub fn probe() -> Result<()> {
 
 /// Loads the program, with a map for the socket that it steers frames to.
 fn load(steering: Steering, frames: Frames) -> Result<(OwnedFd, OwnedFd)> {
-    let map = sys::create_socket_map(QUEUE + 1).context("making the XDP program's map")?;
-    let program = sys::load_program(&program::assemble(steering, map.as_raw_fd()), frames);
+    let map = kayvee_bpf::create_map(MAP_TYPE_XSKMAP, QUEUE + 1).context("making the XDP program's map")?;
+    let kind = if frames == Frames::Large { Kind::XdpFrags } else { Kind::Xdp };
+    let program = kayvee_bpf::load(kind, &program::assemble(steering, map.as_raw_fd()));
     Ok((map, program.context("loading the XDP program")?))
 }
 
@@ -205,10 +217,12 @@ fn when_free<R>(take: impl Fn() -> io::Result<R>) -> io::Result<R> {
 }
 
 fn attach(program: BorrowedFd<'_>, interface: u32) -> io::Result<(OwnedFd, Mode)> {
-    match sys::attach(program, interface, Mode::Driver) {
+    const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+    const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+    match kayvee_bpf::attach(Kind::Xdp, program, interface, XDP_FLAGS_DRV_MODE) {
         Ok(link) => Ok((link, Mode::Driver)),
         Err(error) if error.raw_os_error() == Some(nix::libc::EOPNOTSUPP) => {
-            sys::attach(program, interface, Mode::Generic).map(|link| (link, Mode::Generic))
+            kayvee_bpf::attach(Kind::Xdp, program, interface, XDP_FLAGS_SKB_MODE).map(|link| (link, Mode::Generic))
         }
         Err(error) => Err(error),
     }
