@@ -47,6 +47,17 @@ impl SelfTest {
     ];
 }
 
+/// Who else is on a guest's network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peers {
+    /// Those who were meant to be.
+    Known,
+    /// `peers=host`: nobody but the host, which has given the guest its addresses.
+    Host,
+    /// `peers=strangers`: it is shared with others, who are not trusted.
+    Strangers,
+}
+
 /// A parsed boot command line.
 #[derive(Clone, Debug)]
 pub struct BootArgs {
@@ -58,8 +69,8 @@ pub struct BootArgs {
     pub virtio_mmio: Vec<String>,
     /// `xdp=`: the address at which the monitor describes the rings of the network, where no device has them.
     pub xdp: Option<u64>,
-    /// `peers=strangers`: the network is shared with others, who are not trusted.
-    pub has_strangers: bool,
+    /// Who else is on the network.
+    pub peers: Peers,
     /// `monitor=`: the address of the page in which Kayvee's own monitor tells of itself.
     pub monitor: Option<u64>,
     /// `time=`: microseconds since 1970 at which the hypervisor was started, for machines without a precise wall clock.
@@ -111,7 +122,7 @@ impl BootArgs {
         let mut gateway = None;
         let (mut addressing6, mut gateway6) = (Addressing6::Auto, None);
         let mut virtio_mmio = Vec::new();
-        let mut has_strangers = false;
+        let mut peers = Peers::Known;
         let (mut host_time_us, mut self_test, mut xdp, mut monitor) = (None, None, None, None);
         for &word in machine {
             let bad = || BootArgsError::Word(word.into());
@@ -138,7 +149,8 @@ impl BootArgs {
                     let address = value.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
                     *(if name == "xdp" { &mut xdp } else { &mut monitor }) = Some(address.ok_or_else(bad)?);
                 }
-                ("peers", "strangers") => has_strangers = true,
+                ("peers", "host") => peers = Peers::Host,
+                ("peers", "strangers") => peers = Peers::Strangers,
                 // Kayvee's own monitor says how the machine sleeps, which has been read already.
                 ("sleep_port", _) => {}
                 ("console" | "reboot" | "panic" | "pci" | "acpi" | "root" | "ro" | "rw" | "quiet" | "nomodule", _) => {}
@@ -161,17 +173,7 @@ impl BootArgs {
         if let (Addressing6::Static { gateway, .. }, Some(_)) = (&mut addressing6, gateway6) {
             *gateway = gateway6;
         }
-        Ok(BootArgs {
-            addressing,
-            addressing6,
-            virtio_mmio,
-            xdp,
-            has_strangers,
-            monitor,
-            host_time_us,
-            self_test,
-            options,
-        })
+        Ok(BootArgs { addressing, addressing6, virtio_mmio, xdp, peers, monitor, host_time_us, self_test, options })
     }
 }
 
@@ -220,6 +222,9 @@ mod tests {
         let (address, gateway) = ("2001:db8::2".parse().unwrap(), Some("fe80::1".parse().unwrap()));
         assert_eq!(static6, Addressing6::Static { address, prefix_bits: 64, gateway });
         assert_eq!(BootArgs::parse(b"").unwrap().addressing6, Addressing6::Auto);
+        assert_eq!(BootArgs::parse(b"ip=dhcp").unwrap().peers, Peers::Known);
+        assert_eq!(BootArgs::parse(b"peers=host").unwrap().peers, Peers::Host);
+        assert_eq!(BootArgs::parse(b"peers=strangers").unwrap().peers, Peers::Strangers);
         assert_eq!(BootArgs::parse(b"ip6=off").unwrap().addressing6, Addressing6::Off);
         let args = BootArgs::parse(b"time=1700000000000000 selftest=exec-heap").unwrap();
         assert_eq!((args.host_time_us, args.self_test), (Some(1_700_000_000_000_000), Some(SelfTest::ExecuteHeap)));

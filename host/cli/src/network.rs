@@ -161,7 +161,7 @@ impl Place {
             prefix_bits: Link6::PREFIX_BITS,
             gateway: Some(host),
         });
-        format!("ip={}/{} gateway={} {}", self.guest, self.prefix_bits, self.gateway, ipv6_words(ipv6))
+        format!("ip={}/{} gateway={} {} peers=host", self.guest, self.prefix_bits, self.gateway, ipv6_words(ipv6))
     }
 }
 

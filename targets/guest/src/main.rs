@@ -16,7 +16,10 @@ use disk::Disk;
 use kayvee_http::Site;
 use kayvee_net::{Config, Limits, Stack};
 use kayvee_platform::{Clock, ProcessorTime};
-use kayvee_server::{Engine, Environment, boot::BootArgs};
+use kayvee_server::{
+    Engine, Environment,
+    boot::{self, BootArgs},
+};
 use kayvee_station::{Peers, Station, Web};
 use kayvee_x86::{
     clock::CLOCK,
@@ -70,6 +73,9 @@ fn serve(machine: &Machine, machine_ns: u64, mut args: BootArgs, devices: Device
     };
     let now = machine.clock().now();
     let mut stack = Stack::new(config, &mut card, now.monotonic_ns).unwrap_or_else(|error| machine.refuse(&error));
+    if args.peers == boot::Peers::Host {
+        stack.ask_nobody();
+    }
     stack.listen(args.options.port);
     let environment = Environment {
         target: hypervisor.name(),
@@ -104,7 +110,7 @@ fn serve(machine: &Machine, machine_ns: u64, mut args: BootArgs, devices: Device
     engine.note_boot_phase("site", CLOCK.now().monotonic_ns);
     // It lives until the machine ends, so nothing of it is ever taken apart, and there is no code for that.
     // Who reaches a machine whose only network this is was meant to, unless it is said otherwise.
-    let peers = if args.has_strangers { Peers::Strangers } else { Peers::Trusted };
+    let peers = if args.peers == boot::Peers::Strangers { Peers::Strangers } else { Peers::Trusted };
     let station = Station::new(stack, engine, web, peers, limits.connections);
     let mut server = Server::new(machine, card, disk, site_disk, station);
     machine.end(server.run())

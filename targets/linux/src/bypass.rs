@@ -89,6 +89,9 @@ impl Server {
             seed: u64::from_ne_bytes(crate::random()?),
         };
         let mut stack = Stack::new(config, &mut card, clock.monotonic_ns())?;
+        if place.is_own {
+            stack.ask_nobody();
+        }
         stack.listen(engine.options().port);
         let peers = if place.is_own { Peers::Trusted } else { Peers::Strangers };
         // The web server stays with the kernel's sockets.

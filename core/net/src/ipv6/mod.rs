@@ -169,6 +169,13 @@ impl Ipv6 {
         ipv6
     }
 
+    /// Takes the addresses that are wanted now as nobody else's.
+    pub fn ask_nobody(&mut self) {
+        for own in &mut self.addresses.0 {
+            own.stage = Stage::Tentative { until_ns: 0 };
+        }
+    }
+
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
     }

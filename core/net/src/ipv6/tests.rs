@@ -306,6 +306,17 @@ fn addresses_are_asked_for_before_they_are_used() {
 
 /// RFC 4862 §5.4.3, §5.4.4 and §5.4.5.
 #[test]
+fn addresses_that_nobody_else_can_have_are_used_at_once() {
+    let mut link = Link::new(FIXED);
+    link.stack.ask_nobody();
+    // One a turn.
+    link.turn();
+    link.turn();
+    assert!(link.sent().iter().all(|sent| !sent.ip.src_addr.is_unspecified()), "nobody is asked");
+    assert_eq!(link.answers(solicitation(PEER, OWN)).len(), 1);
+}
+
+#[test]
 fn an_address_that_somebody_has_or_wants_as_well_is_given_up() {
     for objection in [
         advertisement(OWN, ALL_NODES, NdiscNeighborFlags::OVERRIDE, PEER_MAC),

@@ -157,6 +157,12 @@ impl Stack {
         Ok(stack)
     }
 
+    /// Has its IPv6 addresses at once: on a link to the host that gave them to it, nobody else could have one (RFC 4862 §5.1, a
+    /// `DupAddrDetectTransmits` of 0).
+    pub fn ask_nobody(&mut self) {
+        self.ipv6.ask_nobody();
+    }
+
     /// Accepts connections to `port`. Connections to ports that are not listened on are reset.
     pub fn listen(&mut self, port: u16) {
         assert!(port != 0, "port 0 cannot be connected to (RFC 9293 §3.1)");
