@@ -108,8 +108,9 @@ impl Effects {
         }
     }
 
-    /// Notes that listeners will miss something.
-    pub(crate) fn lose(&mut self) {
+    /// Notes that listeners will miss so many bytes of effects that came from a master.
+    pub(crate) fn lose(&mut self, bytes: usize) {
+        self.offset += bytes as u64;
         self.is_broken = true;
     }
 

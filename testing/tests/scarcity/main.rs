@@ -440,3 +440,37 @@ fn a_sorted_set_stays_whole() {
     }
     assert!(refused > 0);
 }
+
+/// What a replica has no room to hand on counts all the same: its master has sent so many bytes.
+#[test]
+fn a_replica_counts_a_transaction_that_it_cannot_keep() {
+    let long = vec![b'x'; 5000];
+    let mut transaction = request(&[b"MULTI"]);
+    for key in [b"a", b"b", b"c"] {
+        transaction.extend(request(&[b"SET", key, &long]));
+    }
+    transaction.extend(request(&[b"EXEC"]));
+    for successes in 0..16 {
+        let mut engine = engine();
+        let user = connect(&mut engine);
+        engine.receive(user, b"REPLICAOF 10.0.0.1 6379\r\n");
+        let dial = engine.next_dial().expect("it has a master");
+        let master = engine.dialed(&dial, peer()).expect("it was asked for");
+        engine.receive(master, format!("+PONG\r\n+OK\r\n+OK\r\n+CONTINUE {:040}\r\n", 7).as_bytes());
+        let before = offset_of_replica(&mut engine, user);
+        with_large_allocations(successes, || {
+            engine.receive(master, &transaction);
+            engine.end_turn();
+        });
+        let counted = offset_of_replica(&mut engine, user) - before;
+        assert_eq!(counted, transaction.len(), "with {successes} large allocations");
+    }
+}
+
+/// Bytes of effects that a replica has taken.
+fn offset_of_replica(engine: &mut Engine, user: ClientId) -> usize {
+    engine.receive(user, b"INFO replication\r\n");
+    let info = String::from_utf8_lossy(engine.output(user)).into_owned();
+    let offset = info.rsplit_once("slave_repl_offset:").expect("it has a master").1.lines().next();
+    offset.and_then(|offset| offset.parse().ok()).expect("a number")
+}

@@ -80,15 +80,19 @@ impl Store {
     pub fn applied(&mut self, slot: u32, request: &[u8]) {
         let in_transaction = self.sessions[slot as usize].as_ref().is_some_and(|session| session.transaction.is_some());
         let Some(link) = self.replication.link.as_mut().filter(|link| link.slot == Some(slot)) else { return };
-        if in_transaction || !link.unit.is_empty() {
-            if link.unit.try_reserve(request.len()).is_err() {
-                self.effects.lose();
-                return;
+        if in_transaction || link.unit_len > 0 {
+            // What finds no memory counts all the same, as it does for the master, and nobody is told of half a transaction.
+            let is_whole = link.unit.len() == link.unit_len;
+            link.unit_len += request.len();
+            if is_whole && link.unit.try_reserve(request.len()).is_ok() {
+                link.unit.extend_from_slice(request);
             }
-            link.unit.extend_from_slice(request);
             if !in_transaction {
-                let unit = core::mem::take(&mut link.unit);
-                self.effects.pass_on(&unit);
+                let (unit, len) = (core::mem::take(&mut link.unit), core::mem::take(&mut link.unit_len));
+                match unit.len() == len {
+                    true => self.effects.pass_on(&unit),
+                    false => self.effects.lose(len),
+                }
             }
             return;
         }

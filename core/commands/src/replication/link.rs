@@ -124,6 +124,8 @@ pub struct Link {
     pub(super) db: usize,
     /// The beginning of a transaction whose end has not come.
     pub(super) unit: Vec<u8>,
+    /// How long that is, of which less is there where memory ran out.
+    pub(super) unit_len: usize,
     /// How many bytes of effects were here when the master asked what is on stable storage, if these were not.
     pub(super) asked_for: Option<u64>,
 }
@@ -225,6 +227,7 @@ impl Store {
             down_since_ns: now_ns,
             db,
             unit: Vec::new(),
+            unit_len: 0,
             asked_for: None,
         }));
         self.replication.next_tick_ns = now_ns;
@@ -335,7 +338,7 @@ impl Store {
         let db = self.sessions[slot as usize].as_ref().map(|session| session.db);
         let Some(link) = &mut self.replication.link else { return };
         link.slot = None;
-        link.unit = Vec::new();
+        (link.unit, link.unit_len) = (Vec::new(), 0);
         link.buffer = Vec::new();
         if link.is_up() {
             link.down_since_ns = now_ns;
