@@ -823,6 +823,20 @@ mod tests {
         db.resize(b"k", 2, 0, 0).unwrap();
         let found = db.find(b"k", 0).unwrap();
         assert_eq!(db.encoding(found).name(), "raw");
+        // A number lies elsewhere beside a long key, and comes from there to a short one.
+        let long = [b'k'; 2000];
+        for (text, encoding) in [(b"-12", "int"), (b"012", "embstr")] {
+            db.set(&long, Owned::Text(text), Expiry::Never, 0).unwrap();
+            let found = db.find(&long, 0).unwrap();
+            assert_eq!(db.encoding(found).name(), encoding);
+            db.rename(found, b"k", 0).unwrap();
+            let found = db.find(b"k", 0).unwrap();
+            assert_eq!((db.encoding(found).name(), shown(&db, found)), (encoding, text.to_vec()));
+        }
+        db.set(&long, Owned::Integer(1), Expiry::Never, 0).unwrap();
+        db.resize(&long, 1, 0, 0).unwrap()[0] = b'2';
+        let found = db.find(&long, 0).unwrap();
+        assert_eq!(db.encoding(found).name(), "raw", "it was edited");
     }
 
     /// However large a database is, each step of taking it down is small, and all of them together free everything.

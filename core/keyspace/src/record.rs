@@ -264,6 +264,8 @@ impl Records {
         match self.value(record) {
             Value::Integer(_) => Encoding::Int,
             Value::Bytes(_) if self.is_edited(record) => Encoding::Raw,
+            // The digits of a number lie in an object where the key leaves it no room.
+            Value::Bytes(bytes) if self.data(record).is_some() && parse_integer(bytes).is_some() => Encoding::Int,
             Value::Bytes(bytes) => Encoding::of_bytes(bytes.len()),
         }
     }
