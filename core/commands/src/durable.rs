@@ -25,6 +25,7 @@ pub(crate) use waits::Until;
 use alloc::vec::Vec;
 use kayvee_keyspace::{Epoch, Found};
 use kayvee_log::{Kind, Log, Sequence};
+use kayvee_platform::Trouble;
 use kayvee_rdb::{Compression, Writer};
 
 /// A place from which on the log says nothing unless it begins there: some effects before it are missing.
@@ -70,6 +71,9 @@ pub struct Durable {
     is_wanted: bool,
     /// When one may begin that nobody has asked for.
     again_after_ns: u64,
+    /// What is wrong with compactions, and with the disk.
+    compaction_trouble: Trouble,
+    disk_trouble: Trouble,
     /// Bytes of the log when the last one had ended.
     base_bytes: u64,
     /// The last record when it was measured what the next one will write.
@@ -120,6 +124,8 @@ impl Default for Durable {
             finishing: None,
             is_wanted: false,
             again_after_ns: 0,
+            compaction_trouble: Trouble::default(),
+            disk_trouble: Trouble::default(),
             base_bytes: 0,
             measured_at: None,
             epoch: Epoch::default(),

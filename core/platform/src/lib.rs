@@ -19,6 +19,7 @@ mod heap;
 mod monitor;
 mod network;
 mod time;
+mod trouble;
 
 pub use address::{Addressing, Addressing6};
 pub use block::{
@@ -36,6 +37,7 @@ pub use heap::Heap;
 pub use monitor::{MONITOR_PAGE_MAGIC, MonitorFigures};
 pub use network::NetworkFigures;
 pub use time::{Clock, Now, ProcessorTime};
+pub use trouble::Trouble;
 
 /// A source of random bytes that an outsider cannot predict.
 pub trait Entropy {

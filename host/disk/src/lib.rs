@@ -5,6 +5,7 @@
 //! user names a disk with, and [`prepare`] makes such a disk ready for a guest. It knows of the log only how to tell one from any other file; what a log says is `kayvee-log`'s.
 #![forbid(unsafe_code)]
 
+mod complaints;
 mod file;
 mod fresh;
 mod made;
@@ -13,6 +14,7 @@ mod spec;
 mod withheld;
 mod worker;
 
+pub use complaints::Complaints;
 pub use file::FileDisk;
 pub use fresh::{AHEAD_BYTES, Fresh, STEP_BYTES};
 pub use made::NewDisk;

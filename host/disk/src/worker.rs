@@ -1,6 +1,6 @@
 //! How transfers are carried out, and the thread that does so while the disk's owner goes on.
 
-use crate::fresh::Fresh;
+use crate::{complaints::Complaints, fresh::Fresh};
 use kayvee_platform::{BlockError, Finished, Operation, Transfer};
 use nix::errno::Errno;
 use std::{
@@ -28,18 +28,25 @@ pub struct Files {
     pub written_bytes: AtomicU64,
     /// What a write to stable storage takes on average.
     pub stable_ns: AtomicU64,
+    complaints: Complaints,
 }
 
 impl Files {
     /// A file all of which was written, as far as is known.
     pub fn new(plain: File, stable: Option<File>) -> Files {
-        Files { plain, stable, written_bytes: AtomicU64::new(u64::MAX), stable_ns: AtomicU64::new(0) }
+        Files {
+            plain,
+            stable,
+            written_bytes: AtomicU64::new(u64::MAX),
+            stable_ns: AtomicU64::new(0),
+            complaints: Complaints::default(),
+        }
     }
 
     /// Carries out a transfer.
     pub fn run(&self, mut transfer: Transfer) -> Finished {
         let result = self.try_run(&mut transfer).map_err(|error| {
-            log::warn!("disk: {:?} at byte {}: {error}", transfer.operation, transfer.at_bytes);
+            self.complaints.tell(format_args!("{:?} at byte {}: {error}", transfer.operation, transfer.at_bytes));
             block_error(&error)
         });
         let Transfer { token, buffer, .. } = transfer;

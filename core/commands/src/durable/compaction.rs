@@ -117,7 +117,9 @@ impl Store {
         self.durable.is_wanted = false;
         let now_ns = self.environment.clock.monotonic_ns();
         if let Err(error) = self.try_begin_compaction() {
-            log::warn!("the log cannot be compacted: {error}");
+            if self.durable.compaction_trouble.fails(now_ns) {
+                log::warn!("the log cannot be compacted: {error}");
+            }
             self.compaction_failed(now_ns);
             return;
         }
@@ -125,7 +127,9 @@ impl Store {
         self.durable.walk =
             Some(Compaction { started_ns: now_ns, keys_total, keys_written: 0, changes: 0, is_spoiled: false });
         self.effects.are_logged = true;
-        log::info!("compacting the log: {keys_total} keys");
+        if !self.durable.compaction_trouble.lasts() {
+            log::info!("compacting the log: {keys_total} keys");
+        }
     }
 
     fn try_begin_compaction(&mut self) -> Result<(), RecordError> {
@@ -276,7 +280,9 @@ impl Store {
         if self.durable.walk.take().is_none() {
             return false;
         }
-        log::warn!("the compaction of the log is given up: {why}");
+        if self.durable.compaction_trouble.fails(self.environment.clock.monotonic_ns()) {
+            log::warn!("the compaction of the log is given up: {why}");
+        }
         self.forget_parts();
         self.abandon_walk();
         if let Some(log) = &mut self.durable.log {
@@ -337,6 +343,7 @@ impl Durable {
     fn compaction_succeeded(&mut self, compaction: Compaction, took_s: u64) {
         self.base_bytes = self.log.as_ref().map_or(0, |log| log.used_bytes());
         self.status.succeeded(took_s);
+        self.compaction_trouble.ends();
         log::info!("the log is compacted: {} keys, {} bytes", compaction.keys_written, self.base_bytes);
     }
 }

@@ -85,15 +85,16 @@ impl Store {
         if self.shutdown.is_some() && log.durable() < log.appended() {
             log.request_flush();
         }
-        let failed = log.failure();
         let stable = log.durable();
         if stable < durable.last_effects {
             durable.behind_since_ns.get_or_insert(now_ns);
         }
         durable.due_ns = log.drive(device, policy, now_ns);
-        match (failed, log.failure()) {
-            (None, Some(failure)) => log::error!("{failure}; commands that write are refused until that works again"),
-            (Some(_), None) => log::warn!("the log's disk works again"),
+        match log.failure() {
+            Some(failure) if durable.disk_trouble.fails(now_ns) => {
+                log::error!("{failure}; commands that write are refused until that works again");
+            }
+            None if durable.disk_trouble.ends() => log::warn!("the log's disk works again"),
             _ => {}
         }
         durable.is_congested = log.is_congested();

@@ -98,7 +98,9 @@ impl Store {
             None => return,
             Some(Ok(())) => *is_in_place = true,
             Some(Err(why)) => {
-                log::error!("the log cannot be put in its place: {why}");
+                if durable.compaction_trouble.fails(self.environment.clock.monotonic_ns()) {
+                    log::error!("the log cannot be put in its place: {why}");
+                }
                 durable.spoil();
             }
         }

@@ -3,6 +3,7 @@
 use crate::{
     bench::{Bench, answer},
     disk::Disk,
+    lines,
 };
 use kayvee_http::{AccessLog, Limits, Server};
 use kayvee_platform::{BlockError, Now};
@@ -214,6 +215,7 @@ fn a_slow_disk_is_an_event_of_latency() {
 fn a_disk_that_fails_refuses_writes_and_lies_to_nobody() {
     let mut one = Durable::new(ALWAYS, Disk::new(8 << 20));
     one.expect(&[("SET k v", "+OK")]);
+    lines::begin();
     one.disk.failure = Some(BlockError::Io);
     let (writer, other) = (one.client, one.bench.connect());
     one.send(writer, "SET k w");
@@ -231,12 +233,23 @@ fn a_disk_that_fails_refuses_writes_and_lies_to_nobody() {
         ("DISCARD", "+OK"),
     ]);
     assert!(one.ask("EVAL \"return redis.call('SET','k','x')\" 0").starts_with(REFUSED));
+    for _ in 0..65 {
+        one.bench.advance_ms(2000);
+        one.turn();
+    }
+    // At first, and after one minute and two.
+    let told = lines::take();
+    assert!(
+        told.len() == 3 && told.iter().all(|line| line.ends_with("are refused until that works again")),
+        "{told:?}"
+    );
     one.disk.failure = None;
     one.bench.advance_ms(2000);
     one.bench.let_time_pass();
     for _ in 0..2000 {
         one.turn();
     }
+    assert_eq!(lines::take().first().map(String::as_str), Some("the log's disk works again"));
     one.expect(&[("SET k y", "+OK"), ("GET k", "$1 y")]);
     let digest = one.digest();
     assert_eq!(one.reopened(ALWAYS).digest(), digest);

@@ -4,6 +4,7 @@ mod bench;
 mod datagrams;
 mod disk;
 mod durable;
+mod lines;
 mod made_log;
 mod replicas;
 mod scripts;

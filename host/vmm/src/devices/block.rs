@@ -5,7 +5,7 @@ use crate::{
     sys::{Pieces, Transfer},
     transport::{Broken, Model, slices, wants_wake},
 };
-use kayvee_disk::{AHEAD_BYTES, STEP_BYTES};
+use kayvee_disk::{AHEAD_BYTES, Complaints, STEP_BYTES};
 use nix::libc;
 use std::{fs::File, io, time::Instant};
 use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT, desc::split::Descriptor};
@@ -64,6 +64,7 @@ pub struct Block {
     near_bytes: u64,
     told_step: u64,
     pieces: Pieces,
+    complaints: Complaints,
 }
 
 /// Which requests are to be carried out.
@@ -109,6 +110,7 @@ impl Block {
             near_bytes: 0,
             told_step: 0,
             pieces: Pieces::default(),
+            complaints: Complaints::default(),
         }
     }
 
@@ -207,7 +209,7 @@ impl Block {
         match result {
             Ok(()) => Ok(Some((status, STATUS_OK, if is_read { bytes as u32 } else { 0 }))),
             Err(error) => {
-                log::warn!("disk: request {} at sector {}: {error}", request.kind, request.sector);
+                self.complaints.tell(format_args!("request {} at sector {}: {error}", request.kind, request.sector));
                 Ok(Some((status, STATUS_ERROR, 0)))
             }
         }
