@@ -319,7 +319,7 @@ fn is_for_any_server(unit: &str) -> bool {
 }
 
 /// Units that external mode skips in whole or in large part.
-const OWN_SERVER_UNITS: [&str; 46] = [
+const OWN_SERVER_UNITS: [&str; 47] = [
     "integration/block-repl",
     "integration/convert-ziplist-hash-on-load",
     "integration/convert-ziplist-zset-on-load",
@@ -329,6 +329,7 @@ const OWN_SERVER_UNITS: [&str; 46] = [
     "integration/dismiss-mem",
     "integration/failover",
     "integration/psync2",
+    "integration/psync2-master-restart",
     "integration/psync2-pingoff",
     "integration/psync2-reg",
     "integration/rdb",

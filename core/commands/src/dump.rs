@@ -1,7 +1,7 @@
 //! `DUMP` and `RESTORE`: values as bytes, in the format of Redis' dump files.
 
 use crate::{
-    Context, Error, Outcome, Store,
+    Context, Error, History, Outcome, Store,
     server::REDIS_VERSION,
     table::{Categories, Command, Flags, KeyFlags, Keys},
 };
@@ -81,22 +81,22 @@ pub fn write_file<E: From<Error>>(
     dialect: Dialect,
     compression: Compression,
     checksum: Checksum,
+    history: Option<&History>,
     mut take: impl FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
     /// Bytes of a piece, at least.
     const PIECE_BYTES: usize = 64 << 10;
     let mut file = FileWriter::new(file_dialect(store, dialect), compression, checksum);
-    for (name, text) in about(store) {
-        file.aux(name, text.as_bytes());
-    }
+    write_about(store, history, &mut file);
     store.scripting.library_texts().for_each(|text| file.function(text));
-    let now_ms = store.now.unix_ms();
+    // Keys whose time has come are there until somebody is told that they go.
+    const NO_TIME: u64 = 0;
     for (index, db) in store.dbs.iter().enumerate().filter(|(_, db)| !db.is_empty()) {
         file.database(index as u64, db.len() as u64, db.volatile_len() as u64);
         let mut cursor = 0;
         loop {
             let mut result = Ok(());
-            cursor = db.visit(cursor, now_ms, |found| {
+            cursor = db.visit(cursor, NO_TIME, |found| {
                 if result.is_ok() {
                     result = write_entry(store, index, found, &mut file, dialect).map_err(E::from);
                 }
@@ -152,14 +152,19 @@ impl<E: From<Error>> Stop<E> {
     }
 }
 
-/// What a file says about itself, as Redis' do.
-pub fn about(store: &Store) -> [(&'static str, String); 4] {
-    [
+/// Writes what a file says about itself, as Redis' do.
+pub fn write_about(store: &Store, history: Option<&History>, file: &mut FileWriter) {
+    for (name, text) in [
         ("redis-ver", REDIS_VERSION.into()),
         ("redis-bits", "64".into()),
         ("ctime", format!("{}", store.now.unix_us / 1_000_000)),
         ("used-mem", format!("{}", store.used_bytes())),
-    ]
+    ] {
+        file.aux(name, String::as_bytes(&text));
+    }
+    for (name, text) in history.iter().flat_map(|history| history.fields()) {
+        file.aux(name, text.as_bytes());
+    }
 }
 
 /// Writes a key with its value.

@@ -45,6 +45,8 @@ pub struct Durable {
     last_ms: u64,
     /// The last record with effects, which a reply may have to wait for.
     last_effects: Sequence,
+    /// The last record when it was noted there what history the data are of.
+    history_at: Option<Sequence>,
     /// How many bytes of effects are on stable storage, and how many there were before a record that is not yet.
     covered: u64,
     covered_next: (Sequence, u64),
@@ -109,6 +111,7 @@ impl Default for Durable {
             reload_failed: false,
             last_ms: 0,
             last_effects: 0,
+            history_at: None,
             covered: 0,
             covered_next: (0, 0),
             is_whole: false,

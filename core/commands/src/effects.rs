@@ -121,6 +121,11 @@ impl Effects {
         self.offset += (self.done.len() - before) as u64;
     }
 
+    /// The database that the next effect is about if it does not say.
+    pub(crate) fn db(&self) -> usize {
+        self.db.unwrap_or(0)
+    }
+
     /// Bytes of effects so far.
     pub fn offset(&self) -> u64 {
         self.offset

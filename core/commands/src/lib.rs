@@ -41,6 +41,7 @@ pub use glob::matches as glob_matches;
 pub use kayvee_log::Sequence;
 pub use output::Output;
 pub use persistence::{CutOff, Expired, Input, Loaded, Progress, Saves};
+use replication::History;
 pub use replication::{Dial, ShowsExpired};
 pub use session::{ClientRef, Close, Pending, ReplyMode, Session};
 pub use store::{Environment, Host, NoHost, Pause, Stats, Store};

@@ -3,7 +3,7 @@
 //! All of it goes through [`Host`](crate::Host): where there are no files there is a clear error.
 
 use crate::{
-    Context, Error, Outcome, Store,
+    Context, Error, History, Outcome, Store,
     args::is,
     dump,
     options::ShutdownOn,
@@ -102,7 +102,8 @@ fn save(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if context.store.is_saving() {
         return Err(Error::text("ERR Background save already in progress"));
     }
-    context.store.save_dump().map_err(|_| Error::text("ERR"))?;
+    let history = context.store.history();
+    context.store.save_dump(history.as_ref()).map_err(|_| Error::text("ERR"))?;
     context.reply.ok();
     Ok(())
 }
@@ -148,10 +149,10 @@ impl Store {
         if self.environment.host.has_files() { Ok(()) } else { Err(NO_FILES) }
     }
 
-    /// Saves all data to the dump file. What goes wrong is told in the log.
-    pub(crate) fn save_dump(&mut self) -> Result<(), ()> {
+    /// Saves all data to the dump file, and what history they are of. What goes wrong is told in the log.
+    fn save_dump(&mut self, history: Option<&History>) -> Result<(), ()> {
         let name = self.options.dbfilename.clone();
-        if let Err(why) = self.write_dump(&name) {
+        if let Err(why) = self.write_dump(&name, history) {
             let why = match why {
                 Failure::Store(error) => String::from_utf8_lossy(&error.0).into_owned(),
                 Failure::Host(why) => why,
@@ -172,11 +173,11 @@ impl Store {
         self.saves.has_failed = false;
     }
 
-    fn write_dump(&self, name: &str) -> Result<(), Failure> {
+    fn write_dump(&self, name: &str, history: Option<&History>) -> Result<(), Failure> {
         let mut file = self.environment.host.create_file(name).map_err(Failure::Host)?;
         let compression = if self.options.rdbcompression { Compression::On } else { Compression::Off };
         let take = |bytes: &[u8]| file.write(bytes).map_err(Failure::Host);
-        dump::write_file(self, Dialect::Redis72, compression, self.checksum(), take)?;
+        dump::write_file(self, Dialect::Redis72, compression, self.checksum(), history, take)?;
         file.finish().map_err(Failure::Host)
     }
 
@@ -187,7 +188,7 @@ impl Store {
 
     /// Writes all data as a dump file, whose bytes `take` gets piece by piece.
     pub fn export<E: From<Error>>(&self, dialect: Dialect, take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-        dump::write_file(self, dialect, Compression::On, Checksum::On, take)
+        dump::write_file(self, dialect, Compression::On, Checksum::On, None, take)
     }
 
     /// How many libraries of functions there are.
@@ -303,8 +304,8 @@ impl Store {
             self.saves.is_due = true;
             return;
         }
-        // What goes wrong is in the log, and a save point follows.
-        let _ = self.save_dump();
+        // What goes wrong is in the log, and a save point follows. The command that runs is no part of the history yet.
+        let _ = self.save_dump(None);
     }
 
     /// Why commands that write are refused, if they are.
@@ -344,7 +345,8 @@ impl Store {
             return true;
         }
         log::info!("Saving the final RDB snapshot before exiting.");
-        if has_files && self.save_dump().is_ok() {
+        let history = self.history();
+        if has_files && self.save_dump(history.as_ref()).is_ok() {
             return true;
         }
         log::warn!("Error trying to save the DB, {}.", if on.force { "exit anyway" } else { "can't exit" });

@@ -8,7 +8,7 @@ mod built;
 mod servers;
 
 use kayvee_testing::{
-    client::{Client, Reply},
+    client::{Client, Reply, encode},
     ports::free_port,
 };
 use servers::{Folder, PATIENCE, POLL_INTERVAL, Server, expect_same, fill};
@@ -143,6 +143,65 @@ fn waitaof_counts_disks() {
     replica.expect(&["CONFIG", "SET", "appendonly", "no"], "+OK");
     master.expect(&["SET", "k", "w"], "+OK");
     master.expect(&["WAITAOF", "1", "1", "2500"], "[:1 :0]");
+}
+
+/// Ends a store in good order.
+fn shut_down(mut server: Server, what: &str) {
+    server.client.send(&encode(&["SHUTDOWN", "NOW"])).unwrap();
+    assert!(server.child.wait().unwrap().success(), "{what}");
+}
+
+/// What `INFO stats` says of dumps and of replicas that went on without one.
+fn syncs(server: &mut Server) -> String {
+    let info = server.call(&["INFO", "stats"]);
+    let info = String::from_utf8_lossy(info.text().unwrap()).into_owned();
+    info.lines().filter(|line| line.starts_with("sync_")).collect::<Vec<_>>().join(" ")
+}
+
+/// A master that has ended, and then its replica, start again with what they have kept, and go on where they were.
+#[test]
+#[ignore = "starts redis-server and the release build"]
+fn histories_outlive_a_restart() {
+    let with_dumps = PAIRS.map(|pair| (["--save", "3600 1"], pair));
+    let cases = [(["--appendonly", "yes"], PAIRS[0])].into_iter().chain(with_dumps);
+    for (keeps, [(first, start_master), (second, start)]) in cases {
+        let what = &format!("{second} of {first} with {}", keeps[0]);
+        // No ping is lost with a master that ends, and much may change before its replica is there again.
+        let options =
+            &[&keeps[..], &["--repl-ping-replica-period", "3600", "--repl-backlog-size", "64mb"]].concat()[..];
+        let folders = [Folder::new("master"), Folder::new("replica")];
+        let mut master = start_master(&folders[0], options);
+        let mut replica = start(&folders[1], options);
+        let port = master.port.clone();
+        fill(&mut master, 1);
+        replica.expect(&["REPLICAOF", "127.0.0.1", &port], "+OK");
+        expect_copy(&mut replica, &mut master, what);
+        let offset = |server: &mut Server| server.call(&["ROLE"]).items().unwrap()[1].to_string();
+        wait_until(what, || replica.call(&["ROLE"]).items().unwrap()[4].to_string() == offset(&mut master));
+        shut_down(master, what);
+        let mut master = start_master(&folders[0], &[options, &["--port", &port]].concat());
+        fill(&mut master, 2);
+        expect_copy(&mut replica, &mut master, what);
+        assert_eq!(syncs(&mut master), "sync_full:0 sync_partial_ok:1 sync_partial_err:0", "the master: {what}");
+        shut_down(replica, what);
+        fill(&mut master, 3);
+        let follow = format!("127.0.0.1 {port}");
+        let mut replica = start(&folders[1], &[options, &["--replicaof", &follow]].concat());
+        expect_copy(&mut replica, &mut master, what);
+        assert_eq!(syncs(&mut master), "sync_full:0 sync_partial_ok:2 sync_partial_err:0", "the replica: {what}");
+        // After an end that was none in good order all is copied, whoever has more than the other.
+        fill(&mut master, 4);
+        // Which kills it.
+        drop(master);
+        let mut master = start_master(&folders[0], &[options, &["--port", &port]].concat());
+        expect_copy(&mut replica, &mut master, what);
+        assert!(syncs(&mut master).starts_with("sync_full:1 sync_partial_ok:0"), "the killed master: {what}");
+        fill(&mut master, 5);
+        drop((replica, master));
+        let mut master = start_master(&folders[0], &[options, &["--port", &port]].concat());
+        let mut replica = start(&folders[1], &[options, &["--replicaof", &follow]].concat());
+        expect_copy(&mut replica, &mut master, what);
+    }
 }
 
 /// Moves keys from one store to another at this address.

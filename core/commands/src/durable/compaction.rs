@@ -86,14 +86,20 @@ impl Durable {
 }
 
 impl Store {
+    /// Whether a compaction may begin or go on: what a master is still sending is no state to begin a log with, and at the
+    /// end nothing is to follow what the log says of the data's history.
+    pub(super) fn may_compact(&self) -> bool {
+        !self.replication.is_loading() && (self.shutdown.is_none() || self.durable.saves_at_end)
+    }
+
     /// Goes on with a compaction, or begins one, for a moment.
     #[inline(never)]
     pub fn compact_slice(&mut self) {
         if !self.durable.is_open() || self.scripting.is_busy() {
             return;
         }
-        // One walk at a time; and what a master is still sending is no state to begin a log with.
-        if self.replication.walks() || self.replication.is_loading() {
+        // One walk at a time.
+        if self.replication.walks() || !self.may_compact() {
             return;
         }
         if self.durable.walk.is_none() {

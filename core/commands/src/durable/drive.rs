@@ -1,12 +1,12 @@
 //! The log and its device, turn by turn.
 
-use super::Durable;
+use super::{Durable, unit};
 use crate::{
-    Error, Store,
+    Error, History, Store,
     options::{AppendFsync, Options},
     persistence::LOOK_NS,
 };
-use kayvee_log::{FlushPolicy, Sequence};
+use kayvee_log::{FlushPolicy, Kind, Log, Sequence};
 use kayvee_platform::{BlockDevice, BlockError};
 use kayvee_resp::Request;
 
@@ -30,6 +30,11 @@ impl Durable {
             None => return None,
         };
         Some(alloc::format!("MISCONF Errors writing to the AOF file: {reason}").into())
+    }
+
+    /// Whether the end waits until all data is saved.
+    fn saves_yet(&self) -> bool {
+        self.saves_at_end && self.is_compacting()
     }
 
     /// Whether what was recorded may not become stable.
@@ -78,6 +83,9 @@ impl Store {
             return;
         }
         self.measure_live_bytes();
+        if self.lacks_history() {
+            self.log_history();
+        }
         let policy = if self.shutdown.is_some() { FlushPolicy::Always } else { policy_of(&self.options) };
         let now_ns = self.environment.clock.monotonic_ns();
         let durable = &mut self.durable;
@@ -173,23 +181,48 @@ impl Store {
         let durable = &self.durable;
         let log = durable.log.as_ref()?;
         let now_ns = self.now.monotonic_ns;
-        let may_walk = !self.replication.is_loading();
+        let may_walk = self.may_compact();
         let walks = may_walk && durable.walk.is_some() && !log.is_congested() && log.failure().is_none();
         let begins = may_walk && durable.is_wanted && durable.finishing.is_none();
         let must = may_walk && self.options.appendonly && !durable.is_whole && durable.compaction().is_none();
         let again = must.then_some(durable.again_after_ns);
-        let goes_on = self.device_waits_are_over();
+        let goes_on = self.device_waits_are_over() || self.lacks_history();
         let placed = durable.is_placing().then_some(now_ns + LOOK_NS);
         [durable.due_ns, (walks || begins || goes_on).then_some(now_ns), again, placed].into_iter().flatten().min()
+    }
+
+    /// Whether the log ends, and does not say yet what history the data are of.
+    fn lacks_history(&self) -> bool {
+        let durable = &self.durable;
+        let appended = durable.log.as_ref().map(|log| log.appended());
+        self.shutdown.is_some()
+            && !durable.saves_yet()
+            && self.is_logging()
+            && durable.is_whole
+            && !durable.fails()
+            && durable.history_at != appended
+    }
+
+    /// Notes what history the data are of, as the last thing that the log says.
+    fn log_history(&mut self) {
+        if let Some(history) = self.history() {
+            let [name, option] = History::WORDS;
+            let [db, id, offset] = history.fields().map(|(_, text)| text);
+            let words = [option, &db, &id, &offset];
+            // Without room for it the next start does not know it.
+            let _ = self.durable.append(Kind::EFFECTS, self.now.unix_ms(), |writing| {
+                unit::write_command(writing, name.as_bytes(), words.iter().map(|word| word.as_bytes()));
+            });
+        }
+        self.durable.history_at = self.durable.log.as_ref().map(Log::appended);
     }
 
     /// Whether an end now would lose nothing that it need not.
     pub fn log_is_settled(&self) -> bool {
         let durable = &self.durable;
         let Some(log) = &durable.log else { return true };
-        let saves = durable.saves_at_end && durable.is_compacting();
         let is_stable = log.durable() >= durable.last_effects;
-        log.failure().is_some() || (!saves && is_stable)
+        log.failure().is_some() || (!durable.saves_yet() && is_stable && !self.lacks_history())
     }
 
     /// Whether a request has to wait because the log's device has more than enough to do.

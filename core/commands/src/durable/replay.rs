@@ -4,7 +4,7 @@ use super::{
     Durable, GAP, made,
     unit::{Head, Item, LEAST_KEY_BYTES, Malformed, Reader},
 };
-use crate::{Context, Error, Origin, Session, ShowsExpired, Store, dump, table::ByName};
+use crate::{Context, Error, History, Origin, Session, ShowsExpired, Store, dump, table::ByName};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
 use kayvee_keyspace::{Db, Expiry, WrittenString};
@@ -95,6 +95,8 @@ struct Replay<'a> {
     has_some: bool,
     skips_state: bool,
     failures: u64,
+    /// What history the data are of, if the last record says so.
+    history: Option<History>,
 }
 
 impl Replay<'_> {
@@ -112,11 +114,13 @@ impl Replay<'_> {
             has_some: false,
             skips_state: false,
             failures: 0,
+            history: None,
         }
     }
 
     fn record(&mut self, kind: Kind, bytes: &[u8]) -> Result<(), Refusal> {
         self.records += 1;
+        self.history = None;
         if kind == GAP {
             self.is_behind_gap |= self.records > 1;
             return Ok(());
@@ -204,6 +208,10 @@ impl Replay<'_> {
     }
 
     fn command(&mut self, db: usize, request: Request<'_>) -> Result<(), Refusal> {
+        self.history = History::of_request(request);
+        if self.history.is_some() {
+            return Ok(());
+        }
         match self.store.replay_request(&self.names, db, request, &mut self.reply) {
             Ok(()) => Ok(()),
             Err(Replayed::Unknown) => Err(Refusal::UnknownCommand(String::from_utf8_lossy(&request[0]).into_owned())),
@@ -289,6 +297,7 @@ impl Store {
             }
         });
         let (is_behind_gap, failures, records) = (replay.is_behind_gap, replay.failures, replay.records);
+        let history = replay.history.take();
         self.end_replay();
         self.now = own_now;
         let (log, mut is_whole) = match opened {
@@ -316,6 +325,10 @@ impl Store {
         self.measure_live_bytes();
         self.saves.loaded_keys = keys as u64;
         self.effects.are_logged = is_whole;
+        if let Some(history) = history.filter(|_| is_whole) {
+            self.open_backlog();
+            self.go_on_with(&history);
+        }
         if self.options.appendonly && !is_whole {
             self.write_all(device)?;
         }

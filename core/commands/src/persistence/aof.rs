@@ -136,7 +136,7 @@ impl Store {
         input.fill(1).map_err(named)?;
         let mut loaded = Loaded::default();
         if is_dump(input.bytes()) {
-            loaded = self.load_dump(&mut input, Expired::Keep, &mut progress).map_err(named)?;
+            (loaded, _) = self.load_dump(&mut input, Expired::Keep, &mut progress).map_err(named)?;
         }
         // What was there when a request ran was there although its time may have come since: nothing expires here.
         let now = core::mem::take(&mut self.now.unix_us);

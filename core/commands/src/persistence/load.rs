@@ -1,7 +1,7 @@
 //! Dump files to data.
 
 use super::{CutOff, input::Input};
-use crate::{Error, Store, dump, options::OptionSpec};
+use crate::{Error, History, Store, dump, options::OptionSpec};
 use alloc::{format, string::String};
 use kayvee_keyspace::Expiry;
 use kayvee_rdb::{
@@ -51,16 +51,17 @@ pub enum Expired {
 }
 
 impl Store {
-    /// Loads a dump file from where `input` is. What goes wrong is told with where in the file that is.
-    pub fn load_dump(
+    /// Loads a dump file from where `input` is. Returns what it held, and what it says of its history. What goes wrong is told
+    /// with where in the file that is.
+    pub(crate) fn load_dump(
         &mut self,
         input: &mut Input<'_>,
         expired: Expired,
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<Loaded, String> {
+    ) -> Result<(Loaded, History), String> {
         let base = input.offset();
         let mut reader = FileReader::new(self.checksum());
-        let mut loaded = Loaded::default();
+        let (mut loaded, mut history) = (Loaded::default(), History::default());
         let mut db = 0;
         let of_bytes = input.size_bytes();
         loop {
@@ -75,9 +76,12 @@ impl Store {
                 }
                 Step::Item(Item::End, used) => {
                     input.consume(used);
-                    return Ok(loaded);
+                    return Ok((loaded, history));
                 }
                 Step::Item(item, used) => {
+                    if let Item::Aux(name, text) = &item {
+                        history.note(name.as_bytes(), text.as_bytes());
+                    }
                     self.load_item(item, of_bytes, &mut db, expired, &mut loaded).map_err(|why| faulty(&why))?;
                     used
                 }
@@ -140,6 +144,10 @@ impl Store {
         let expires_ms = entry.expires_ms.map(|at| u64::try_from(at).unwrap_or(0));
         if expired == Expired::Drop && expires_ms.is_some_and(|at| at <= now_ms) {
             loaded.expired_keys += 1;
+            // Those who have it yet are told.
+            self.tell_listeners(db, &[b"DEL", key]);
+            self.end_unit();
+            self.feed_replicas();
             return Ok(());
         }
         if self.dbs[db].has(key, 0) {
@@ -211,8 +219,11 @@ impl Store {
         let Some(mut file) = host.open_file(&self.options.dbfilename).map_err(failed)? else { return Ok(()) };
         let start_ns = self.environment.clock.monotonic_ns();
         let expired = if self.replication.has_master() { Expired::Keep } else { Expired::Drop };
-        let loaded = self.load_dump(&mut Input::new(&mut *file), expired, &mut |_| {}).map_err(failed)?;
+        self.open_backlog();
+        let (loaded, history) = self.load_dump(&mut Input::new(&mut *file), expired, &mut |_| {}).map_err(failed)?;
         let Loaded { keys, expired_keys, empty_keys, .. } = loaded;
+        // Of a key that is left out for being empty nobody is told.
+        self.go_on_with(&if empty_keys == 0 { history } else { History::default() });
         (self.saves.loaded_keys, self.saves.expired_keys) = (keys, expired_keys);
         log::info!(
             "Done loading RDB, keys loaded: {keys}, keys expired: {expired_keys}, empty keys skipped: {empty_keys}."

@@ -40,7 +40,9 @@ impl Store {
 
     /// The database that the master's next effect is about.
     pub(super) fn stream_db(&self, link: &Link) -> usize {
-        let session = link.slot.and_then(|slot| self.sessions[slot as usize].as_deref());
+        // One that does not send effects yet has chosen none.
+        let slot = link.slot.filter(|_| link.is_up());
+        let session = slot.and_then(|slot| self.sessions[slot as usize].as_deref());
         session.map_or(link.db, |session| session.db)
     }
 

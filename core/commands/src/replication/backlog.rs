@@ -57,6 +57,11 @@ impl Backlog {
         }
     }
 
+    /// Lets so many more bytes have come before all that is here.
+    pub fn move_by(&mut self, before: u64) {
+        (self.start, self.end) = (self.start + before, self.end + before);
+    }
+
     /// Lets there be so many.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;

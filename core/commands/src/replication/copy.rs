@@ -4,7 +4,7 @@
 //! key may come first if the dump is for replicas: its effect follows the dump and does the same again.
 
 use super::master::{DIALECT, State};
-use crate::{Close, Session, Store, dump};
+use crate::{Close, History, Session, Store, dump};
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use kayvee_keyspace::Found;
 use kayvee_platform::WriteFile;
@@ -139,11 +139,9 @@ impl Store {
         self.feed_replicas();
         self.effects.name_database();
         let mark = self.new_id();
-        let mut file = self.new_dump(Compression::Off, Checksum::On);
-        if let Some(link) = &self.replication.link {
-            // What comes from the master does not name the database that its next effect is about.
-            file.aux("repl-stream-db", format!("{}", self.stream_db(link)).as_bytes());
-        }
+        // What comes from a master does not name the database that its next effect is about.
+        let history = self.history();
+        let mut file = self.new_dump(Compression::Off, Checksum::On, history.as_ref());
         self.scripting.library_texts().for_each(|text| file.function(text));
         log::info!("Starting to copy {} keys to replicas", self.all_keys());
         self.begin_walk();
@@ -163,7 +161,8 @@ impl Store {
     fn begin_copy_to_file(&mut self, sink: Box<dyn WriteFile>) {
         self.end_unit();
         let compression = if self.options.rdbcompression { Compression::On } else { Compression::Off };
-        let mut file = self.new_dump(compression, self.checksum());
+        // It says nothing of its history: keys that expire while it is written may not be in it.
+        let mut file = self.new_dump(compression, self.checksum(), None);
         self.scripting.library_texts().for_each(|text| file.function(text));
         log::info!("Saving {} keys in the background", self.all_keys());
         self.begin_walk();
@@ -172,11 +171,9 @@ impl Store {
         self.replication.copy = Some(Box::new(Copy::new(file, sink, self.dbs.len())));
     }
 
-    fn new_dump(&self, compression: Compression, checksum: Checksum) -> FileWriter {
+    fn new_dump(&self, compression: Compression, checksum: Checksum, history: Option<&History>) -> FileWriter {
         let mut file = FileWriter::new(dump::file_dialect(self, DIALECT), compression, checksum);
-        for (name, text) in dump::about(self) {
-            file.aux(name, text.as_bytes());
-        }
+        dump::write_about(self, history, &mut file);
         file
     }
 

@@ -1,6 +1,6 @@
 //! Being a replica: the way to the master, up to the first effect.
 
-use super::SECOND_NS;
+use super::{History, SECOND_NS};
 use crate::{
     Context, Error, Origin, Outcome, Store,
     args::{self, is},
@@ -21,9 +21,9 @@ const LINE_LIMIT_BYTES: usize = 1024;
 /// What ends a dump whose length is not told.
 const MARK_BYTES: usize = 40;
 /// The name of a history.
-const ID_BYTES: usize = 40;
+pub(super) const ID_BYTES: usize = 40;
 /// A history this long has room for as much again.
-const OFFSET_MAX: u64 = u64::MAX / 4;
+pub(super) const OFFSET_MAX: u64 = u64::MAX / 4;
 /// A dump is believed to be no longer than this when room is made for its keys ahead.
 const BELIEVED_BYTES: u64 = 16 << 20;
 
@@ -88,9 +88,10 @@ struct Transfer {
     reader: FileReader,
     /// So many bytes have to be there before it pays to look at them.
     needs: u64,
-    /// The database of the next key, and of the next effect.
+    /// The database of the next key.
     db: usize,
-    stream_db: usize,
+    /// What it says of its history, of which the next effect's database counts.
+    said: History,
     loaded: Loaded,
     is_read: bool,
 }
@@ -517,7 +518,7 @@ impl Store {
             reader: FileReader::new(Checksum::On),
             needs: 1,
             db: 0,
-            stream_db: 0,
+            said: History::default(),
             loaded: Loaded::default(),
             is_read: false,
         };
@@ -553,8 +554,8 @@ impl Store {
             link.state = State::Loads(Some(transfer));
             return Ok(false);
         }
-        let Transfer { offset, id, stream_db, loaded, .. } = *transfer;
-        link.db = stream_db;
+        let Transfer { offset, id, said, loaded, .. } = *transfer;
+        link.db = said.db_of(self.dbs.len());
         log::info!("MASTER <-> REPLICA sync: Finished with success, {} keys", loaded.keys);
         self.replication.id = id;
         (self.replication.former_id, self.replication.former_until) = (String::new(), None);
@@ -665,11 +666,7 @@ impl Transfer {
                 Step::Item(item, len) => {
                     match &item {
                         Item::End => self.is_read = true,
-                        Item::Aux(name, text) if name.as_bytes() == b"repl-stream-db" => {
-                            let text = text.as_bytes();
-                            let db = core::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-                            self.stream_db = db.filter(|db| *db < store.dbs.len()).unwrap_or(0);
-                        }
+                        Item::Aux(name, text) => self.said.note(name.as_bytes(), text.as_bytes()),
                         _ => {}
                     }
                     let loaded = store.load_item(item, of_bytes, &mut self.db, Expired::Keep, &mut self.loaded);

@@ -217,14 +217,14 @@ impl Context<'_> {
             file.extend_from_slice(bytes);
             Ok(())
         };
-        match announced.wants_functions_only {
-            true => dump::write_functions(self.store, DIALECT, take)?,
-            false => dump::write_file(self.store, DIALECT, Compression::Off, Checksum::On, take)?,
-        }
         // What has happened until now is in the file.
-        self.store.end_unit();
+        let history = self.store.history();
         self.store.feed_replicas();
         self.store.effects.name_database();
+        match announced.wants_functions_only {
+            true => dump::write_functions(self.store, DIALECT, take)?,
+            false => dump::write_file(self.store, DIALECT, Compression::Off, Checksum::On, history.as_ref(), take)?,
+        }
         let start = self.reply.len();
         if knows == Knows::Histories {
             let offset = self.store.effects.offset();
@@ -353,7 +353,7 @@ impl Store {
         self.open_backlog();
     }
 
-    pub(super) fn open_backlog(&mut self) {
+    pub(crate) fn open_backlog(&mut self) {
         let limit = self.backlog_limit_bytes();
         self.replication.backlog = Some(Backlog::new(limit, self.effects.offset()));
         self.replication.alone_since_ns = self.now.monotonic_ns;

@@ -26,7 +26,7 @@ enum Way {
 
 /// What becomes of the files of a folder.
 #[derive(Default)]
-struct State {
+pub struct State {
     is_missing: Cell<bool>,
     way: Cell<Way>,
     /// A disk that the loop has yet to be told of.
@@ -37,6 +37,8 @@ struct State {
     placed: Cell<usize>,
     given_up: Cell<usize>,
     dumps: Cell<usize>,
+    /// The last dump file.
+    dump: RefCell<Option<Vec<u8>>>,
 }
 
 fn count(cell: &Cell<usize>) {
@@ -44,7 +46,7 @@ fn count(cell: &Cell<usize>) {
 }
 
 /// A folder for logs and dump files.
-struct Folder(Rc<State>);
+pub struct Folder(pub Rc<State>);
 
 impl Host for Folder {
     fn apply(&self, old: &Options, new: &mut Options) -> Result<(), OptionError> {
@@ -67,11 +69,12 @@ impl Host for Folder {
     }
 
     fn open_file(&self, _: &str) -> Result<Option<Box<dyn ReadFile>>, String> {
-        Ok(None)
+        let dump = self.0.dump.borrow().clone();
+        Ok(dump.map(|bytes| Box::new(Opened { bytes, at: 0 }) as Box<dyn ReadFile>))
     }
 
     fn create_file(&self, _: &str) -> Result<Box<dyn WriteFile>, String> {
-        Ok(Box::new(Dump(Rc::clone(&self.0))))
+        Ok(Box::new(Dump { state: Rc::clone(&self.0), bytes: Vec::new() }))
     }
 
     fn create_log(&self, store: &mut Store, _: &str) -> Result<(), String> {
@@ -86,20 +89,43 @@ impl Host for Folder {
     }
 }
 
-struct Dump(Rc<State>);
+struct Dump {
+    state: Rc<State>,
+    bytes: Vec<u8>,
+}
 
 impl WriteFile for Dump {
-    fn write(&mut self, _: &[u8]) -> Result<(), String> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.bytes.extend_from_slice(bytes);
         Ok(())
     }
 
     fn finish(self: Box<Self>) -> Result<(), String> {
-        count(&self.0.dumps);
+        count(&self.state.dumps);
+        self.state.dump.replace(Some(self.bytes));
         Ok(())
     }
 
     fn finish_soon(self: Box<Self>) -> Box<dyn Finishing> {
         Box::new(Some(self.finish()))
+    }
+}
+
+struct Opened {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl ReadFile for Opened {
+    fn size_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, String> {
+        let len = buffer.len().min(self.bytes.len() - self.at);
+        buffer[..len].copy_from_slice(&self.bytes[self.at..self.at + len]);
+        self.at += len;
+        Ok(len)
     }
 }
 

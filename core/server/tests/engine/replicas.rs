@@ -2,5 +2,6 @@
 
 mod chain;
 mod copies;
+mod restarts;
 mod strangers;
 mod together;

@@ -63,7 +63,8 @@ impl Server {
     }
 
     fn start(mut command: Command, folder: &Folder, options: &[&str]) -> Server {
-        let port = free_port().to_string();
+        let named = options.iter().position(|word| *word == "--port").map(|at| options[at + 1].to_string());
+        let port = named.unwrap_or_else(|| free_port().to_string());
         command.args([
             "--port",
             &port,

@@ -1,9 +1,17 @@
 //! Stores that are copies of one another, over connections whose bytes come in pieces.
 
-use crate::{bench::Bench, disk::Disk};
-use kayvee_server::{ClientId, Fate, Peer};
+use crate::{
+    bench::Bench,
+    disk::Disk,
+    made_log::{Folder, State},
+};
+use kayvee_server::{ClientId, Fate, Peer, ShutdownOn};
+use std::rc::Rc;
 
 const OPTIONS: &[&str] = &["--enable-debug-command", "yes", "--repl-backlog-size", "20000"];
+
+/// Those of stores that keep their data, who may be away for a while. They save a dump file at the end if they have no disk.
+const KEEPING: &[&str] = &["--enable-debug-command", "yes", "--repl-backlog-size", "1mb", "--save", "1000 1000000"];
 
 /// Both ends of a connection: at the replica, and at its master, which is this one.
 #[derive(Clone, Copy)]
@@ -19,10 +27,27 @@ pub struct Chain {
     pub users: Vec<ClientId>,
     pipes: Vec<Option<Pipe>>,
     pub disks: Vec<Option<Disk>>,
+    /// Where those that have dump files have them.
+    folders: Vec<Option<Rc<State>>>,
+    /// How often one was started again.
+    starts: u8,
     /// What the first one's user is told beside its own requests.
     told: String,
     pub rng: fastrand::Rng,
     seed: u64,
+}
+
+/// How a store ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    InOrder,
+    /// With what is on its disk by chance, or in the last file that it has written.
+    Killed,
+}
+
+/// A store with the files of a folder.
+fn with_folder(options: &[&str], seed: u8, folder: &Rc<State>) -> Bench {
+    Bench::with(options, seed, Box::leak(Box::new(Folder(Rc::clone(folder)))))
 }
 
 pub fn peer(at: usize) -> Peer {
@@ -37,20 +62,72 @@ impl Chain {
     /// Stores that have disks, which none uses before it is told to.
     pub fn with_disks(seed: u64, count: usize) -> Chain {
         let node = |at| {
-            let (mut bench, mut disk) = (Bench::seeded(OPTIONS, at as u8 + 1), Disk::new(8 << 20));
+            let (mut bench, mut disk) = (Bench::seeded(KEEPING, at as u8 + 1), Disk::new(8 << 20));
             bench.engine.open_log(&mut disk).expect("the disk is blank");
             (bench, Some(disk))
         };
         Chain::of(seed, (0..count).map(node).collect())
     }
 
+    /// Stores that save dump files when they end.
+    pub fn with_dumps(seed: u64, count: usize) -> Chain {
+        let folders: Vec<Rc<State>> = (0..count).map(|_| Rc::default()).collect();
+        let node = |(at, folder): (u8, &Rc<State>)| (with_folder(KEEPING, at, folder), None);
+        let mut chain = Chain::of(seed, (1..).zip(&folders).map(node).collect());
+        chain.folders = folders.into_iter().map(Some).collect();
+        chain
+    }
+
     fn of(seed: u64, nodes: Vec<(Bench, Option<Disk>)>) -> Chain {
         let (mut nodes, disks): (Vec<Bench>, Vec<Option<Disk>>) = nodes.into_iter().unzip();
+        let folders = vec![None; nodes.len()];
         let users = nodes.iter_mut().map(Bench::connect).collect();
         // A slice of a dump ends as soon as it looks at the clock.
         nodes.iter_mut().for_each(Bench::let_time_pass);
         let pipes = vec![None; nodes.len()];
-        Chain { nodes, users, pipes, disks, told: String::new(), rng: fastrand::Rng::with_seed(seed), seed }
+        let rng = fastrand::Rng::with_seed(seed);
+        Chain { nodes, users, pipes, disks, folders, starts: 0, told: String::new(), rng, seed }
+    }
+
+    /// Ends a store, and some seconds later starts it again with what is on its disk or in its folder, as the replica of
+    /// whom it was one of.
+    pub fn restart(&mut self, at: usize, end: End) {
+        let master = self.pipes[at].map(|pipe| pipe.master).or(at.checked_sub(1));
+        if end == End::InOrder {
+            self.nodes[at].engine.request_shutdown(ShutdownOn { now: true, ..ShutdownOn::default() });
+            while self.nodes[at].engine.shutdown().is_none() {
+                self.turn(5);
+            }
+            // What is left of its output is sent.
+            (0..100).for_each(|_| (0..self.nodes.len()).for_each(|replica| self.carry(replica)));
+        }
+        for one in 0..self.nodes.len() {
+            if one == at || self.pipes[one].is_some_and(|pipe| pipe.master == at) {
+                self.cut(one);
+            }
+        }
+        self.nodes.iter_mut().for_each(|node| node.advance_ms(4000));
+        self.starts += 1;
+        let seed = 100 + self.starts;
+        let place = master.map(|master| format!("10.0.0.{master} 6379"));
+        let follows: Vec<&str> = place.iter().flat_map(|place| ["--replicaof", place]).collect();
+        let mut bench = match &self.folders[at] {
+            Some(folder) => with_folder(&[KEEPING, &follows].concat(), seed, folder),
+            None => Bench::seeded(&[KEEPING, &["--appendonly", "yes"], &follows].concat(), seed),
+        };
+        let passed_ns = self.nodes[at].now.monotonic_ns - bench.now.monotonic_ns;
+        bench.advance_ms(passed_ns / 1_000_000);
+        bench.let_time_pass();
+        match &mut self.disks[at] {
+            Some(disk) => {
+                *disk = disk.copy();
+                bench.engine.open_log(disk).expect("it is sound");
+            }
+            None => bench.engine.load_at_start().expect("it is sound"),
+        }
+        bench.advance_ms(0);
+        self.users[at] = bench.connect();
+        self.nodes[at] = bench;
     }
 
     pub fn start_log(&mut self, at: usize) {

@@ -1,0 +1,103 @@
+//! Stores that end, in good order or not, and start again with what they have kept of their data and of its history.
+
+use super::chain::{Chain, End};
+
+/// However stores end and start again, with logs or dump files of their own, all copies become the same.
+#[test]
+fn copies_become_the_same_though_stores_start_again() {
+    let mut went_on = 0;
+    for seed in 0..12 {
+        let logs = seed % 2 == 0;
+        let mut chain = keeping(seed, 3, logs);
+        for _ in 0..20 {
+            for _ in 0..chain.rng.u32(..150) {
+                if chain.rng.u8(..4) > 0 {
+                    chain.change();
+                }
+                let ms = chain.rng.u64(..60);
+                chain.turn(ms);
+            }
+            let (at, saver) = (chain.rng.usize(..3), chain.rng.usize(..3));
+            if !logs {
+                chain.ask(saver, ["SAVE", "BGSAVE"][at % 2]);
+            }
+            went_on += (0..3).map(|at| syncs(&mut chain, at).1).sum::<u32>();
+            let end = if chain.rng.u8(..3) > 0 { End::InOrder } else { End::Killed };
+            chain.restart(at, end);
+        }
+        chain.settle();
+    }
+    assert!(went_on > 60, "{went_on}");
+}
+
+/// How many replicas have got a dump from a store, and how many have gone on without one.
+fn syncs(chain: &mut Chain, at: usize) -> (u32, u32) {
+    let info = chain.ask(at, "INFO stats");
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.parse().ok()).expect(name);
+    (field("sync_full:"), field("sync_partial_ok:"))
+}
+
+/// Stores with logs or dump files of their own, the second of which copies the first one, and so on.
+fn keeping(seed: u64, count: usize, logs: bool) -> Chain {
+    let mut chain = if logs { Chain::with_disks(seed, count) } else { Chain::with_dumps(seed, count) };
+    (0..300).for_each(|_| chain.change());
+    if logs {
+        (0..count).for_each(|at| chain.start_log(at));
+    }
+    chain.follow();
+    chain
+}
+
+/// Who had everything when a store ended in good order goes on with it, and a replica that ended so with its master: nobody
+/// needs a dump.
+#[test]
+fn histories_outlive_an_end() {
+    for logs in [false, true] {
+        let mut chain = keeping(9, 3, logs);
+        chain.settle();
+        // Something is said of another database than the first, and some of what expires there has done so, or will while
+        // nobody runs.
+        chain.ask(0, "SELECT 2");
+        chain.ask(0, "DEBUG SET-ACTIVE-EXPIRE 0");
+        (0..20).for_each(|key| _ = chain.ask(0, &format!("SET late{key} v PX {}", if key < 10 { 1 } else { 3000 })));
+        chain.settle();
+        for at in [0, 1, 2] {
+            let before = [0, 1, 2].map(|one| if one == at { 0 } else { syncs(&mut chain, one).0 });
+            if logs {
+                // Half of a compaction is nothing to wait for.
+                chain.ask(at, "BGREWRITEAOF");
+                chain.turn(1);
+            }
+            chain.restart(at, End::InOrder);
+            chain.ask(0, "SELECT 2");
+            chain.ask(0, "INCR n");
+            chain.settle();
+            assert_eq!([0, 1, 2].map(|one| syncs(&mut chain, one).0), before, "{at} starts again, logs: {logs}");
+            assert!(chain.ask(at, "INFO replication").contains(if at == 0 { "role:master" } else { "role:slave" }));
+        }
+    }
+}
+
+/// A master that is killed has lost what its replica has, and nobody takes what comes then for what follows that.
+#[test]
+fn nobody_goes_on_with_what_is_lost() {
+    for logs in [false, true] {
+        let mut chain = keeping(10, 2, logs);
+        chain.settle();
+        // The last that is kept of the history.
+        if logs {
+            chain.restart(0, End::InOrder);
+            chain.settle();
+        } else {
+            assert_eq!(chain.ask(0, "SAVE"), "+OK");
+        }
+        assert_eq!([chain.ask(0, "SELECT 0"), chain.ask(0, "INCR lost")], ["+OK", ":1"]);
+        (0..200).for_each(|_| chain.turn(1));
+        assert_eq!(chain.ask(1, "GET lost"), "$1\r\n1");
+        chain.restart(0, End::Killed);
+        // It has more than what it has lost before its replica comes back.
+        (0..100).for_each(|_| _ = chain.ask(0, "INCR other"));
+        chain.settle();
+        assert_eq!(syncs(&mut chain, 0), (1, 0), "logs: {logs}");
+    }
+}
