@@ -49,6 +49,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("thousand-connections", thousand_connections),
     ("maxclients", maxclients),
     ("slow-reader", slow_reader),
+    ("thousand-late-readers", thousand_late_readers),
     ("never-reading-client", never_reading_client),
     ("announced-but-never-sent", announced_but_never_sent),
     ("byte-by-byte-clients", byte_by_byte_clients),
@@ -311,6 +312,25 @@ fn slow_reader(target: &Target) -> Outcome {
         if got % (64 * chunk.len()) < chunk.len() {
             served_in_time(&mut control)?;
             thread::sleep(Duration::from_millis(1));
+        }
+    }
+    ok(&mut control, &["FLUSHALL"])
+}
+
+/// A thousand clients ask for more than a network card takes at a time before any of them reads; whoever else is there is served
+/// meanwhile, and each of them has the whole reply at the end.
+fn thousand_late_readers(target: &Target) -> Outcome {
+    let mut control = target.connect()?;
+    let value = patterned((100 << 10).min(target.memory_bytes / (8 * CONNECTIONS)));
+    control.call(&[b"SET", b"v".as_slice(), &value])?;
+    let mut clients = (0..CONNECTIONS).map(|_| target.connect()).collect::<io::Result<Vec<_>>>()?;
+    for _ in 0..3 {
+        clients.iter_mut().try_for_each(|client| client.send(&encode(&["GET", "v"])))?;
+        served_in_time(&mut control)?;
+        for (at, client) in clients.iter_mut().enumerate() {
+            if client.read_reply()?.text() != Some(&value) {
+                return Err(format!("connection {at} has another value").into());
+            }
         }
     }
     ok(&mut control, &["FLUSHALL"])

@@ -35,11 +35,21 @@ const TX_SHARE: usize = 4;
 /// So many received frames are given back together, if there are more of them.
 const GIVE_BACK_FRAMES: u32 = 64;
 
+/// The kernel sends at least so many pieces at a time (`TX_BATCH_SIZE`), if it can send any.
+const SENT_AT_ONCE: u32 = 32;
+
+/// Frames that are still in the ring are rung for again after so many flushes without new ones.
+const PATIENCE_FLUSHES: u32 = 64;
+
 /// Tells the kernel that there is something to send.
 pub trait Doorbell {
-    /// Rings once for all frames in the ring: so many bytes are new, or `usize::MAX` where nothing goes on before some are sent.
+    /// Rings once for all frames in the ring: so many bytes are new, or `usize::MAX` where those wait that were rung for before.
     /// Returns whether the kernel has been at work meanwhile, so that frames which are still there are worth another ring.
     fn ring(&mut self, bytes: usize) -> bool;
+
+    /// Lets others have the processor for a moment: without a place for a frame nothing goes on here, and it may be them that
+    /// the places wait for.
+    fn rest(&mut self);
 }
 
 /// What a card is made of.
@@ -86,6 +96,8 @@ pub struct XdpTx<B> {
     is_lent: Vec<bool>,
     /// Bytes of frames that the kernel has not been told of.
     untold_bytes: usize,
+    /// Flushes since the kernel was rung for.
+    quiet_flushes: u32,
     /// The largest frame, and the places that it takes.
     max_frame_bytes: usize,
     max_pieces: usize,
@@ -198,6 +210,7 @@ impl<B: Doorbell> XdpDevice<B> {
             free,
             is_lent,
             untold_bytes: 0,
+            quiet_flushes: 0,
             max_frame_bytes,
             max_pieces,
             error: None,
@@ -437,13 +450,15 @@ impl<B: Doorbell> XdpTx<B> {
     }
 
     fn ring(&mut self) {
-        let untold_bytes = core::mem::take(&mut self.untold_bytes);
-        let bytes = if self.is_full() { usize::MAX } else { untold_bytes };
+        let bytes = match core::mem::take(&mut self.untold_bytes) {
+            untold_bytes if untold_bytes > 0 && !self.is_full() => untold_bytes,
+            _ => usize::MAX,
+        };
+        self.quiet_flushes = 0;
         // Between publishing the entries and reading the flag, which the kernel sets before it looks at the ring for the
         // last time.
         fence(Ordering::SeqCst);
-        // The kernel sends a bounded number of frames at a time.
-        for _ in 0..self.frames.count {
+        for _ in 0..self.frames.count.div_ceil(SENT_AT_ONCE) {
             let is_wanted = self.tx.needs_wakeup() && self.tx.is_pending();
             if !is_wanted || !self.doorbell.ring(bytes) {
                 return;
@@ -500,11 +515,16 @@ impl<B: Doorbell> FrameTx for XdpTx<B> {
 
     #[inline]
     fn flush(&mut self) {
-        // Without room nothing is received either, so nobody else would ring again for what the kernel has left.
-        if self.tx.publish() | self.is_full() {
+        self.quiet_flushes += 1;
+        // The kernel may have left frames in the ring, or who rings for it have been kept from that, and no new ones need come
+        // that would ring for them: without room nothing is received either.
+        if self.tx.publish() | self.is_full() || self.quiet_flushes >= PATIENCE_FLUSHES {
             self.ring();
             // What has left by now: its place is still in the cache.
             self.reclaim();
+            if self.is_full() {
+                self.doorbell.rest();
+            }
         }
     }
 }
@@ -547,8 +567,11 @@ mod tests {
         fake::{Bell, FRAME_BYTES, FakeKernel},
         ring::RingLayout,
     };
-    use alloc::{vec, vec::Vec};
-    use core::sync::atomic::Ordering::Relaxed;
+    use alloc::{rc::Rc, vec, vec::Vec};
+    use core::{
+        cell::{Cell, RefCell},
+        sync::atomic::Ordering::Relaxed,
+    };
     use kayvee_platform::Internet;
 
     const PLACES: u32 = 16;
@@ -715,16 +738,103 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_rung_for_while_there_is_no_room() {
+    fn what_is_left_is_rung_for_again_though_nothing_new_comes() {
+        let (mut card, kernel) = card();
+        assert!(send(&mut card, &[1; 60]));
+        for _ in 0..=PATIENCE_FLUSHES {
+            assert!(kernel.rung_bytes.get() != usize::MAX);
+            card.split().1.flush();
+        }
+        assert_eq!((kernel.rings.get(), kernel.rung_bytes.get()), (2, usize::MAX));
+        kernel.send_all();
+        (0..3 * PATIENCE_FLUSHES).for_each(|_| card.split().1.flush());
+        assert_eq!((kernel.rings.get(), kernel.rests.get()), (2, 0));
+    }
+
+    #[test]
+    fn without_a_place_each_turn_rings_and_lets_others_have_the_processor() {
         let (mut card, kernel) = card();
         while send(&mut card, &[1; 60]) {}
         for round in 1..4 {
             card.split().1.flush();
-            assert_eq!((kernel.rings.get(), kernel.rung_bytes.get()), (round, usize::MAX));
+            assert_eq!((kernel.rings.get(), kernel.rests.get(), kernel.rung_bytes.get()), (round, round, usize::MAX));
         }
-        kernel.send_all();
+        // The kernel has taken all and is done with none: there is nothing to ring for.
+        let taken: Vec<u64> = core::iter::from_fn(|| Some(kernel.tx.take()?.0)).collect();
         card.split().1.flush();
-        assert_eq!(kernel.rings.get(), 3);
+        assert_eq!((kernel.rings.get(), kernel.rests.get()), (3, 4));
+        kernel.completion.put(taken[0], 0);
+        card.split().1.flush();
+        assert_eq!((kernel.rings.get(), kernel.rests.get()), (3, 4), "there is a place");
+    }
+
+    /// A kernel that refuses, loses, sends some and is done with what it has sent when it likes, but with all in a rest.
+    struct Moody {
+        kernel: Rc<FakeKernel>,
+        random: fastrand::Rng,
+        sent: Rc<RefCell<Vec<u64>>>,
+        left: Rc<Cell<u32>>,
+    }
+
+    impl Moody {
+        fn take(&mut self, most: u32) {
+            for _ in 0..most {
+                let Some((address, _)) = self.kernel.tx.take() else { break };
+                self.left.set(self.left.get() + 1);
+                self.sent.borrow_mut().push(address);
+            }
+        }
+
+        fn complete(&mut self, most: usize) {
+            let mut sent = self.sent.borrow_mut();
+            let most = most.min(sent.len());
+            sent.drain(..most).for_each(|address| self.kernel.completion.put(address, 0));
+        }
+    }
+
+    impl Doorbell for Moody {
+        fn ring(&mut self, _: usize) -> bool {
+            let (mood, some) = (self.random.u8(..6), self.random.u32(..5));
+            match mood {
+                // ENOBUFS, ENETDOWN, or a thread that has yet to run; EBUSY; EAGAIN, having sent some or none.
+                0 | 1 => {}
+                2 => self.take(1),
+                3 | 4 => self.take(some),
+                _ => self.take(u32::MAX),
+            }
+            let most = self.random.usize(..5);
+            self.complete(most);
+            (2..5).contains(&mood)
+        }
+
+        fn rest(&mut self) {
+            self.complete(usize::MAX);
+        }
+    }
+
+    #[test]
+    fn whatever_the_kernel_refuses_all_frames_leave() {
+        for seed in 0..if cfg!(miri) { 5 } else { 200 } {
+            let kernel = Rc::new(FakeKernel::new(PLACES, 16));
+            let (sent, left) = (Rc::<RefCell<Vec<u64>>>::default(), Rc::<Cell<u32>>::default());
+            let random = fastrand::Rng::with_seed(seed);
+            let bell = Moody { kernel: kernel.clone(), random, sent: sent.clone(), left: left.clone() };
+            let mut card = XdpDevice::new(kernel.parts().0, bell).unwrap();
+            let mut made = 0;
+            for _ in 0..20_000 {
+                let tx = card.split().1;
+                while made < 200 && tx.ready() {
+                    tx.transmit(60, |frame| frame.fill(1)).unwrap();
+                    made += 1;
+                }
+                // No turn ends here without a place unless there was a rest for it.
+                tx.flush();
+                tx.flush();
+            }
+            assert_eq!((made, left.get()), (200, 200), "seed {seed}");
+            sent.borrow_mut().drain(..).for_each(|address| kernel.completion.put(address, 0));
+            assert!(!card.is_sending() && card.error().is_none(), "seed {seed}");
+        }
     }
 
     #[test]

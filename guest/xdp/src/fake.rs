@@ -99,17 +99,26 @@ pub struct FakeKernel {
     pub rings: Rc<Cell<u32>>,
     /// Bytes that the last ring was for.
     pub rung_bytes: Rc<Cell<usize>>,
+    pub rests: Rc<Cell<u32>>,
 }
 
-/// Counts how often it is rung, and notes for how much.
+/// Counts how often it is rung and rested at, and notes for how much.
 #[derive(Debug)]
-pub struct Bell(Rc<Cell<u32>>, Rc<Cell<usize>>);
+pub struct Bell {
+    rings: Rc<Cell<u32>>,
+    rung_bytes: Rc<Cell<usize>>,
+    rests: Rc<Cell<u32>>,
+}
 
 impl Doorbell for Bell {
     fn ring(&mut self, bytes: usize) -> bool {
-        self.0.set(self.0.get() + 1);
-        self.1.set(bytes);
+        self.rings.set(self.rings.get() + 1);
+        self.rung_bytes.set(bytes);
         false
+    }
+
+    fn rest(&mut self) {
+        self.rests.set(self.rests.get() + 1);
     }
 }
 
@@ -124,6 +133,7 @@ impl FakeKernel {
             places,
             rings: Rc::default(),
             rung_bytes: Rc::default(),
+            rests: Rc::default(),
         };
         kernel.tx.u32(kernel.tx.layout.flags).store(1, Relaxed);
         kernel
@@ -146,7 +156,8 @@ impl FakeKernel {
         let mac = [2, 0, 0, 0, 0, 7];
         let parts =
             Parts { mac, checksums: Checksums::Partial, frames, frame_bytes: FRAME_BYTES, max_frame_bytes, rings };
-        (parts, Bell(self.rings.clone(), self.rung_bytes.clone()))
+        let (rings, rung_bytes, rests) = (self.rings.clone(), self.rung_bytes.clone(), self.rests.clone());
+        (parts, Bell { rings, rung_bytes, rests })
     }
 
     /// Writes a frame into a place that was given for that. Returns false where there is none, and the frame is lost.

@@ -17,10 +17,7 @@ use kayvee_xdp::{Description, RingPlace};
 use kayvee_xdp_socket::{Attachment, FRAMES_BYTES, FrameMemory, Socket};
 use kvm_ioctls::{IoEventAddress, NoDatamatch, VmFd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::{
-    io::ErrorKind,
-    os::fd::{AsFd, BorrowedFd},
-};
+use std::os::fd::{AsFd, BorrowedFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 
 /// Where the description is; frames and rings follow, each from a multiple of [`PLACE_BYTES`] on.
@@ -91,14 +88,8 @@ impl Direct {
     /// Sends what the guest has queued, in the thread of its processor: where many frames leave together, that costs less
     /// than the processor time that another thread takes from the clients.
     pub fn send(&self) {
-        // A kernel before 6.17 sends some frames and then says EAGAIN, also where it has no memory for more: what remains in
-        // the ring then is sent before the guest sleeps.
-        for _ in 0..SENDS_MAX {
-            let wants_more = self.socket.send().is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
-            if !wants_more {
-                break;
-            }
-        }
+        // A kernel before 6.17 sends some frames at a time. Where it has no memory for more, the guest asks again.
+        let _ = (0..SENDS_MAX).all(|_| self.socket.send());
     }
 
     /// Answers the doorbell: one system call for all frames that the guest has queued since the last one.

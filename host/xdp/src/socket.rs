@@ -46,6 +46,8 @@ const QUEUE: u32 = 0;
 /// How long an interface may take to be free again, and how often to ask.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 const BUSY_INTERVAL: Duration = Duration::from_millis(2);
+/// A rest while there is no place for a frame: in it the kernel empties all of them many times, if it can.
+const REST: Duration = Duration::from_micros(200);
 /// Bytes of frames that may be under way between the tx ring and the interface.
 const SEND_BUFFER_BYTES: u32 = 4 << 20;
 
@@ -133,9 +135,22 @@ impl Socket {
         Ok(XdpDevice::new(parts, self.sender)?)
     }
 
-    /// Has the kernel send what is in the tx ring. What it could not take remains there.
-    pub fn send(&self) -> io::Result<()> {
-        sys::send(self.as_fd())
+    /// As [`Sender::send`].
+    pub fn send(&self) -> bool {
+        self.sender.send()
+    }
+}
+
+impl Sender {
+    /// Has the kernel send what is in the tx ring. What it could not take remains there. Returns whether another call may send
+    /// more of it.
+    pub fn send(&self) -> bool {
+        match sys::send(self.as_fd()) {
+            Ok(()) => false,
+            // EAGAIN: so many were sent as the kernel sends at once, or there is no room for more. EBUSY: the interface has
+            // dropped one, and takes the next ones perhaps. Callers are bounded.
+            Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy),
+        }
     }
 }
 
@@ -153,12 +168,11 @@ impl AsFd for Sender {
 
 impl Doorbell for Sender {
     fn ring(&mut self, _: usize) -> bool {
-        match sys::send(self.fd.as_fd()) {
-            Ok(()) => true,
-            // EAGAIN: so many were sent as the kernel sends at once, and the rest wants another call; or it has no memory, and
-            // then none is sent. The loop in the card is bounded.
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-        }
+        self.send()
+    }
+
+    fn rest(&mut self) {
+        thread::sleep(REST);
     }
 }
 

@@ -10,6 +10,9 @@ const PLACES: core::ops::Range<u64> = 3 << 30..4 << 30;
 /// A monitor's ports that ring 3 can reach.
 const PORTS_END: u16 = 0x1000;
 
+/// A rest while there is no place for a frame: in it the kernel empties all of them many times, if it can.
+const REST: Duration = Duration::from_micros(200);
+
 /// The ports by which the monitor is told of frames to send.
 #[derive(Debug)]
 pub struct DoorbellPort {
@@ -33,19 +36,27 @@ impl DoorbellPort {
     pub fn set_rest(&mut self, rest: Option<Duration>) {
         self.rest = rest;
     }
+
+    fn send_and_rest(&self, rest: Duration) {
+        // SAFETY: the monitor has named the port for this purpose; it knows no memory.
+        CLOCK.count_notification(|| unsafe { port::write_u32(self.send, rest.as_micros() as u32) });
+    }
 }
 
 impl Doorbell for DoorbellPort {
     fn ring(&mut self, bytes: usize) -> bool {
         let rest = self.rest.take().or((bytes >= self.much_bytes).then_some(Duration::ZERO));
-        CLOCK.count_notification(|| match rest {
+        match rest {
             // SAFETY: the monitor has named the port for this purpose; it knows no memory.
-            None => unsafe { port::write_u8(self.bell, 0) },
-            // SAFETY: as above.
-            Some(rest) => unsafe { port::write_u32(self.send, rest.as_micros() as u32) },
-        });
+            None => CLOCK.count_notification(|| unsafe { port::write_u8(self.bell, 0) }),
+            Some(rest) => self.send_and_rest(rest),
+        }
         // The bell only wakes up who sends, and the other way has sent all.
         false
+    }
+
+    fn rest(&mut self) {
+        self.send_and_rest(REST);
     }
 }
 
