@@ -14,8 +14,9 @@ const RESERVE_DIVISOR: usize = 4;
 /// A connection may hold a quarter of what is free behind the reserve. So a single one gets a fifth of that, a hundred
 /// have 96 % of it, and there is always something left for the next.
 const SHARE_DIVISOR: usize = 4;
-/// Blocks kept for the next user instead of being given back to the heap.
-const CACHED_BLOCKS: usize = 256;
+/// Blocks kept for the next user instead of being given back to the heap: this many, or this share of all where there are few.
+const MAX_CACHED_BLOCKS: usize = 256;
+const CACHED_DIVISOR: usize = 8;
 
 /// A piece of a buffer.
 pub(crate) type Block = Box<[u8; BLOCK_BYTES]>;
@@ -30,7 +31,9 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub fn new(limit_bytes: usize) -> Pool {
-        Pool { limit: limit_bytes / BLOCK_BYTES, used: 0, cached: Vec::with_capacity(CACHED_BLOCKS) }
+        let limit = limit_bytes / BLOCK_BYTES;
+        let cached = Vec::with_capacity(MAX_CACHED_BLOCKS.min(limit / CACHED_DIVISOR));
+        Pool { limit, used: 0, cached }
     }
 
     /// Bytes of the blocks that are in use.
@@ -87,7 +90,7 @@ impl Pool {
     #[inline]
     pub fn give(&mut self, block: Block) {
         self.used -= 1;
-        if self.cached.len() < CACHED_BLOCKS {
+        if self.cached.len() < self.cached.capacity() {
             self.cached.push(block);
         }
     }
@@ -232,6 +235,16 @@ mod tests {
             queue.clear(&mut pool);
         }
         assert_eq!(pool.used_bytes(), 0);
+    }
+
+    #[test]
+    fn a_small_pool_keeps_few_blocks_from_the_heap() {
+        for (blocks, kept) in [(0, 0), (7, 0), (330, 41), (1 << 16, MAX_CACHED_BLOCKS)] {
+            let mut pool = Pool::new(blocks * BLOCK_BYTES);
+            let taken: Vec<Block> = core::iter::from_fn(|| pool.take()).take(1000).collect();
+            taken.into_iter().for_each(|block| pool.give(block));
+            assert_eq!((pool.used_bytes(), pool.cached.len()), (0, kept), "{blocks} blocks");
+        }
     }
 
     #[test]

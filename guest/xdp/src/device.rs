@@ -78,8 +78,10 @@ pub struct XdpRx {
     frames: Frames,
     /// By place: whether the kernel has it.
     is_lent: Vec<bool>,
-    /// A copy of a frame that lies in several places.
+    /// A copy of a frame that lies in several places. It grows with what comes: where memory is short peers are told to send
+    /// less than the link carries.
     frame: Vec<u8>,
+    max_frame_bytes: usize,
     unreturned: u32,
     error: Option<Violation>,
 }
@@ -194,7 +196,8 @@ impl<B: Doorbell> XdpDevice<B> {
             rx,
             frames: rx_frames,
             is_lent: table(rx_count, false).ok_or(LayoutError)?,
-            frame: table(max_frame_bytes as u32, 0).ok_or(LayoutError)?,
+            frame: Vec::new(),
+            max_frame_bytes,
             unreturned: 0,
             error: None,
         };
@@ -289,19 +292,24 @@ impl XdpRx {
         Ok(Some(Piece { place, at, len: len as usize, options }))
     }
 
-    /// Copies a frame that lies in several pieces, of which this is the first, and returns how much of it there is. One that
-    /// is larger than the link's largest is cut off, which its headers tell.
+    /// Copies a frame that lies in several pieces, of which this is the first. One that is larger than the link's largest, or than
+    /// there is memory for, is cut off, which its headers tell.
     #[inline(never)]
-    fn gather(&mut self, first: Piece) -> Result<usize, Violation> {
-        let (mut piece, mut filled) = (first, 0);
+    fn gather(&mut self, first: Piece) -> Result<(), Violation> {
+        let (mut piece, mut room) = (first, self.max_frame_bytes);
+        self.frame.clear();
         for _ in 0..self.frames.count {
-            let len = piece.len.min(self.frame.len() - filled);
-            // SAFETY: the kernel has handed the place over, and gets it back below.
-            self.frame[filled..filled + len].copy_from_slice(unsafe { self.frames.memory.bytes(piece.at, len) });
-            filled += len;
+            let len = piece.len.min(room);
+            if self.frame.try_reserve(len).is_ok() {
+                // SAFETY: the kernel has handed the place over, and gets it back below.
+                self.frame.extend_from_slice(unsafe { self.frames.memory.bytes(piece.at, len) });
+                room -= len;
+            } else {
+                room = 0;
+            }
             self.give(piece.place);
             if piece.options & CONTINUES == 0 {
-                return Ok(filled);
+                return Ok(());
             }
             // The kernel hands all pieces over together.
             piece = self.next_piece()?.ok_or(Violation::Pieces)?;
@@ -344,7 +352,7 @@ impl FrameRx for XdpRx {
         };
         if piece.options & CONTINUES != 0 {
             return match self.gather(piece) {
-                Ok(len) => Some(consume(self.frame[..len].into())),
+                Ok(()) => Some(consume(self.frame.as_slice().into())),
                 Err(violation) => {
                     self.fail(violation);
                     None
@@ -692,6 +700,17 @@ mod tests {
         assert!(tx.transmit_offloaded(LARGE, TASK, |_, bytes| bytes.fill(1)));
         assert!(!tx.ready() && tx.room_bytes() == 0);
         assert!(!tx.transmit_offloaded(60, TASK, |_, _| panic!("no room")));
+    }
+
+    #[test]
+    fn a_copy_takes_no_more_memory_than_what_comes() {
+        let (mut card, kernel) = large_card();
+        kernel.deliver_pieces(&[1; 60]);
+        receive(&mut card);
+        assert_eq!(card.rx.frame.capacity(), 0, "it lies in one place");
+        kernel.deliver_pieces(&[1; FRAME_BYTES as usize]);
+        receive(&mut card);
+        assert!((FRAME_BYTES as usize..LARGE).contains(&card.rx.frame.capacity()));
     }
 
     #[test]

@@ -35,10 +35,14 @@ impl Store {
     }
 
     fn start_on(target: &str, net: &str) -> Store {
+        Store::start_with(target, net, "64")
+    }
+
+    fn start_with(target: &str, net: &str, memory_mib: &str) -> Store {
         let mut command = Command::new(built::kayvee());
         command.args(["run", "--target", target, "--net", net]);
         if target != "linux" {
-            command.args(["--memory", "64"]);
+            command.args(["--memory", memory_mib]);
         }
         command.args(["--", "--protected-mode", "no"]);
         let mut cli = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -234,6 +238,38 @@ fn share_an_interface_with(start: fn(&str) -> Store) {
             traffic.join().expect("the host's traffic is undisturbed");
             Ok(())
         })
+    });
+}
+
+#[test]
+#[ignore = "needs root: ./kayvee test"]
+fn ten_clients_can_want_much_of_a_small_guest_at_once() {
+    const MEMORY_MIB: &str = "6";
+    if fs::metadata("/dev/kvm").is_err() {
+        println!("skipped: there is no /dev/kvm");
+        return;
+    }
+    apart(|| {
+        let store = Store::start_with("kvm", "xdp", MEMORY_MIB);
+        let value = pattern(100 << 10);
+        let bulk = [format!("${}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat();
+        let set = [b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n".as_slice(), &bulk].concat();
+        let exchanges = [(set.as_slice(), b"+OK\r\n".as_slice()), (b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n", &bulk)];
+        for (request, expected) in exchanges.into_iter().cycle().take(12) {
+            thread::scope(|scope| {
+                for mut client in (0..10).map(|_| connect(store.own_address())) {
+                    scope.spawn(move || {
+                        for _ in 0..50 {
+                            client.write_all(request).unwrap();
+                            let mut reply = vec![0; expected.len()];
+                            client.read_exact(&mut reply).unwrap();
+                            assert!(reply == expected, "{}", reply[..60.min(reply.len())].escape_ascii());
+                        }
+                    });
+                }
+            });
+        }
+        Ok(())
     });
 }
 
