@@ -3,7 +3,7 @@
 
 /// Adds up bytes that begin at an even offset of what the checksum covers.
 #[inline]
-pub(crate) fn sum(bytes: &[u8]) -> u64 {
+pub fn sum(bytes: &[u8]) -> u64 {
     let mut words = bytes.chunks_exact(4);
     let mut total: u64 =
         words.by_ref().map(|word| u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]))).sum();
@@ -17,7 +17,7 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
 /// What belongs into the checksum field, as it stands there, for a sum that took the field for zero. A sum over data with
 /// a right checksum gives 0.
 #[inline]
-pub(crate) fn finish(total: u64) -> [u8; 2] {
+pub fn finish(total: u64) -> [u8; 2] {
     let mut folded = (total & 0xffff_ffff) + (total >> 32);
     folded = (folded & 0xffff) + (folded >> 16 & 0xffff) + (folded >> 32);
     folded = (folded & 0xffff) + (folded >> 16);

@@ -58,7 +58,7 @@
 
 extern crate alloc;
 
-mod checksum;
+pub mod checksum;
 mod control;
 mod cookies;
 mod ends;

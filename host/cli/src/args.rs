@@ -151,7 +151,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub status: bool,
 
-    /// Record the guest's frames in this file, for tcpdump and Wireshark
+    /// Record the frames of a guest, or of --net xdp, in this file, for tcpdump and Wireshark
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 

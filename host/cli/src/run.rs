@@ -12,7 +12,9 @@ use crate::{
     probe,
     proxy::Proxy,
     qemu::{self, Accelerator, Ending, Guest},
-    ready, site, store,
+    ready,
+    record::{self, Recording},
+    site, store,
     store::Store,
     supervise::{self, Ask, End, Outcome, Run},
     sys::Frames,
@@ -23,14 +25,12 @@ use kayvee_xdp_socket::Attachment;
 use signal_hook::iterator::Signals;
 use std::{
     ffi::OsString,
-    fs::File,
     io::{self, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::{
         fd::{AsFd, AsRawFd},
         unix::{fs::FileTypeExt, process::CommandExt},
     },
-    path::Path,
     process::Command,
     rc::Rc,
     sync::Arc,
@@ -56,9 +56,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
         let what = "--vmm, --machine and --gdb are about guests, and so are --net and --pcap, but for --net xdp";
         return Err(UsageError(format!("{what}; leave them out with --target linux")).into());
     }
-    if args.target != Target::Linux && is_past_the_kernel && args.pcap.is_some() {
-        let what = "--pcap cannot see the frames of --net xdp, which pass by the monitor: leave --net out, or run \
-                    tcpdump on the host's end of the link";
+    if args.target != Target::Linux && matches!(args.net, Net::Xdp(Attachment::Interface { .. })) && args.pcap.is_some()
+    {
+        let what = "--pcap cannot see what a guest receives on an interface of this host, as XDP takes those frames before \
+                    anybody here is shown them: use --net xdp, or --target linux, which records its frames itself";
         return Err(UsageError(what.into()).into());
     }
     if is_past_the_kernel && (args.target == Target::Tcg || args.vmm == Vmm::Qemu || needs_qemu) {
@@ -121,6 +122,8 @@ struct Way {
     prove: supervise::Prove,
     /// Says that it is there.
     announce: Box<dyn FnOnce() -> Result<()>>,
+    /// Records its frames, where this program does.
+    recording: Option<Recording>,
 }
 
 /// Where a run's words go: to the terminal, or to the log and record of a detached instance.
@@ -259,10 +262,15 @@ impl Session {
         let attachment = link.as_ref().map_or(attachment.clone(), |(_, pair)| Attachment::to_pair(pair));
         let mut command = Command::new(image::built("kayvee-linux")?);
         command.args(["--save", ""]).args(store.words()).args(["--net", &attachment.to_string()]);
-        if let Some(file) = &args.pcap {
-            // The process may go to another folder.
-            command.arg("--pcap").arg(std::path::absolute(file)?);
-        }
+        let recording = match (&link, &args.pcap) {
+            (Some((_, pair)), _) => self.record(args, pair)?,
+            (None, Some(file)) => {
+                // What XDP takes from an interface only the process sees. It may go to another folder.
+                command.arg("--pcap").arg(std::path::absolute(file)?);
+                None
+            }
+            (None, None) => None,
+        };
         let mut run = Run {
             command,
             inherited: Vec::new(),
@@ -291,7 +299,14 @@ impl Session {
         let places = network::addresses(pair.link, address.port());
         let what = format!("a Linux process past the kernel's network, also at {places}");
         run.announce = self.announcement(store, "linux", address, web, &what);
-        self.supervise_process(run, signals)
+        let result = self.supervise_process(run, signals);
+        drop(recording);
+        result
+    }
+
+    /// Begins to record what passes on a link, if that is wanted.
+    fn record(&self, args: &RunArgs, pair: &VethPair) -> Result<Option<Recording>> {
+        args.pcap.as_ref().map(|path| Recording::begin(path, &pair.host_name, self.log.clone())).transpose()
     }
 
     /// The best way to a guest, or the one that is asked for.
@@ -302,7 +317,7 @@ impl Session {
         match (&args.net, by) {
             (Net::Xdp(_), Monitor::Own) => Network::direct(),
             (Net::Xdp(_), Monitor::Qemu(_)) => bail!("--net xdp needs Kayvee's own monitor"),
-            (Net::Auto, Monitor::Own) if args.pcap.is_none() => Network::direct().or_else(|error| {
+            (Net::Auto, Monitor::Own) => Network::direct().or_else(|error| {
                 let network = Network::open(&args.net, frames)?;
                 let (way, cost) = match network {
                     Network::User => ("this program carries the guest's frames", "several times slower"),
@@ -334,6 +349,7 @@ impl Session {
                 carry: None,
                 prove: Box::new(|| Ok(())),
                 announce: self.announcement_elsewhere(store, &target, &format!("a {name} guest"), attachment),
+                recording: None,
             });
         }
         let front = Front::open(store)?;
@@ -346,6 +362,10 @@ impl Session {
             Some(link) => format!("a {name} guest, also at {}", network::addresses(link, address.port())),
             None => format!("a {name} guest"),
         };
+        let recording = match &network {
+            Network::Direct(pair) => self.record(args, pair)?,
+            Network::Tap(_) | Network::User => None,
+        };
         let (carrier, end) = network.carrier(listeners, settings)?;
         let carry = move || {
             let _redirect = redirect;
@@ -357,6 +377,7 @@ impl Session {
             carry: Some(Box::new(carry)),
             prove: Box::new(move || ready::ping(address)),
             announce: self.announcement(store, &target, address, web, &what),
+            recording,
         })
     }
 
@@ -379,7 +400,7 @@ impl Session {
         store: &Store,
         signals: Signals,
     ) -> Result<()> {
-        let Way { boot_words, end, carry, prove, announce } = self.open_way(args, by, store)?;
+        let Way { boot_words, end, carry, prove, announce, recording } = self.open_way(args, by, store)?;
         let memory_mib = args.memory.unwrap_or(GUEST_MEMORY_MIB);
         // A guest without KVM's clock knows the time only to the second.
         let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
@@ -421,7 +442,8 @@ impl Session {
                     control.map_err(failed).ok()
                 });
                 debugger = args.gdb.map(listen_for_debuggers).transpose()?;
-                record = args.pcap.as_ref().map(|path| create_record(path)).transpose()?;
+                let by_monitor = args.pcap.as_ref().filter(|_| recording.is_none());
+                record = by_monitor.map(|path| record::create(path)).transpose()?;
                 let guest = monitor::Guest {
                     image,
                     module: site.as_ref(),
@@ -439,7 +461,7 @@ impl Session {
         };
         let run = Run { command, inherited, carry, ask: Ask::WhenListening, prove, announce, end: End::Console };
         let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;
-        drop((locked_disk, control, debugger, record));
+        drop((locked_disk, control, debugger, record, recording));
         match failure.or_else(|| Ending::of(status).failure().map(|text| anyhow!(text))) {
             Some(failure) => Err(failure),
             None => Ok(()),
@@ -507,8 +529,4 @@ impl Session {
 /// Only this host may debug a guest: a debugger can do everything with it.
 fn listen_for_debuggers(port: u16) -> Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| format!("--gdb: listening on 127.0.0.1:{port}"))
-}
-
-fn create_record(path: &Path) -> Result<File> {
-    File::create(path).with_context(|| format!("recording frames in {}", path.display()))
 }

@@ -29,6 +29,8 @@ struct Way {
     place: &'static str,
 }
 
+/// Where a store has a link of its own past the kernel's network, as a process.
+const LINUX_XDP: Way = Way { target: "linux", more: &["--net", "xdp"], place: "past the kernel's network, also at " };
 const LINUX: Way = Way { target: "linux", more: &[], place: "a Linux process" };
 const TCG: Way = Way { target: "tcg", more: &["--net", "user"], place: "a TCG guest" };
 const GUESTS: &[Way] = &[
@@ -231,16 +233,16 @@ fn recorded(path: &std::path::Path) -> Vec<Vec<u8>> {
 #[test]
 #[ignore = "starts guests: ./kayvee test"]
 fn a_recording_holds_what_would_be_on_a_wire() {
-    // A guest that works the card's rings itself passes nobody who could record.
-    for way in all_ways().filter(|way| way.target != "linux" && !way.more.contains(&"xdp")) {
+    for way in recorded_ways() {
         println!("{way:?}");
         let path = state_folder().join("recorded, with a comma.pcap");
+        let mtu = if way.more.contains(&"xdp") { 61_426 } else { 1500 };
         let store = Store::start(way.target, &[way.more, &["--pcap", path.to_str().unwrap()]].concat(), &[]);
         assert_eq!(ask(&mut store.connect(), "PING"), "+PONG");
         assert_eq!(store.end("TERM").code(), Some(0));
         let frames = recorded(&path);
         for frame in &frames {
-            assert!(frame.len() <= 14 + 1500, "{frame:x?}");
+            assert!(frame.len() <= 14 + mtu, "{frame:x?}");
             match frame[12..14] {
                 [8, 0] => {
                     assert_eq!(internet_sum(&frame[14..34]), 0xffff, "the header of IPv4: {frame:x?}");
@@ -258,6 +260,70 @@ fn a_recording_holds_what_would_be_on_a_wire() {
         assert!(frames.iter().any(|frame| frame.ends_with(b"+PONG\r\n")), "{} frames", frames.len());
         fs::remove_file(&path).unwrap();
     }
+}
+
+/// The ways of which frames can be recorded.
+fn recorded_ways() -> impl Iterator<Item = Way> {
+    let ways = GUESTS.iter().chain([&LINUX_XDP]).copied();
+    ways.filter(|way| way.works_here())
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn tcpdump_reads_a_recording() {
+    /// Several times what the largest frame carries.
+    const LARGE_BYTES: usize = 300_000;
+    let large = state_folder().join("large");
+    fs::write(&large, "v".repeat(LARGE_BYTES)).unwrap();
+    for way in recorded_ways() {
+        println!("{way:?}");
+        let path = state_folder().join("read.pcap");
+        let store = Store::start(way.target, &[way.more, &["--pcap", path.to_str().unwrap()]].concat(), &[]);
+        let port = store.address.port().to_string();
+        let redis_cli = |words: &[&str], input: Stdio| {
+            said(&Command::new("redis-cli").args(["-p", &port]).args(words).stdin(input).output().unwrap())
+        };
+        assert_eq!(redis_cli(&["-x", "set", "key"], fs::File::open(&large).unwrap().into()), "OK\n");
+        assert_eq!(redis_cli(&["get", "key"], Stdio::null()).len(), LARGE_BYTES + 1);
+        assert_eq!(store.end("INT").code(), Some(0));
+        for direction in ["dst", "src"] {
+            let read = tcpdump(&path, &["-v", &format!("tcp {direction} port {port}")]);
+            let lengths = read.lines().filter(|line| line.contains("Flags"));
+            let carried: usize =
+                lengths.map(|line| line.rsplit_once("length ").unwrap().1.parse::<usize>().unwrap()).sum();
+            assert!(carried > LARGE_BYTES, "{direction}: {carried} bytes");
+            assert!(read.contains("(correct)") && !read.contains("incorrect"), "{direction}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_recording_of_a_run_that_is_killed_ends_with_a_whole_frame() {
+    for way in recorded_ways().filter(|way| way.more.contains(&"xdp")) {
+        println!("{way:?}");
+        let path = state_folder().join("killed.pcap");
+        let mut store = Store::start(way.target, &[way.more, &["--pcap", path.to_str().unwrap()]].concat(), &[]);
+        let (mut client, mut reader) = (store.connect(), store.connect());
+        let busy = std::thread::spawn(move || {
+            let request = format!("ECHO {}\r\n", "v".repeat(30_000));
+            let mut reply = vec![0; 30_010];
+            while client.write_all(request.as_bytes()).and_then(|()| client.read_exact(&mut reply)).is_ok() {}
+        });
+        assert_eq!(ask(&mut reader, "PING"), "+PONG");
+        wait_until("frames in the file", || fs::metadata(&path).is_ok_and(|file| file.len() > 4 << 20));
+        store.cli.kill().unwrap();
+        store.cli.wait().unwrap();
+        busy.join().unwrap();
+        assert!(tcpdump(&path, &["tcp"]).lines().count() > 100);
+    }
+}
+
+/// What tcpdump reads in a file.
+fn tcpdump(path: &std::path::Path, words: &[&str]) -> String {
+    let output = Command::new("tcpdump").args(["-nn", "-r"]).arg(path).args(words).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// That a segment's checksum is right.

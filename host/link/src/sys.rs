@@ -138,3 +138,45 @@ fn socket_address(ip: Ipv4Addr) -> libc::sockaddr {
     }
     libc::sockaddr { sa_family: libc::AF_INET as _, sa_data: data }
 }
+
+/// A socket that is given a copy of every frame that passes an interface, in either direction, behind a `virtio_net_hdr`. What
+/// nobody has read yet takes at most `buffer_bytes`; beyond that it misses frames.
+pub fn packet_socket(interface: &str, buffer_bytes: libc::c_int) -> io::Result<socket2::Socket> {
+    // No protocol yet, or it would begin with the frames of all interfaces.
+    let socket = socket2::Socket::new(socket2::Domain::PACKET, socket2::Type::RAW, None)?;
+    let options = [
+        (libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1),
+        // The limit for those without rights is too small for a burst.
+        (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, buffer_bytes),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1),
+    ];
+    for (level, name, value) in options {
+        let value: *const libc::c_int = &value;
+        // SAFETY: these options are read from one `int`, which `value` points to.
+        Errno::result(unsafe {
+            libc::setsockopt(socket.as_raw_fd(), level, name, value.cast(), size_of::<libc::c_int>() as _)
+        })?;
+    }
+    // SAFETY: `sockaddr_ll` is plain data, for which all zeros is a value.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    address.sll_family = libc::AF_PACKET as _;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = if_nametoindex(interface)? as _;
+    let address: *const libc::sockaddr_ll = &address;
+    // SAFETY: `address` points to as many bytes of an address of this socket's family as are named.
+    Errno::result(unsafe { libc::bind(socket.as_raw_fd(), address.cast(), size_of::<libc::sockaddr_ll>() as _) })?;
+    Ok(socket)
+}
+
+/// How many frames a packet socket has missed since the last time this was asked.
+pub fn missed_packets(socket: &socket2::Socket) -> io::Result<u32> {
+    // SAFETY: `tpacket_stats` is plain data, for which all zeros is a value.
+    let mut figures: libc::tpacket_stats = unsafe { zeroed() };
+    let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+    let place: *mut libc::tpacket_stats = &mut figures;
+    // SAFETY: the option is written to at most `len` bytes, which is what `place` points to.
+    Errno::result(unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, place.cast(), &mut len)
+    })?;
+    Ok(figures.tp_drops)
+}
