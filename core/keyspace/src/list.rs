@@ -165,11 +165,10 @@ impl List {
     fn tidy(&mut self, limit: PartLimit) {
         if let List::Parts(parts) = self
             && parts.written.is_none()
-            && parts.parts.len() == 1
-            && limit.suits_packed_again(parts.parts[0].packed.as_bytes().len(), parts.len)
-            && let Some(part) = parts.parts.pop_back()
+            && parts.are_small(limit)
+            && let Some(packed) = parts.join_all()
         {
-            *self = List::Packed(part.packed);
+            *self = List::Packed(packed);
         }
     }
 
@@ -481,15 +480,38 @@ impl Parts {
     /// Makes one part of two neighbours, if it is not too large and there is memory for it.
     fn merge(&mut self, at: usize, other: usize, limit: PartLimit) -> bool {
         let (Some(part), Some(next)) = (self.parts.get(at), self.parts.get(other)) else { return false };
-        if !limit.suits_part(part.bytes() + next.bytes(), part.len as usize + next.len as usize) {
-            return false;
-        }
+        limit.suits_part(part.bytes() + next.bytes(), part.len as usize + next.len as usize) && self.join(at, other)
+    }
+
+    /// Makes one part of two neighbours, if there is memory for it.
+    fn join(&mut self, at: usize, other: usize) -> bool {
         let next = core::mem::take(&mut self.parts[other].packed);
         let merged = self.parts[at].edit(|packed| packed.append(next.as_ref())).is_ok();
         if !merged {
             self.parts[other].packed = next;
         }
         merged
+    }
+
+    /// Whether all of it may be one part again.
+    fn are_small(&self, limit: PartLimit) -> bool {
+        let is_one = self.parts.len() == 1;
+        let fits =
+            |&bytes: &usize| limit.suits_packed_again(bytes, self.len) && (is_one || !limit.exceeds(bytes, self.len));
+        let bytes = self.parts.iter().try_fold(0, |sum, part| Some(sum + part.bytes()).filter(fits));
+        // What few bytes are in several parts is so because of the number of entries, as in Redis.
+        bytes.is_some_and(|bytes| is_one || bytes > PART_BYTES || matches!(limit, PartLimit::Bytes(_)))
+    }
+
+    /// Takes all as one part, if there is memory for it.
+    fn join_all(&mut self) -> Option<Packed> {
+        while self.parts.len() > 1 {
+            if !self.join(0, 1) {
+                return None;
+            }
+            self.parts.remove(1);
+        }
+        self.parts.pop_front().map(|part| part.packed)
     }
 
     fn merge_next(&mut self, at: usize, limit: PartLimit) {
@@ -839,6 +861,18 @@ mod tests {
                 assert!(back.eq(model.iter().take(index + 1).rev().map(Vec::as_slice).filter(|_| index < model.len())));
                 check(&list, limit);
             }
+        }
+    }
+
+    #[test]
+    fn what_is_left_of_a_long_list_is_packed_however_many_parts_had_it() {
+        const LIMIT: PartLimit = PartLimit::Bytes(8192);
+        for (left, is_packed) in [(30, true), (39, true), (45, false)] {
+            let mut list = List::default();
+            list.push(ListEnd::Back, core::iter::repeat_n(&[b'x'; 100][..], 100), LIMIT).unwrap();
+            list.trim(0..left, LIMIT);
+            assert_eq!(list.view().iter().count(), left);
+            assert_eq!(matches!(list, List::Packed(_)), is_packed, "{left}");
         }
     }
 
