@@ -122,6 +122,8 @@ struct Way {
     prove: supervise::Prove,
     /// Says that it is there.
     announce: Box<dyn FnOnce() -> Result<()>>,
+    /// Spares this program the carrying, and breaks off what is left of connections at the end.
+    redirect: Option<Redirect>,
     /// Records its frames, where this program does.
     recording: Option<Recording>,
 }
@@ -291,16 +293,13 @@ impl Session {
         let Front { listeners, address, .. } = front;
         let proxy = Proxy::new(listeners, settings)?;
         run.inherited = vec![pair.namespace.as_fd().as_raw_fd()];
-        run.carry = Some(Box::new(move || {
-            let _redirect = redirect;
-            proxy.run()
-        }));
+        run.carry = Some(Box::new(|| proxy.run()));
         run.prove = Box::new(move || ready::ping(address));
         let places = network::addresses(pair.link, address.port());
         let what = format!("a Linux process past the kernel's network, also at {places}");
         run.announce = self.announcement(store, "linux", address, web, &what);
         let result = self.supervise_process(run, signals);
-        drop(recording);
+        drop((redirect, recording));
         result
     }
 
@@ -349,6 +348,7 @@ impl Session {
                 carry: None,
                 prove: Box::new(|| Ok(())),
                 announce: self.announcement_elsewhere(store, &target, &format!("a {name} guest"), attachment),
+                redirect: None,
                 recording: None,
             });
         }
@@ -367,16 +367,13 @@ impl Session {
             Network::Tap(_) | Network::User => None,
         };
         let (carrier, end) = network.carrier(listeners, settings)?;
-        let carry = move || {
-            let _redirect = redirect;
-            carrier.run()
-        };
         Ok(Way {
             boot_words: place.boot_words(),
             end,
-            carry: Some(Box::new(carry)),
+            carry: Some(Box::new(|| carrier.run())),
             prove: Box::new(move || ready::ping(address)),
             announce: self.announcement(store, &target, address, web, &what),
+            redirect,
             recording,
         })
     }
@@ -400,7 +397,7 @@ impl Session {
         store: &Store,
         signals: Signals,
     ) -> Result<()> {
-        let Way { boot_words, end, carry, prove, announce, recording } = self.open_way(args, by, store)?;
+        let Way { boot_words, end, carry, prove, announce, redirect, recording } = self.open_way(args, by, store)?;
         let memory_mib = args.memory.unwrap_or(GUEST_MEMORY_MIB);
         // A guest without KVM's clock knows the time only to the second.
         let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
@@ -461,7 +458,7 @@ impl Session {
         };
         let run = Run { command, inherited, carry, ask: Ask::WhenListening, prove, announce, end: End::Console };
         let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;
-        drop((locked_disk, control, debugger, record, recording));
+        drop((locked_disk, control, debugger, record, redirect, recording));
         match failure.or_else(|| Ending::of(status).failure().map(|text| anyhow!(text))) {
             Some(failure) => Err(failure),
             None => Ok(()),

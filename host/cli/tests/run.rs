@@ -8,7 +8,7 @@ mod built;
 use kayvee_testing::ports::free_port;
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     path::PathBuf,
     process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio},
@@ -299,7 +299,7 @@ fn tcpdump_reads_a_recording() {
 
 #[test]
 #[ignore = "starts guests: ./kayvee test"]
-fn a_recording_of_a_run_that_is_killed_ends_with_a_whole_frame() {
+fn a_recording_of_a_run_that_is_killed_can_be_read() {
     for way in recorded_ways().filter(|way| way.more.contains(&"xdp")) {
         println!("{way:?}");
         let path = state_folder().join("killed.pcap");
@@ -315,7 +315,11 @@ fn a_recording_of_a_run_that_is_killed_ends_with_a_whole_frame() {
         store.cli.kill().unwrap();
         store.cli.wait().unwrap();
         busy.join().unwrap();
-        assert!(tcpdump(&path, &["tcp"]).lines().count() > 100);
+        // The kernel may break off a write of a process that is killed, and with it the last frame.
+        let output = Command::new("tcpdump").args(["-nn", "-r"]).arg(&path).arg("tcp").output().unwrap();
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() || complaint.contains("truncated dump file"), "{complaint}");
+        assert!(output.stdout.iter().filter(|&&byte| byte == b'\n').count() > 100);
     }
 }
 
@@ -401,10 +405,22 @@ fn a_client_s_shutdown_ends_the_run() {
 #[test]
 #[ignore = "starts guests: ./kayvee test"]
 fn a_store_that_is_killed_is_a_failure() {
-    for way in [LINUX, TCG] {
+    let redirected = GUESTS.iter().copied().filter(|way| way.place.ends_with("also at ") && way.works_here());
+    for way in [LINUX, TCG].into_iter().chain(redirected) {
         let mut store = Store::start(way.target, way.more, &[]);
+        let mut client = store.connect();
+        assert_eq!(ask(&mut client, "PING"), "+PONG");
         send_signal("KILL", store.supervised());
         assert_eq!(store.wait().code(), Some(1), "{way:?}");
+        assert!(is_over(&mut client), "{way:?}");
+    }
+}
+
+/// Whether a connection ends, or breaks.
+fn is_over(client: &mut TcpStream) -> bool {
+    match client.read(&mut [0]) {
+        Ok(len) => len == 0,
+        Err(error) => error.kind() != ErrorKind::WouldBlock,
     }
 }
 
@@ -520,8 +536,13 @@ fn a_command_that_is_killed_leaves_nothing_behind() {
         let store = Store::start(way.target, way.more, &[]);
         let supervised = store.supervised();
         let address = store.address;
+        let mut client = store.connect();
+        assert_eq!(ask(&mut client, "PING"), "+PONG");
         send_signal("KILL", store.cli.id());
         drop(store);
+        // QEMU ends with the command, and so does the link: nobody is left to say so.
+        let by_qemu = way.target == "tcg" || way.more.iter().any(|word| ["qemu", "q35"].contains(word));
+        assert!(by_qemu && !way.more.contains(&"user") || is_over(&mut client), "{way:?}");
         wait_until("the end of the store", || fs::metadata(format!("/proc/{supervised}")).is_err());
         assert!(TcpStream::connect(address).is_err());
     }

@@ -11,7 +11,8 @@ const MAGIC: u32 = 0xa1b2_c3d4;
 const VERSION: [u16; 2] = [2, 4];
 const MAX_BYTES: u32 = 65_535;
 const LINKTYPE_ETHERNET: u32 = 1;
-/// What is written at once: whole records, so that a process that is killed leaves no piece of one. Room for the largest.
+/// What is written at once: whole records, so that a process that is killed hardly ever leaves a piece of one. Room for the
+/// largest.
 const WRITTEN_BYTES: usize = 256 << 10;
 const RECORD_HEADER_BYTES: usize = 16;
 

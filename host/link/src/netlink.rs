@@ -1,10 +1,12 @@
-//! The one request that needs rtnetlink(7): a pair of virtual Ethernet devices. The crates that speak all of rtnetlink need
-//! an asynchronous runtime or switch on features that the image must not have; this is one message.
+//! The requests that need netlink(7): a pair of virtual Ethernet devices, by rtnetlink(7), and connections to be broken off, by
+//! sock_diag(7). The crates that speak all of either need an asynchronous runtime or switch on features that the image must
+//! not have; these are three messages.
 
 use nix::libc;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     io::{self, Read},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::RawFd,
 };
 
@@ -75,6 +77,94 @@ fn veth_message(name: &str, peer_name: &str, namespace: RawFd) -> Vec<u8> {
         });
     });
     message.finish()
+}
+
+/// `struct inet_diag_sockid`: ports, addresses, interface and cookie, by which the kernel knows a socket.
+const SOCKET_BYTES: usize = 48;
+/// Where it is in `struct inet_diag_msg`.
+const SOCKET_AT: usize = 4;
+
+/// Breaks off all TCP connections of this network namespace to an address: who has one reads an error.
+pub fn break_off(to: SocketAddr) -> io::Result<()> {
+    const NETLINK_SOCK_DIAG: i32 = 4;
+    const SOCK_DIAG_BY_FAMILY: u16 = 20;
+    const SOCK_DESTROY: u16 = 21;
+    let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(Protocol::from(NETLINK_SOCK_DIAG)))?;
+    // Sockets that speak both families reach IPv4 addresses, too.
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let all = about_socket(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP, family, &[0; SOCKET_BYTES]);
+        socket.send(&all)?;
+        let mut found = Vec::new();
+        let mut reply = vec![0; 32 << 10];
+        loop {
+            let len = (&socket).read(&mut reply)?;
+            if let Answers::AllSeen = read_sockets(&reply[..len], family, to, &mut found)? {
+                break;
+            }
+        }
+        for id in found {
+            socket.send(&about_socket(SOCK_DESTROY, libc::NLM_F_ACK, family, &id))?;
+            let len = (&socket).read(&mut reply)?;
+            match parse_acknowledgment(&reply[..len]) {
+                // It has ended by itself.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                result => result?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn about_socket(kind: u16, flags: i32, family: i32, id: &[u8; SOCKET_BYTES]) -> Vec<u8> {
+    let mut message = Message::new(kind, (libc::NLM_F_REQUEST | flags) as u16);
+    message.0.extend([family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
+    // In any state.
+    message.0.extend(u32::MAX.to_ne_bytes());
+    message.0.extend(id);
+    message.finish()
+}
+
+/// Whether more messages come.
+enum Answers {
+    More,
+    AllSeen,
+}
+
+/// Notes what leads to an address among the sockets in a message.
+fn read_sockets(
+    mut messages: &[u8],
+    family: i32,
+    to: SocketAddr,
+    found: &mut Vec<[u8; SOCKET_BYTES]>,
+) -> io::Result<Answers> {
+    while let Some(header) = messages.first_chunk::<HEADER_BYTES>() {
+        let len = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        let message = messages.get(..len).filter(|message| message.len() >= HEADER_BYTES);
+        let message = message.ok_or(io::ErrorKind::InvalidData)?;
+        match i32::from(u16::from_ne_bytes([header[4], header[5]])) {
+            libc::NLMSG_DONE => return Ok(Answers::AllSeen),
+            libc::NLMSG_ERROR => parse_acknowledgment(message)?,
+            _ => {
+                let id = message.get(HEADER_BYTES + SOCKET_AT..).and_then(|rest| rest.first_chunk());
+                let id: &[u8; SOCKET_BYTES] = id.ok_or(io::ErrorKind::InvalidData)?;
+                if peer_of(id, family) == to {
+                    found.push(*id);
+                }
+            }
+        }
+        messages = messages.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(Answers::More)
+}
+
+/// The other end of a socket's connection.
+fn peer_of(id: &[u8; SOCKET_BYTES], family: i32) -> SocketAddr {
+    let ip: [u8; 16] = id[20..36].try_into().expect("16 bytes");
+    let ip = match family {
+        libc::AF_INET => IpAddr::V4(Ipv4Addr::new(ip[0], ip[1], ip[2], ip[3])),
+        _ => Ipv6Addr::from(ip).to_canonical(),
+    };
+    SocketAddr::new(ip, u16::from_be_bytes([id[2], id[3]]))
 }
 
 fn terminated(name: &str) -> Vec<u8> {

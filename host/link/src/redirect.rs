@@ -10,7 +10,7 @@
 //!
 //! Whoever has bound a socket to 127.0.0.1 could not be answered from elsewhere. Another namespace has a loopback of its own.
 
-use crate::sys;
+use crate::{netlink, sys};
 use anyhow::{Context, Result};
 use kayvee_bpf::{Assembler, Instruction, Kind, op::*};
 use std::{
@@ -22,10 +22,22 @@ use std::{
 /// Connections to the first address go to the second one, of the same family.
 pub type Rule = (SocketAddr, SocketAddr);
 
-/// Redirected connections, until it is dropped. Those that have been made stay.
+/// Redirected connections, until it is dropped. Those that are left then are broken off: with the link to the store nobody else
+/// would tell who has them that it is gone.
 #[derive(Debug)]
 pub struct Redirect {
-    _links: Vec<OwnedFd>,
+    links: Vec<OwnedFd>,
+    to: Vec<SocketAddr>,
+}
+
+impl Drop for Redirect {
+    fn drop(&mut self) {
+        self.links.clear();
+        for to in &self.to {
+            // A kernel without that (`CONFIG_INET_DIAG_DESTROY`) leaves it to time.
+            let _ = netlink::break_off(*to);
+        }
+    }
 }
 
 /// Fields of `struct bpf_sock_addr`.
@@ -63,7 +75,8 @@ impl Redirect {
             let program = kayvee_bpf::load(kind, &assemble(kind, rules, cookie)).context("loading the program")?;
             kayvee_bpf::attach(kind, program.as_fd(), group.as_raw_fd() as u32, 0).context("attaching the program")
         };
-        Ok(Redirect { _links: [Kind::Connect4, Kind::Connect6].into_iter().map(link).collect::<Result<_>>()? })
+        let links = [Kind::Connect4, Kind::Connect6].into_iter().map(link).collect::<Result<_>>()?;
+        Ok(Redirect { links, to: rules.iter().map(|&(_, to)| to).collect() })
     }
 }
 
@@ -138,7 +151,7 @@ mod tests {
     use crate::Namespace;
     use socket2::{Domain, SockAddr, Socket, Type};
     use std::{
-        io::ErrorKind,
+        io::{ErrorKind, Read, Write},
         net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket},
     };
 
@@ -171,6 +184,7 @@ mod tests {
     fn redirect_to_another_loopback(elsewhere: &Namespace) -> Result<()> {
         sys::switch_on("lo")?;
         let (store, web) = (TcpListener::bind(v4(2, PORT))?, TcpListener::bind(v4(2, 8080))?);
+        let other = TcpListener::bind(v4(2, 8081))?;
         let store6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 7000))?;
         let local6 = SocketAddr::from((Ipv6Addr::LOCALHOST, PORT));
         let rules = [(v4(1, PORT), v4(2, PORT)), (local6, store6.local_addr()?), (v4(1, 80), v4(2, 8080))];
@@ -184,9 +198,12 @@ mod tests {
             arrives(&TcpStream::connect(from)?.into(), at);
         }
         // By a socket that speaks both, as Java's do.
-        let both = Socket::new(Domain::IPV6, Type::STREAM, None)?;
-        both.connect(&SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST.to_ipv6_mapped(), PORT))))?;
-        arrives(&both, &store);
+        let by_both = || -> Result<Socket> {
+            let both = Socket::new(Domain::IPV6, Type::STREAM, None)?;
+            both.connect(&SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST.to_ipv6_mapped(), PORT))))?;
+            Ok(both)
+        };
+        arrives(&by_both()?, &store);
 
         assert!(is_refused(v4(1, 8080)) && is_refused(v4(3, PORT)), "no rule is about them");
         let bound = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -201,7 +218,15 @@ mod tests {
             arrives(&TcpStream::connect(v4(1, PORT))?.into(), &own);
             Ok(())
         })?;
+        let left = [TcpStream::connect(v4(1, PORT))?, TcpStream::connect(local6)?, by_both()?.into()];
+        let mut unrelated = TcpStream::connect(v4(2, 8081))?;
         drop(redirect);
+        for mut broken in left {
+            assert_eq!(broken.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionAborted, "{broken:?}");
+        }
+        let (mut peer, _) = other.accept()?;
+        peer.write_all(b"x")?;
+        unrelated.read_exact(&mut [0])?;
         assert!(rules.iter().all(|&(from, _)| is_refused(from)), "nothing is left");
         Ok(())
     }

@@ -14,15 +14,24 @@ use crate::{
 use anyhow::{Context, Result};
 use nix::{
     errno::Errno,
-    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        signalfd::SignalFd,
+    },
 };
 use std::{
     fs::File,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Mutex,
+    time::{Duration, Instant},
 };
 use virtio_queue::Queue;
+
+/// How long a guest that is asked to end may take for that.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// What asks for it on the console: Ctrl-D.
+const END_OF_INPUT: &[u8] = b"\x04";
 
 /// How soon a guest that has not read what was typed is looked at again.
 const TYPING_INTERVAL_MS: u16 = 50;
@@ -30,13 +39,14 @@ const TYPING_INTERVAL_MS: u16 = 50;
 /// What there is to hear of, as numbers for epoll.
 mod heard {
     pub const END: u64 = 0;
-    pub const TYPING: u64 = 1;
-    pub const FRAMES: u64 = 2;
-    pub const RECEIVE_KICK: u64 = 3;
-    pub const SEND_KICK: u64 = 4;
-    pub const ENTROPY_KICK: u64 = 5;
+    pub const SIGNAL: u64 = 1;
+    pub const TYPING: u64 = 2;
+    pub const FRAMES: u64 = 3;
+    pub const RECEIVE_KICK: u64 = 4;
+    pub const SEND_KICK: u64 = 5;
+    pub const ENTROPY_KICK: u64 = 6;
     /// How many there are.
-    pub const ALL: usize = 6;
+    pub const ALL: usize = 7;
 }
 
 /// The network card, and the descriptor that says when it has something to do.
@@ -50,6 +60,9 @@ struct Plug<'a> {
 /// All that the thread looks after.
 pub struct Io<'a> {
     epoll: Epoll,
+    signals: &'a SignalFd,
+    /// When the machine ends though its guest has not, which was asked to.
+    ends_at: Option<Instant>,
     console: &'a Mutex<Port>,
     keyboard: File,
     typed: Typed,
@@ -61,9 +74,10 @@ pub struct Io<'a> {
 }
 
 impl<'a> Io<'a> {
-    /// Prepares to wait. The end is what `ends` have to tell.
+    /// Prepares to wait. The end is what `ended` has to tell.
     pub fn new(
-        ends: &[BorrowedFd<'_>],
+        ended: BorrowedFd<'_>,
+        signals: &'a SignalFd,
         console: &'a Mutex<Port>,
         card: Option<&'a Plugged<Card>>,
         entropy: &'a Plugged<Source>,
@@ -71,9 +85,8 @@ impl<'a> Io<'a> {
     ) -> Result<Io<'a>> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let add = |fd: BorrowedFd<'_>, what| epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, what));
-        for end in ends {
-            add(*end, heard::END)?;
-        }
+        add(ended, heard::END)?;
+        add(signals.as_fd(), heard::SIGNAL)?;
         // The standard input's own buffer would keep from epoll what it has.
         let keyboard = File::from(io::stdin().as_fd().try_clone_to_owned()?);
         let typed = match add(keyboard.as_fd(), heard::TYPING) {
@@ -90,7 +103,18 @@ impl<'a> Io<'a> {
             add(network.as_fd(), heard::FRAMES)?;
             Ok(Plug { card, network, interest: EpollFlags::EPOLLIN })
         });
-        Ok(Io { plug: plug.transpose()?, epoll, console, keyboard, typed, entropy, wake, again: false })
+        Ok(Io {
+            plug: plug.transpose()?,
+            epoll,
+            signals,
+            ends_at: None,
+            console,
+            keyboard,
+            typed,
+            entropy,
+            wake,
+            again: false,
+        })
     }
 
     /// Works until the end.
@@ -102,6 +126,13 @@ impl<'a> Io<'a> {
                 _ if self.again => EpollTimeout::ZERO,
                 Typed::NoRoom => EpollTimeout::from(TYPING_INTERVAL_MS),
                 Typed::Passed | Typed::End => EpollTimeout::NONE,
+            };
+            let timeout = match self.ends_at.map(|at| at.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => return Ok(()),
+                Some(left) if timeout == EpollTimeout::NONE => {
+                    EpollTimeout::try_from(left).unwrap_or(EpollTimeout::MAX)
+                }
+                _ => timeout,
             };
             let count = match self.epoll.wait(&mut events, timeout) {
                 Err(Errno::EINTR) => 0,
@@ -117,6 +148,7 @@ impl<'a> Io<'a> {
             for event in &events[..count] {
                 match event.data() {
                     heard::END => return Ok(()),
+                    heard::SIGNAL => self.ask_to_end()?,
                     heard::TYPING if self.typed == Typed::Passed => self.read_keyboard()?,
                     heard::FRAMES => {
                         self.receive();
@@ -131,6 +163,18 @@ impl<'a> Io<'a> {
                 }
             }
         }
+    }
+
+    /// Has the guest end in good order: its clients are told, and what it has to write is written.
+    fn ask_to_end(&mut self) -> Result<()> {
+        self.signals.read_signal()?;
+        // A command that is killed sends the signal once for each of its threads, as they end (`PR_SET_PDEATHSIG`).
+        if self.ends_at.is_none() {
+            // One that reads nothing has no room, and is not waited for.
+            let is_asked = lock(self.console).enqueue_raw_bytes(END_OF_INPUT).is_ok();
+            self.ends_at = Some(Instant::now() + if is_asked { END_TIMEOUT } else { Duration::ZERO });
+        }
+        Ok(())
     }
 
     /// Has the network heard of when the card can do something with it, and not else.

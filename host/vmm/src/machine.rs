@@ -302,8 +302,7 @@ pub fn run(config: Config) -> Result<Ending> {
     }
     let processors_board = board.clone();
     start("cpu", &board, move |_| run_processor(vcpu, processors_board, stub))?;
-    let ends = [signals.as_fd(), board.ended.as_fd()];
-    let mut io = Io::new(&ends, &board.console, card.as_ref(), &entropy, &board.wake)?;
+    let mut io = Io::new(board.ended.as_fd(), &signals, &board.console, card.as_ref(), &entropy, &board.wake)?;
     confine::limit(Role::Io)?;
     io.run()?;
     drop(io);

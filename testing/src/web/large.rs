@@ -16,8 +16,9 @@ const FILE_BYTES: usize = 1 << 20;
 const FETCHERS: usize = 6;
 /// Clients that ask for something and take nothing of it.
 const IDLERS: usize = 200;
-/// How much the server's memory may grow for them, beside what it keeps of the site: sockets' buffers are not counted.
-const IDLERS_BYTES: u64 = 4 << 20;
+/// How much the server's memory may grow for them, beside what it keeps of the site: a guest's sockets have up to 64 KiB each,
+/// the process' are the kernel's.
+const IDLERS_BYTES: u64 = IDLERS as u64 * (84 << 10);
 /// Longer than this nobody may wait while others take nothing.
 const PATIENCE: Duration = Duration::from_secs(20);
 
