@@ -9,7 +9,10 @@ use crate::{
     ring::{CONTINUES, HAS_METADATA, LayoutError, Ring, Rings, Violation},
 };
 use alloc::vec::Vec;
-use core::sync::atomic::{Ordering, fence};
+use core::{
+    sync::atomic::{Ordering, fence},
+    time::Duration,
+};
 use kayvee_platform::{
     Checksums, Completion, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, NetworkFigures, Offloads, Received,
 };
@@ -41,13 +44,16 @@ const SENT_AT_ONCE: u32 = 32;
 /// Frames that are still in the ring are rung for again after so many flushes without new ones.
 const PATIENCE_FLUSHES: u32 = 64;
 
+/// A [rest](Doorbell::rest) while there is no place for a frame: in it the kernel empties all of them many times, if it can.
+pub const REST: Duration = Duration::from_micros(200);
+
 /// Tells the kernel that there is something to send.
 pub trait Doorbell {
     /// Rings once for all frames in the ring: so many bytes are new, or `usize::MAX` where those wait that were rung for before.
     /// Returns whether the kernel has been at work meanwhile, so that frames which are still there are worth another ring.
     fn ring(&mut self, bytes: usize) -> bool;
 
-    /// Lets others have the processor for a moment: without a place for a frame nothing goes on here, and it may be them that
+    /// Lets others have the processor for a [moment](REST): without a place for a frame nothing goes on here, and it may be them that
     /// the places wait for.
     fn rest(&mut self);
 }

@@ -18,6 +18,6 @@ mod memory;
 mod ring;
 
 pub use description::{DESCRIPTION_BYTES, Description, DescriptionError, RingPlace};
-pub use device::{Doorbell, MAX_PIECES, METADATA_BYTES, Parts, XdpDevice, XdpRx, XdpTx};
+pub use device::{Doorbell, MAX_PIECES, METADATA_BYTES, Parts, REST, XdpDevice, XdpRx, XdpTx};
 pub use memory::SharedMemory;
 pub use ring::{LayoutError, Ring, RingLayout, Rings, Violation};

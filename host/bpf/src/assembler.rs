@@ -89,3 +89,13 @@ impl<Label: PartialEq> Assembler<Label> {
         self.instructions
     }
 }
+
+/// A number of the network's as a load in this machine's byte order gives it.
+pub fn loaded_u16(value: u16) -> i32 {
+    u16::from_ne_bytes(value.to_be_bytes()).into()
+}
+
+/// An address as loads of four bytes each give it.
+pub fn loaded_words(octets: &[u8]) -> impl Iterator<Item = i32> {
+    octets.as_chunks().0.iter().map(|word| i32::from_ne_bytes(*word))
+}

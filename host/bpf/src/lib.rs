@@ -8,5 +8,5 @@ mod assembler;
 #[allow(unsafe_code)]
 mod sys;
 
-pub use assembler::{Assembler, Instruction, op};
+pub use assembler::{Assembler, Instruction, loaded_u16, loaded_words, op};
 pub use sys::{Kind, MAP_TYPE_XSKMAP, attach, create_map, load, test_run, update_map};

@@ -12,7 +12,7 @@
 
 use crate::{netlink, sys};
 use anyhow::{Context, Result};
-use kayvee_bpf::{Assembler, Instruction, Kind, op::*};
+use kayvee_bpf::{Assembler, Instruction, Kind, loaded_u16, loaded_words, op::*};
 use std::{
     fs::{self, File},
     net::{IpAddr, SocketAddr},
@@ -86,26 +86,22 @@ fn control_groups(mounts: &str) -> Option<&str> {
     mounts.lines().find(is_version_2)?.split(' ').nth(4)
 }
 
-/// An address as words that the kernel has in memory, and where they are for a socket of this kind.
+/// An address as loads give it, and where it is for a socket of this kind.
 fn words(kind: Kind, address: IpAddr) -> Option<(i16, Vec<i32>)> {
-    let octets = match (kind, address) {
-        (Kind::Connect4, IpAddr::V4(address)) => return Some((USER_IP4, vec![i32::from_ne_bytes(address.octets())])),
+    let (place, octets) = match (kind, address) {
+        (Kind::Connect4, IpAddr::V4(address)) => (USER_IP4, address.octets().to_vec()),
         (Kind::Connect4, IpAddr::V6(_)) => return None,
         // By a socket that speaks both.
-        (_, IpAddr::V4(address)) => address.to_ipv6_mapped().octets(),
-        (_, IpAddr::V6(address)) => address.octets(),
+        (_, IpAddr::V4(address)) => (USER_IP6, address.to_ipv6_mapped().octets().to_vec()),
+        (_, IpAddr::V6(address)) => (USER_IP6, address.octets().to_vec()),
     };
-    Some((
-        USER_IP6,
-        octets.chunks_exact(4).map(|word| i32::from_ne_bytes([word[0], word[1], word[2], word[3]])).collect(),
-    ))
+    Some((place, loaded_words(&octets).collect()))
 }
 
 /// The program; r6 has its argument.
 fn assemble(kind: Kind, rules: &[Rule], cookie: u64) -> Vec<Instruction> {
     let mut program = Assembler::default();
     let p = &mut program;
-    let port = |address: SocketAddr| i32::from(u16::from_ne_bytes(address.port().to_be_bytes()));
     p.put(MOV64_REG, 6, 1, 0, 0);
     for (at, &(from, to)) in rules.iter().enumerate() {
         p.label(Label::Rule(at));
@@ -114,7 +110,7 @@ fn assemble(kind: Kind, rules: &[Rule], cookie: u64) -> Vec<Instruction> {
             continue;
         };
         let fields = || (place..).step_by(4);
-        for (field, word) in fields().zip(from_words).chain([(USER_PORT, port(from))]) {
+        for (field, word) in fields().zip(from_words).chain([(USER_PORT, loaded_u16(from.port()))]) {
             p.put(LDX_W, 2, 6, field, 0);
             p.jump(JNE32_IMM, 2, 0, word, next);
         }
@@ -133,7 +129,7 @@ fn assemble(kind: Kind, rules: &[Rule], cookie: u64) -> Vec<Instruction> {
         p.put(CALL, 0, 0, 0, GET_NETNS_COOKIE);
         p.load64(2, cookie);
         p.jump(JNE_REG, 0, 2, 0, Label::Allow);
-        for (field, word) in fields().zip(to_words).chain([(USER_PORT, port(to))]) {
+        for (field, word) in fields().zip(to_words).chain([(USER_PORT, loaded_u16(to.port()))]) {
             p.put(MOV32_IMM, 2, 0, 0, word);
             p.put(STX_W, 6, 2, field, 0);
         }

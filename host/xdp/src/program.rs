@@ -13,7 +13,7 @@
 //! pass: return XDP_PASS
 //! ```
 
-use kayvee_bpf::{Assembler, Instruction, op::*};
+use kayvee_bpf::{Assembler, Instruction, loaded_u16, loaded_words, op::*};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Which frames are the store's.
@@ -75,16 +75,10 @@ fn need_bytes(p: &mut Assembler<Label>, end: i32, otherwise: Label) {
 
 /// Goes on where this address stands at that place of the frame in r2, and elsewhere where it does not.
 fn need_address(p: &mut Assembler<Label>, at: i16, address: Ipv6Addr, otherwise: Label) {
-    for (word, at) in address.octets().chunks_exact(4).zip((at..).step_by(4)) {
+    for (word, at) in loaded_words(&address.octets()).zip((at..).step_by(4)) {
         p.put(LDX_W, 5, 2, at, 0);
-        let word = i32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
         p.jump(JNE32_IMM, 5, 0, word, otherwise);
     }
-}
-
-/// A number of the network's as a load in this machine's byte order gives it.
-fn loaded_u16(value: u16) -> i32 {
-    u16::from_ne_bytes(value.to_be_bytes()).into()
 }
 
 /// The program for sockets in the map of this descriptor.

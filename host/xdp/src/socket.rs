@@ -8,7 +8,7 @@ use crate::{
 use anyhow::{Context, Result, bail};
 use kayvee_bpf::{Kind, MAP_TYPE_XSKMAP};
 use kayvee_platform::Checksums;
-use kayvee_xdp::{Doorbell, MAX_PIECES, METADATA_BYTES, Parts, Ring, Rings, XdpDevice};
+use kayvee_xdp::{Doorbell, MAX_PIECES, METADATA_BYTES, Parts, REST, Ring, Rings, XdpDevice};
 use nix::net::if_::if_nametoindex;
 use std::{
     fs, io,
@@ -46,8 +46,6 @@ const QUEUE: u32 = 0;
 /// How long an interface may take to be free again, and how often to ask.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 const BUSY_INTERVAL: Duration = Duration::from_millis(2);
-/// A rest while there is no place for a frame: in it the kernel empties all of them many times, if it can.
-const REST: Duration = Duration::from_micros(200);
 /// Bytes of frames that may be under way between the tx ring and the interface.
 const SEND_BUFFER_BYTES: u32 = 4 << 20;
 

@@ -304,7 +304,7 @@ fn addresses_are_asked_for_before_they_are_used() {
     assert_eq!(link.answers(packet(PEER, OWN, IpProtocol::Tcp, 64, &syn()))[0].tcp().control, TcpControl::Syn);
 }
 
-/// RFC 4862 §5.4.3, §5.4.4 and §5.4.5.
+/// RFC 4862 §5.1.
 #[test]
 fn addresses_that_nobody_else_can_have_are_used_at_once() {
     let mut link = Link::new(FIXED);
@@ -316,6 +316,7 @@ fn addresses_that_nobody_else_can_have_are_used_at_once() {
     assert_eq!(link.answers(solicitation(PEER, OWN)).len(), 1);
 }
 
+/// RFC 4862 §5.4.3, §5.4.4 and §5.4.5.
 #[test]
 fn an_address_that_somebody_has_or_wants_as_well_is_given_up() {
     for objection in [

@@ -3,15 +3,14 @@
 use alloc::{format, string::String};
 use core::{ptr::NonNull, time::Duration};
 use kayvee_x86::{clock::CLOCK, machine::Setup, port};
-use kayvee_xdp::{DESCRIPTION_BYTES, Description, Doorbell, Parts, Ring, RingPlace, Rings, SharedMemory, XdpDevice};
+use kayvee_xdp::{
+    DESCRIPTION_BYTES, Description, Doorbell, Parts, REST, Ring, RingPlace, Rings, SharedMemory, XdpDevice,
+};
 
 /// Where a monitor may put what it shares: main memory is below, or above.
 const PLACES: core::ops::Range<u64> = 3 << 30..4 << 30;
 /// A monitor's ports that ring 3 can reach.
 const PORTS_END: u16 = 0x1000;
-
-/// A rest while there is no place for a frame: in it the kernel empties all of them many times, if it can.
-const REST: Duration = Duration::from_micros(200);
 
 /// The ports by which the monitor is told of frames to send.
 #[derive(Debug)]
