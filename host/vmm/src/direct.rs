@@ -14,7 +14,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use kayvee_xdp::{Description, RingPlace};
-use kayvee_xdp_socket::{Attachment, FRAMES_BYTES, FrameMemory, Socket};
+use kayvee_xdp_socket::{Attachment, FRAMES_BYTES, FrameMemory, Socket, need_ring_for_guests};
 use kvm_ioctls::{IoEventAddress, NoDatamatch, VmFd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -53,6 +53,7 @@ impl Direct {
         sys::share_frames(vm, slot, frames_address, frames).context("mapping the frames")?;
         let mut rings = [RingPlace::default(); 4];
         for (place, ring) in rings.iter_mut().zip(&socket.rings) {
+            need_ring_for_guests(ring)?;
             let (slot, address) = slots.take(ring.len());
             sys::share_ring(vm, slot, address, ring).context("mapping a ring")?;
             *place = RingPlace { address, len: ring.len() as u32, layout: ring.layout };

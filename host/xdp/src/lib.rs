@@ -15,7 +15,7 @@ mod sys;
 
 pub use attachment::{Attachment, Place, USAGE};
 pub use program::Steering;
-pub use socket::{FRAMES_BYTES, RingMapping, Sender, Socket, link_mtu, probe};
+pub use socket::{FRAMES_BYTES, RingMapping, Sender, Socket, link_mtu, need_ring_for_guests, probe};
 pub use sys::FrameMemory;
 
 /// Whether an error is that this process has no right to what it tried.

@@ -5,7 +5,7 @@ use crate::{
     program::{self, Steering},
     sys::{self, FrameMemory, Frames, RingKind},
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use kayvee_bpf::{Kind, MAP_TYPE_XSKMAP};
 use kayvee_platform::Checksums;
 use kayvee_xdp::{Doorbell, MAX_PIECES, METADATA_BYTES, Parts, REST, Ring, Rings, XdpDevice};
@@ -174,12 +174,20 @@ impl Doorbell for Sender {
     }
 }
 
-/// Whether this process may open sockets, with their frames, and load the program, on a kernel that has both. Nothing is
-/// attached or bound: a queue is free again only some time after its socket is closed.
+/// Whether this process may open sockets, with their frames, and load the program, on a kernel that has both and lets a guest
+/// have the rings. Nothing is attached or bound: a queue is free again only some time after its socket is closed.
 pub fn probe() -> Result<()> {
     let socket = sys::open_socket().context("opening an AF_XDP socket")?;
     register(socket.as_fd(), &FrameMemory::allocate(FRAMES_BYTES)?)?;
+    let ring = sys::make_ring(socket.as_fd(), RingKind::Fill, (FRAMES_BYTES / FRAME_BYTES as usize) as u32);
+    need_ring_for_guests(&ring.context("making a ring")?)?;
     load(Steering::All, Frames::Plain).map(drop)
+}
+
+/// Refuses a ring that KVM would not map.
+pub fn need_ring_for_guests(ring: &RingMapping) -> Result<()> {
+    ensure!(ring.suits_guests(), "this kernel's AF_XDP rings cannot be mapped into a guest: that takes Linux 6.3");
+    Ok(())
 }
 
 /// Loads the program, with a map for the socket that it steers frames to.

@@ -22,6 +22,16 @@ struct Mapping {
     len: usize,
 }
 
+impl Mapping {
+    /// Whether the kernel counts the users of each of its pages, without which KVM does not map them (`EFAULT` when the guest
+    /// touches one). Before Linux 6.3 the pages of AF_XDP's rings are not counted one by one.
+    fn has_counted_pages(&self) -> bool {
+        // Of all that has no such pages it says EINVAL, madvise(2).
+        // SAFETY: the range is this value's mapping, and this changes none of its contents.
+        unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, libc::MADV_POPULATE_READ) == 0 }
+    }
+}
+
 // SAFETY: a mapping belongs to the process, not to a thread.
 unsafe impl Send for Mapping {}
 
@@ -112,6 +122,11 @@ impl RingMapping {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.mapping.len == 0
+    }
+
+    /// Whether KVM lets a guest have it.
+    pub fn suits_guests(&self) -> bool {
+        self.mapping.has_counted_pages()
     }
 
     /// Gives it to a card, for ever.
@@ -278,4 +293,21 @@ pub enum Frames {
     Plain,
     /// It lies in several then.
     Large,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, mem::ManuallyDrop};
+
+    #[test]
+    fn memory_that_kvm_does_not_map_is_known() {
+        assert!(map(4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0).unwrap().has_counted_pages());
+        // What the kernel shows every process of its clocks is mapped in the way in which old kernels map rings.
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let line = maps.lines().find(|line| line.ends_with("[vvar]")).expect("Linux on x86-64 has it");
+        let start = usize::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+        let clocks = Mapping { start: NonNull::new(start as *mut u8).unwrap(), len: 4096 };
+        assert!(!ManuallyDrop::new(clocks).has_counted_pages());
+    }
 }
