@@ -18,6 +18,7 @@ pub mod named;
 pub mod network;
 pub mod ports;
 pub mod random;
+pub mod self_tests;
 pub mod store_model;
 pub mod stress;
 pub mod web;

@@ -11,8 +11,9 @@ use crate::{
     qemu::{self, Accelerator, Ending, Guest},
     sys,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use std::{
+    fs::File,
     io::{self, BufReader},
     os::fd::RawFd,
     process::{Command, Stdio},
@@ -22,6 +23,15 @@ use std::{
 /// A guest that says nothing for so long will not do better later. The boot itself takes a fraction of a second.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(5);
 const MEMORY_MIB: u32 = 64;
+
+/// Whether this system has KVM, and this user a right to it.
+pub fn device() -> Result<()> {
+    let opened = File::options().read(true).write(true).open("/dev/kvm").map(drop);
+    opened.map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => anyhow!(error).context("no right to /dev/kvm: mostly its group has it"),
+        _ => anyhow!(error).context("/dev/kvm"),
+    })
+}
 
 /// Boots the image under KVM with QEMU.
 pub fn qemu(image: &Image) -> Result<()> {

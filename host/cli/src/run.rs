@@ -167,6 +167,7 @@ impl Session {
             Target::Linux => Ok(None),
             Target::Tcg => Ok(Some((Monitor::Qemu(Accelerator::Tcg), Image::pack()?))),
             Target::Kvm => {
+                probe::device()?;
                 let image = Image::pack()?;
                 Ok(Some((self.choose_monitor(args, &image)?, image)))
             }
@@ -178,7 +179,7 @@ impl Session {
                     Monitor::Qemu(_) => probe::qemu(image).map(|()| Monitor::Qemu(Accelerator::Kvm)),
                     Monitor::Own => probe::own(image).map(|()| Monitor::Own),
                 };
-                match Image::pack().and_then(|image| Ok((boots(&image)?, image))) {
+                match probe::device().and_then(|()| Image::pack()).and_then(|image| Ok((boots(&image)?, image))) {
                     Ok(chosen) => Ok(Some(chosen)),
                     Err(error) => {
                         let why = format!("because no guest boots under KVM here: {error:#}");

@@ -5,12 +5,13 @@
 
 mod built;
 
-use kayvee_testing::ports::free_port;
+use kayvee_testing::{ports::free_port, self_tests};
 use std::{
     collections::BTreeSet,
     env, fs,
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
+    os::{fd::OwnedFd, unix::net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Output, Stdio},
     thread,
@@ -305,6 +306,23 @@ fn traces(instances: &Instances) -> BTreeSet<String> {
 fn walk(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test vmm"]
+fn every_failure_of_a_guest_names_its_cause_and_its_place() {
+    // The shell puts what the monitor inherits where its arguments say.
+    const MONITOR: &str = "exec \"$0\" monitor --memory 64 --image 4 --stream 3 --mac 02:00:00:00:00:01 \
+                           --boot-line \"$2\" 3<&0 4<\"$1\" </dev/null";
+    let image = Path::new(env!("CARGO_TARGET_TMPDIR")).join("monitor-test.elf");
+    assert!(Command::new(built::kayvee()).args(["image", "-o"]).arg(&image).status().unwrap().success());
+    self_tests::check(|words| {
+        let (card, _wire) = UnixStream::pair().unwrap();
+        let mut monitor = Command::new("sh");
+        monitor.args(["-c", MONITOR]).arg(built::kayvee()).arg(&image).arg(words).stdin(OwnedFd::from(card));
+        let output = monitor.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).lines().map(String::from).collect())
+    });
 }
 
 /// In a network namespace of its own, so that nobody else's interfaces and sockets are seen.

@@ -3,7 +3,7 @@
 //! These tests start QEMU with the release build, so `./kayvee test` runs them behind it:
 //! `cargo build --release && cargo test -p kayvee-image --test boot -- --ignored`.
 
-use kayvee_testing::ports::free_port;
+use kayvee_testing::{ports::free_port, self_tests};
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
@@ -228,27 +228,10 @@ fn refuses_what_it_cannot_start_with() {
 #[ignore = "starts guests: ./kayvee test"]
 fn every_failure_names_its_cause_and_its_place() {
     for &accelerator in accelerators() {
-        for (test, cause) in [
-            ("panic", "panic: asked for by selftest=panic, at "),
-            ("null", "exception: page fault reading 0x0: nothing is mapped there"),
-            ("write-text", "exception: page fault writing 0x"),
-            ("write-constant", "exception: page fault writing 0x"),
-            ("exec-heap", "exception: page fault executing 0x"),
-            ("exec-data", "exception: page fault executing 0x"),
-            ("stack-overflow", "exception: ring 3 stack overflow, page fault writing 0x"),
-            ("page-tables", "exception: page fault writing 0x"),
-        ] {
-            let line = format!("selftest={test}");
-            let mut guest = Guest::start_with_card(accelerator, Machine::Microvm, 64, &line, "", &[]);
-            assert_eq!(guest.end(), Some(5), "{accelerator:?} {test}: {:#?}", guest.seen);
-            let at = guest.seen.iter().position(|line| line.starts_with(cause));
-            let at = at.unwrap_or_else(|| panic!("{accelerator:?} {test}: no '{cause}' in {:#?}", guest.seen));
-            if !matches!(test, "panic" | "null" | "stack-overflow") {
-                assert!(guest.seen[at].contains("not allowed there"), "{}", guest.seen[at]);
-            }
-            let names_the_place = |line: &String| line.starts_with("  at kayvee_guest::sys::self_test::");
-            assert!(guest.seen[at + 1..].iter().any(names_the_place), "{accelerator:?} {test}: {:#?}", guest.seen);
-        }
+        self_tests::check(|words| {
+            let mut guest = Guest::start_with_card(accelerator, Machine::Microvm, 64, words, "", &[]);
+            (guest.end(), std::mem::take(&mut guest.seen))
+        });
     }
 }
 
