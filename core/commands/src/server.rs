@@ -179,10 +179,7 @@ fn flushdb(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 
 fn flushall(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     check_flush_option(request)?;
-    for index in 0..context.store.dbs.len() {
-        context.store.flush(index);
-    }
-    context.store.invalidate_all();
+    context.store.flush_all();
     context.store.save_flush();
     context.reply.ok();
     Ok(())

@@ -397,6 +397,12 @@ impl Store {
         self.wake_all_waiting(db);
     }
 
+    /// Takes the keys of all databases away, and the copies of them that clients keep.
+    pub fn flush_all(&mut self) {
+        (0..self.dbs.len()).for_each(|db| self.flush(db));
+        self.invalidate_all();
+    }
+
     /// Lets two databases change places.
     pub fn swap(&mut self, first: usize, second: usize) {
         if first == second {

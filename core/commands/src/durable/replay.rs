@@ -367,12 +367,12 @@ impl Store {
 
     /// Takes another store's keys and libraries in place of its own.
     pub(crate) fn take_data_of(&mut self, other: &mut Store) {
-        self.save_anew();
-        for db in 0..self.dbs.len() {
-            self.db_changed(db, None);
-            self.take_down(db);
-        }
+        self.flush_all();
+        // What is left of a copy of the old ones would be none of the new ones.
+        self.abandon_copy("other data take their place");
         self.dbs = core::mem::take(&mut other.dbs);
+        // Their keys have the marks of the other one's walks.
+        (self.durable.epoch, self.durable.abandoned) = (other.durable.epoch, other.durable.abandoned);
         self.apply_expiry_rule();
         self.scripting.swap_libraries(&mut other.scripting);
     }

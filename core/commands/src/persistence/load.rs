@@ -233,7 +233,7 @@ impl Store {
         Ok(())
     }
 
-    /// `DEBUG RELOAD NOSAVE`: takes all data from the dump file, in place of what is there.
+    /// `DEBUG RELOAD NOSAVE`: takes all data from the dump file, in place of what is there. No effect tells it.
     pub(crate) fn reload_from_dump(&mut self) -> Result<(), String> {
         let name = &self.options.dbfilename;
         if self.environment.host.open_file(name)?.is_none() {
@@ -241,6 +241,7 @@ impl Store {
         }
         let mut loaded = Store::new(self.options.clone(), self.environment.clone(), self.now);
         loaded.load_at_start()?;
+        self.leave_history();
         self.take_data_of(&mut loaded);
         Ok(())
     }

@@ -252,7 +252,7 @@ impl Store {
     }
 
     /// Gives a dump up: the replicas that wait for it have to ask again.
-    pub(super) fn abandon_copy(&mut self, why: &str) {
+    pub(crate) fn abandon_copy(&mut self, why: &str) {
         let Some(copy) = self.replication.copy.take() else { return };
         self.abandon_walk();
         match copy.sink {

@@ -80,6 +80,17 @@ impl Store {
         Some(History { id: replication.id.clone(), offset: Some(self.effects.offset()), db })
     }
 
+    /// Leaves the history that the data are of, for data that are none of it: whoever has a copy of those needs all of these, and
+    /// a replica needs all of its master's.
+    pub(crate) fn leave_history(&mut self) {
+        self.end_unit();
+        self.feed_replicas();
+        self.hang_up();
+        self.drop_replicas();
+        self.drop_backlog();
+        self.change_history();
+    }
+
     /// Goes on with the history of data that were loaded with an open backlog, which has what was left out of them, if it is
     /// known.
     pub(crate) fn go_on_with(&mut self, history: &History) {

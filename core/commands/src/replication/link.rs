@@ -261,7 +261,7 @@ impl Store {
     }
 
     /// Ends the connection to the master.
-    fn hang_up(&mut self) {
+    pub(super) fn hang_up(&mut self) {
         if let Some(slot) = self.replication.link.as_mut().and_then(|link| link.slot.take()) {
             self.lose_link(slot);
             self.disconnect(slot);
@@ -534,7 +534,7 @@ impl Store {
 
     /// Clears all data, and has the log begin anew once they are whole again: no effect tells it.
     fn clear_data(&mut self) {
-        (0..self.dbs.len()).for_each(|db| self.flush(db));
+        self.flush_all();
         self.scripting.forget_libraries();
         self.note_data_replaced();
     }

@@ -261,3 +261,14 @@ fn a_replica_that_asks_for_something_is_dropped() {
     assert_eq!(bench.take_text(replica), "");
     assert_eq!(bench.engine.fate(replica), Fate::CloseNow);
 }
+
+/// Clients that keep copies of values are told when all data make way for a master's.
+#[test]
+fn copies_of_clients_are_called_back() {
+    let mut chain = Chain::new(20, 2);
+    assert_eq!(chain.ask(0, "SET k v"), "+OK");
+    assert!(chain.ask(0, "HELLO 3").starts_with('%'));
+    assert_eq!([chain.ask(0, "CLIENT TRACKING ON"), chain.ask(0, "GET k")], ["+OK", "$1\r\nv"]);
+    chain.follow_one(0, 1);
+    assert_eq!(chain.told_within_ms(5000), ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+}

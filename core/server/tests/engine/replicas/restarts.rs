@@ -101,3 +101,61 @@ fn nobody_goes_on_with_what_is_lost() {
         assert_eq!(syncs(&mut chain, 0), (1, 0), "logs: {logs}");
     }
 }
+
+/// What a store reads from its dump file in place of its data is none of their history, so its replicas get all of it, and a
+/// replica that does this gets all data again from its master. What it writes and reads anew is what it was.
+#[test]
+fn data_from_a_file_are_of_no_history() {
+    let mut chain = keeping(11, 3, false);
+    chain.settle();
+    assert_eq!([0, 1].map(|at| chain.ask(at, "SAVE")), ["+OK", "+OK"]);
+    assert_eq!(chain.ask(0, "DEBUG RELOAD"), "+OK");
+    assert_eq!([chain.ask(0, "SELECT 0"), chain.ask(0, "INCR later")], ["+OK", ":1"]);
+    chain.settle();
+    let dumps = |chain: &mut Chain| [0, 1].map(|at| syncs(chain, at).0);
+    assert_eq!(dumps(&mut chain), [1, 1]);
+    assert_eq!(chain.ask(1, "DEBUG RELOAD NOSAVE"), "+OK");
+    chain.settle();
+    assert_eq!((dumps(&mut chain), chain.ask(0, "GET later").as_str()), ([2, 1], "$1\r\n1"));
+    assert_eq!(chain.ask(0, "DEBUG RELOAD NOSAVE"), "+OK");
+    // It starts again before a replica has noticed.
+    chain.restart(0, End::InOrder);
+    chain.settle();
+    assert_eq!(dumps(&mut chain), [1, 2]);
+    assert_eq!([chain.ask(0, "SELECT 0"), chain.ask(0, "GET later")], ["+OK", "$-1"]);
+}
+
+/// A copy that is on its way when all data come back from the log is given up, and made anew.
+#[test]
+fn a_copy_on_its_way_while_data_come_from_the_log() {
+    let mut chain = Chain::with_disks(12, 2);
+    chain.start_log(0);
+    chain.ask(0, "DEBUG POPULATE 3000");
+    (0..100).for_each(|_| chain.turn(20));
+    assert_eq!(chain.ask(0, "CONFIG SET rdb-key-save-delay 10000"), "+OK");
+    chain.follow();
+    while !chain.ask(0, "INFO replication").contains("state=wait_bgsave") {
+        chain.turn(1);
+    }
+    (0..5).for_each(|_| chain.turn(10));
+    assert_eq!(chain.ask(0, "DEBUG LOADAOF"), "");
+    assert_eq!(chain.told_within_ms(100), "+OK\r\n");
+    assert_eq!(chain.ask(0, "CONFIG SET rdb-key-save-delay 0"), "+OK");
+    chain.settle();
+    assert_eq!(chain.ask(1, "DBSIZE"), ":3000");
+}
+
+/// Keys from a file are written down by whatever walks over all keys next, however many walks there were before.
+#[test]
+fn data_from_a_file_are_copied() {
+    let mut chain = Chain::with_dumps(12, 1);
+    chain.ask(0, "SET k v");
+    for _ in 0..62 {
+        assert_eq!(chain.ask(0, "BGSAVE"), "+Background saving started");
+        (0..5).for_each(|_| chain.turn(20));
+    }
+    assert_eq!([chain.ask(0, "DEBUG RELOAD NOSAVE"), chain.ask(0, "GET k")], ["+OK", "$1\r\nv"]);
+    assert_eq!(chain.ask(0, "BGSAVE"), "+Background saving started");
+    (0..5).for_each(|_| chain.turn(20));
+    assert_eq!([chain.ask(0, "DEBUG RELOAD NOSAVE"), chain.ask(0, "GET k")], ["+OK", "$1\r\nv"]);
+}
