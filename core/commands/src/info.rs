@@ -201,7 +201,7 @@ fn persistence(store: &Store, out: &mut Text) {
     let is_dumping = store.is_saving() || store.replication.walks() || (compaction.is_some() && !is_rewriting);
     line(out, "rdb_bgsave_in_progress", u8::from(is_dumping));
     line(out, "rdb_last_save_time", saves.last_unix_s());
-    line(out, "rdb_last_bgsave_status", result(!saves.has_failed));
+    line(out, "rdb_last_bgsave_status", result(!saves.trouble.lasts()));
     line(out, "rdb_last_bgsave_time_sec", saves.took_s.map_or(-1, |took_s| took_s as i64));
     line(out, "rdb_current_bgsave_time_sec", if is_rewriting { -1 } else { running_s });
     line(out, "rdb_saves", saves.count);

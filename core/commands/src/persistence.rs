@@ -10,7 +10,7 @@ use crate::{
     table::{Categories, Command, Flags},
 };
 use alloc::{boxed::Box, string::String};
-use kayvee_platform::{Finishing, WriteFile};
+use kayvee_platform::{Finishing, Trouble, WriteFile};
 use kayvee_rdb::{Checksum, Compression, Dialect};
 use kayvee_resp::Request;
 
@@ -67,8 +67,8 @@ pub struct Saves {
     last_ns: u64,
     /// When it was last tried in the background.
     attempt_ns: u64,
-    /// Whether the last attempt in the background failed.
-    pub has_failed: bool,
+    /// What is wrong with attempts in the background, if the last one failed.
+    pub trouble: Trouble,
     /// How long the last one in the background took.
     pub took_s: Option<u64>,
     /// How often all data has been saved.
@@ -170,7 +170,7 @@ impl Store {
         self.saves.changes_before = changes;
         (self.saves.last_unix_s, self.saves.last_ns) = (self.now.unix_us / 1_000_000, self.now.monotonic_ns);
         self.saves.count += 1;
-        self.saves.has_failed = false;
+        self.saves.trouble.ends();
     }
 
     fn write_dump(&self, name: &str, history: Option<&History>) -> Result<(), Failure> {
@@ -212,7 +212,7 @@ impl Store {
         let reached = self.options.save.iter().filter(|(_, least)| changes >= *least);
         let first =
             reached.map(|(seconds, _)| self.saves.last_ns.saturating_add(seconds.saturating_mul(SECOND_NS))).min();
-        let earliest = if self.saves.has_failed { self.saves.attempt_ns + RETRY_NS } else { 0 };
+        let earliest = if self.saves.trouble.lasts() { self.saves.attempt_ns + RETRY_NS } else { 0 };
         first.map(|at_ns| at_ns.max(earliest))
     }
 
@@ -232,7 +232,9 @@ impl Store {
     pub fn save_if_due(&mut self) {
         let now_ns = self.now.monotonic_ns;
         if self.save_point_ns().is_some_and(|at_ns| at_ns <= now_ns) && !self.is_saving() {
-            log::info!("{} changes since the last save. Saving...", self.unsaved_changes());
+            if !self.saves.trouble.lasts() {
+                log::info!("{} changes since the last save. Saving...", self.unsaved_changes());
+            }
             self.saves.is_due = true;
         }
         if self.saves_to_log() && core::mem::take(&mut self.saves.is_due) {
@@ -280,8 +282,9 @@ impl Store {
     }
 
     pub(crate) fn saving_failed(&mut self, why: &str) {
-        log::warn!("Error saving DB to the file {} (in {}): {why}", self.options.dbfilename, self.options.dir);
-        self.saves.has_failed = true;
+        if self.saves.trouble.fails(self.now.monotonic_ns) {
+            log::warn!("Error saving DB to the file {} (in {}): {why}", self.options.dbfilename, self.options.dir);
+        }
     }
 
     /// Has all data saved if there are points at which they are to be.
@@ -317,7 +320,7 @@ impl Store {
              for details about the RDB error.",
         );
         let options = &self.options;
-        let is_refused = self.saves.has_failed && options.stop_writes_on_bgsave_error && !options.save.is_empty();
+        let is_refused = self.saves.trouble.lasts() && options.stop_writes_on_bgsave_error && !options.save.is_empty();
         is_refused.then_some(UNSAVED)
     }
 

@@ -304,7 +304,9 @@ impl Store {
     fn compaction_failed(&mut self, now_ns: u64) {
         self.durable.again_after_ns = now_ns.saturating_add(AGAIN_AFTER_NS);
         self.durable.status.failed();
-        self.saves.has_failed |= self.saves_to_log();
+        if self.saves_to_log() {
+            self.saves.trouble.fails(now_ns);
+        }
     }
 
     /// Appends no changes any more. What is in the log stays, as it is now.

@@ -164,7 +164,9 @@ impl Store {
         // It says nothing of its history: keys that expire while it is written may not be in it.
         let mut file = self.new_dump(compression, self.checksum(), None);
         self.scripting.library_texts().for_each(|text| file.function(text));
-        log::info!("Saving {} keys in the background", self.all_keys());
+        if !self.saves.trouble.lasts() {
+            log::info!("Saving {} keys in the background", self.all_keys());
+        }
         self.begin_walk();
         let started_ns = self.environment.clock.monotonic_ns();
         let sink = Sink::File { file: sink, started_ns, changes: self.changes };

@@ -15,6 +15,8 @@ use std::{
 const OPTIONS: &[&str] = &["--appendfsync", "always", "--enable-debug-command", "yes"];
 const LOGGING: &[&str] = &["--appendonly", "yes", "--appendfsync", "always", "--enable-debug-command", "yes"];
 
+const GONE: &str = "the folder is gone";
+
 /// How a log gets to its place.
 #[derive(Clone, Copy, Default)]
 enum Way {
@@ -74,12 +76,15 @@ impl Host for Folder {
     }
 
     fn create_file(&self, _: &str) -> Result<Box<dyn WriteFile>, String> {
+        if self.0.is_missing.get() {
+            return Err(GONE.into());
+        }
         Ok(Box::new(Dump { state: Rc::clone(&self.0), bytes: Vec::new() }))
     }
 
     fn create_log(&self, store: &mut Store, _: &str) -> Result<(), String> {
         if self.0.is_missing.get() {
-            return Err("the folder is gone".into());
+            return Err(GONE.into());
         }
         let mut disk = Disk::new(8 << 20);
         store.take_new_log(&mut disk, Box::new(LogBeside { state: Rc::clone(&self.0), is_in_place: false }))?;
@@ -344,6 +349,26 @@ fn a_log_is_switched_on_and_off_within_a_turn() {
     let digest = one.ask("DEBUG DIGEST");
     assert!(digest.ends_with(&one.found()), "{digest}");
     assert_eq!((one.info(FIELDS).as_str(), one.folder.logs.get()), ("1 0 0 ok", 2));
+}
+
+#[test]
+fn a_dump_file_that_cannot_be_made_is_tried_again() {
+    let mut one = Process::new(&["--save", "1 1"]);
+    lines::begin();
+    one.folder.is_missing.set(true);
+    one.expect(&[("SET a 1", "+OK")]);
+    let minutes = |one: &mut Process| {
+        for _ in 0..120 {
+            one.bench.advance_ms(1000);
+            one.turns(5);
+        }
+        lines::take()
+    };
+    let failed = format!("Error saving DB to the file dump.rdb (in ): {GONE}");
+    assert_eq!(minutes(&mut one), ["1 changes since the last save. Saving...", &failed, &failed]);
+    one.folder.is_missing.set(false);
+    assert_eq!(minutes(&mut one), ["DB saved on disk"]);
+    assert_eq!(one.folder.dumps.get(), 1);
 }
 
 #[test]
