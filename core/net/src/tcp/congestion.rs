@@ -6,6 +6,9 @@ const BETA: f64 = 0.7;
 const C: f64 = 0.4;
 /// Additive increase of the same fairness as Reno's (RFC 9438 §4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+/// Segments by which one acknowledgment lets the window grow at most while it doubles: what is sent at once is not paced (L of
+/// RFC 9406 §4.3).
+const SLOW_START_SEGMENTS: u32 = 8;
 /// No window needs more: the send buffer is smaller.
 const MAX_WINDOW: u32 = 1 << 24;
 
@@ -59,7 +62,7 @@ impl Congestion {
         }
         let grown = if self.window < self.slow_start_threshold {
             // RFC 3465 §2.2: by what was acknowledged, as one acknowledgement may stand for several segments.
-            self.window + bytes.min(2 * segment_bytes)
+            self.window + bytes.min(SLOW_START_SEGMENTS * segment_bytes)
         } else {
             self.cubic(bytes, segment_bytes, round_trip_ns, now_ns)
         };
@@ -92,7 +95,7 @@ impl Congestion {
         self.max = if window < self.max { window * (1.0 + BETA) / 2.0 } else { window };
         self.epoch_ns = None;
         self.slow_start_threshold = ((f64::from(self.window) * BETA) as u32).max(2 * segment_bytes);
-        self.window = self.slow_start_threshold;
+        self.window = self.slow_start_threshold.min(self.window);
     }
 
     /// The retransmission timer has run out, for the first time or again (RFC 5681 §3.1, RFC 9438 §4.8).

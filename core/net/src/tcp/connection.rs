@@ -3,6 +3,7 @@
 use super::{
     congestion::Congestion,
     probe::Probe,
+    rack::{Rack, Reordering},
     receive::ReceiveQueue,
     rtt::RoundTrip,
     scoreboard::Scoreboard,
@@ -14,6 +15,7 @@ use crate::{
     ipv6::MIN_MTU,
     pool::{BLOCK_BYTES, Pool, SendQueue},
 };
+use alloc::boxed::Box;
 use kayvee_platform::NetworkFigures;
 
 /// RFC 9293 §3.3.2, but for LISTEN, which is a port and no connection.
@@ -157,6 +159,8 @@ pub(crate) struct Connection {
     pub(super) duplicates_due: u8,
     /// The last acknowledgment number that was sent.
     pub(super) acknowledged: Seq,
+    /// What has come twice, to be told with the next acknowledgment (RFC 2883).
+    pub(super) twice: Option<(Seq, Seq)>,
 
     pub(super) sack: bool,
     pub(super) peer_clock: Option<PeerClock>,
@@ -175,6 +179,11 @@ pub(crate) struct Connection {
     /// The next retransmission does not wait for the congestion window (RFC 6675 §5 (4.3)).
     pub(super) resend_now: bool,
     pub(super) duplicates: u32,
+    /// There since the peer has reported a hole, until nothing is on its way.
+    pub(super) rack: Option<Box<Rack>>,
+    pub(super) reordering: Reordering,
+    /// When to look for losses by the clock.
+    pub(super) look_at_ns: u64,
     pub(super) probe: Probe,
     /// The last byte on its way is a window probe.
     pub(super) is_probing: bool,
@@ -245,6 +254,7 @@ impl Connection {
             acknowledge: Acknowledge::No,
             duplicates_due: 0,
             acknowledged: Seq(0),
+            twice: None,
             sack: false,
             peer_clock: None,
             timestamp_offset,
@@ -257,6 +267,9 @@ impl Connection {
             resent_to: iss,
             resend_now: false,
             duplicates: 0,
+            rack: None,
+            reordering: Reordering::default(),
+            look_at_ns: NEVER_NS,
             probe: Probe::default(),
             is_probing: false,
             retransmit_at_ns: NEVER_NS,
@@ -467,6 +480,7 @@ impl Connection {
         self.tx.clear(pool);
         self.rx.clear(pool);
         self.scoreboard.clear();
+        self.rack = None;
     }
 
     /// The sequence number of the FIN, once the application will send no more.

@@ -4,6 +4,7 @@ use super::{
     ETHERNET_SEGMENT_BYTES,
     connection::{Acknowledge, Connection, NEVER_NS, Owner, PeerClock, Recovery, Resources, State},
     output::ACKNOWLEDGE_DELAY_NS,
+    rack::Rack,
     scoreboard::DUPLICATE_THRESHOLD,
     segment::{Flags, Segment},
     seq::Seq,
@@ -17,6 +18,9 @@ const CHALLENGE_INTERVAL_NS: u64 = 500_000_000;
 const TIMESTAMP_LIFETIME_NS: u64 = 24 * 86_400 * 1_000_000_000;
 /// Duplicate acknowledgments sent in one turn: enough for any sender to see the loss.
 const MAX_DUPLICATES_DUE: u8 = 3;
+
+/// What has come twice is told of as long as it is no older than the largest window.
+const OLD_BYTES_MAX: u32 = 1 << 20;
 
 /// What came of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,6 +253,11 @@ impl Connection {
             // Two sides that find each other's empty segments wrong would answer each other for ever.
             self.challenge(now_ns);
         } else {
+            let end = segment.seq + payload.len() as u32;
+            // RFC 2883 §4: what is old, and not so old that it is from another time.
+            if !end.after(self.rcv_nxt) && self.rcv_nxt.since(segment.seq) <= OLD_BYTES_MAX && !payload.is_empty() {
+                self.twice = Some((segment.seq, end));
+            }
             self.acknowledge = Acknowledge::Now;
         }
     }
@@ -279,6 +288,9 @@ impl Connection {
             self.sack && self.scoreboard.add(segment.sack.as_slice(), self.una.max(segment.ack), self.nxt);
         let window = u32::from(segment.window) << self.window_scale;
         self.note_probe_answer(segment);
+        if self.sack && !segment.sack.as_slice().is_empty() {
+            self.take_reports(segment);
+        }
         if segment.ack.after(self.una) {
             self.advance(segment, resources, now_ns);
         } else if segment.ack == self.una && self.una != self.nxt {
@@ -292,8 +304,31 @@ impl Connection {
             }
         }
         self.update_window(segment, window);
+        if let Some(rack) = &mut self.rack {
+            self.reordering.is_seen |= rack.note_delivered(self.una, &self.scoreboard, &self.trip, now_ns);
+        }
         if self.una != self.nxt {
-            self.find_losses(resources);
+            self.find_losses(resources, now_ns);
+        } else {
+            self.look_at_ns = NEVER_NS;
+            self.rack = None;
+        }
+    }
+
+    /// Begins to look at when things are sent if there is a hole, and takes in what came twice (RFC 2883 §4).
+    #[cold]
+    #[inline(never)]
+    fn take_reports(&mut self, segment: &Segment) {
+        if self.rack.is_none() && self.scoreboard.bytes() > 0 {
+            self.rack = Rack::new(self.una, self.nxt, self.sent_ns);
+        }
+        let twice = match *segment.sack.as_slice() {
+            [(_, to), ..] if !to.after(segment.ack) => true,
+            [(from, to), (outer_from, outer_to), ..] => !from.before(outer_from) && !to.after(outer_to),
+            _ => false,
+        };
+        if twice {
+            self.reordering.widen(self.una, self.nxt);
         }
     }
 
@@ -344,6 +379,7 @@ impl Connection {
                 self.duplicates = 0;
                 self.lost_below = self.una;
                 self.resent_to = self.una;
+                self.reordering.recovered();
             }
             Recovery::Fast(_) if self.sack => {}
             Recovery::Fast(_) => {
@@ -388,27 +424,47 @@ impl Connection {
         }
     }
 
-    /// RFC 5681 §3.2 and RFC 6675 §5.
+    /// RFC 5681 §3.2, RFC 6675 §5 and RFC 8985 §6.2.
     #[inline]
-    fn find_losses(&mut self, resources: &mut Resources) {
-        if self.duplicates == 0 && self.scoreboard.bytes() == 0 {
+    pub(super) fn find_losses(&mut self, resources: &mut Resources, now_ns: u64) {
+        if self.duplicates == 0 && self.scoreboard.bytes() == 0 && self.rack.is_none() {
             return;
         }
-        let lost_below = self.scoreboard.lost_below(self.una, self.segment_bytes).max(self.lost_below_probe());
+        // Without memory for the clock there is only the count.
+        let is_timed = self.reordering.is_seen && self.rack.is_some();
+        let by_count = if is_timed { self.una } else { self.scoreboard.lost_below(self.una, self.segment_bytes) };
+        let is_proven = self.recovery != Recovery::Open || by_count.after(self.una);
+        let lost_below = by_count.max(self.lost_below_probe()).max(self.lost_by_time(is_proven, now_ns));
+        let is_counted = self.duplicates >= DUPLICATE_THRESHOLD && !is_timed;
         match self.recovery {
-            Recovery::Open if self.duplicates >= DUPLICATE_THRESHOLD || lost_below.after(self.una) => {
+            Recovery::Open if is_counted || lost_below.after(self.una) => {
                 resources.counters.fast_recoveries += 1;
                 self.recovery = Recovery::Fast(self.nxt);
                 self.probe.cancel();
                 self.congestion.lost(self.segment_bytes);
-                self.lost_below = lost_below.max(self.una + self.segment_bytes).min(self.nxt);
+                let first = (self.una + self.segment_bytes).min(self.nxt);
+                self.lost_below = if lost_below.after(self.una) { lost_below } else { first };
                 self.resent_to = self.una;
                 self.resend_now = true;
                 self.timed = None;
             }
-            Recovery::Fast(_) if self.sack => self.lost_below = self.lost_below.max(lost_below),
+            Recovery::Fast(_) | Recovery::Timeout(_) if self.sack => self.lost_below = self.lost_below.max(lost_below),
             _ => {}
         }
+    }
+
+    /// The end of what is lost by the clock, and the next look at it. `una` if nothing is.
+    fn lost_by_time(&mut self, is_proven: bool, now_ns: u64) -> Seq {
+        let Some(rack) = &mut self.rack else { return self.una };
+        let window_ns = self.reordering.window_ns(&self.trip, is_proven);
+        let losses = rack.find(self.una, &self.scoreboard, window_ns, now_ns);
+        self.look_at_ns = losses.at_ns;
+        if losses.is_congested {
+            // RFC 5681 §4.3: the loss of a retransmission is another sign of congestion.
+            self.congestion.lost(self.segment_bytes);
+            self.resend_now = true;
+        }
+        losses.below
     }
 
     fn on_fin_acknowledged(&mut self, resources: &mut Resources, now_ns: u64) {
@@ -455,8 +511,11 @@ impl Connection {
         let mut bytes = payload;
         if seq.before(self.rcv_nxt) {
             let known = (self.rcv_nxt.since(seq) as usize).min(bytes.len());
+            self.twice = Some((seq, seq + known as u32));
             bytes = &bytes[known..];
             seq += known as u32;
+        } else if !bytes.is_empty() && self.rx.has(seq, seq + bytes.len() as u32) {
+            self.twice = Some((seq, seq + bytes.len() as u32));
         }
         let room = self.rcv_right.since(seq) as usize;
         let is_cut = bytes.len() > room;

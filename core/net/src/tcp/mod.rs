@@ -9,6 +9,7 @@ mod connection;
 mod input;
 mod output;
 mod probe;
+mod rack;
 mod receive;
 mod rtt;
 mod scoreboard;

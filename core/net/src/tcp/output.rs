@@ -39,7 +39,7 @@ impl Connection {
             _ => {
                 let dead_ns = self.unanswered_since_ns.saturating_add(UNANSWERED_TIMEOUT_NS);
                 let timers_ns = self.retransmit_at_ns.min(self.acknowledge_at_ns).min(self.linger_until_ns);
-                let timers_ns = timers_ns.min(self.probe.at_ns);
+                let timers_ns = timers_ns.min(self.probe.at_ns).min(self.look_at_ns);
                 timers_ns.min(dead_ns).min(self.keepalive_at_ns())
             }
         }
@@ -83,6 +83,9 @@ impl Connection {
         } else if self.probe.at_ns <= now_ns {
             self.probe.at_ns = NEVER_NS;
             self.probe.is_due = true;
+        } else if self.look_at_ns <= now_ns {
+            self.look_at_ns = NEVER_NS;
+            self.find_losses(resources, now_ns);
         }
         if self.is_synchronized() && self.state != State::TimeWait && self.keepalive_at_ns() <= now_ns {
             if self.keepalives == KEEPALIVE_PROBES {
@@ -112,6 +115,10 @@ impl Connection {
             if self.trip.backoff() > 0 || self.scoreboard.has(self.una) {
                 // The peer may have thrown away what it had reported, or shows that it has (RFC 2018 §8).
                 self.scoreboard.clear();
+            }
+            self.look_at_ns = NEVER_NS;
+            if let Some(rack) = &mut self.rack {
+                rack.timed_out(self.una, &self.scoreboard);
             }
             self.recovery = Recovery::Timeout(self.nxt);
             self.lost_below = self.nxt;
@@ -220,10 +227,11 @@ impl Connection {
     #[inline]
     fn pipe(&self) -> u32 {
         let on_their_way = self.nxt.since(self.una) - self.scoreboard.bytes();
-        if !self.resent_to.before(self.lost_below) && self.duplicates == 0 {
+        if !self.resent_to.before(self.lost_below) && self.duplicates == 0 && self.rack.is_none() {
             return on_their_way;
         }
-        let lost = self.scoreboard.missing(self.resent_to.max(self.una), self.lost_below);
+        let lost_again = self.rack.as_ref().map_or(0, |rack| rack.lost_bytes());
+        let lost = lost_again + self.scoreboard.missing(self.resent_to.max(self.una), self.lost_below);
         // Without SACK, each duplicate acknowledgment stands for a segment that has arrived (RFC 6582 §3.2).
         let arrived = if self.sack { 0 } else { self.duplicates.saturating_mul(self.segment_bytes) };
         on_their_way.saturating_sub(lost).saturating_sub(arrived)
@@ -252,6 +260,14 @@ impl Connection {
     /// The next lost segment.
     #[inline]
     fn retransmission(&mut self, resources: &mut Resources, now_ns: u64) -> Option<Transmission> {
+        let lost_again = self.rack.as_ref().and_then(|rack| rack.next_lost(self.una, &self.scoreboard));
+        if let Some((from, to)) = lost_again {
+            return self.resend(from, to, resources, now_ns, |connection, end| {
+                if let Some(rack) = &mut connection.rack {
+                    rack.take_lost(connection.una, &connection.scoreboard, end);
+                }
+            });
+        }
         if !self.resent_to.before(self.lost_below) {
             return None;
         }
@@ -259,15 +275,35 @@ impl Connection {
             self.resent_to = self.lost_below;
             return None;
         };
+        self.resend(from, to, resources, now_ns, |connection, end| connection.resent_to = end)
+    }
+
+    /// Sends a segment of what is lost again, if it may be sent now: `note` is told of its end.
+    fn resend(
+        &mut self,
+        from: Seq,
+        to: Seq,
+        resources: &mut Resources,
+        now_ns: u64,
+        note: impl FnOnce(&mut Connection, Seq),
+    ) -> Option<Transmission> {
         let len = to.since(from).min(self.segment_bytes);
         if !core::mem::take(&mut self.resend_now) && !self.may_send(len) {
             return None;
         }
+        note(self, from + len);
+        Some(self.again(from, len, resources, now_ns))
+    }
+
+    /// A segment of what was sent before.
+    pub(super) fn again(&mut self, from: Seq, len: u32, resources: &mut Resources, now_ns: u64) -> Transmission {
         resources.counters.retransmissions += 1;
-        self.resent_to = from + len;
         // An acknowledgment would not tell which of both it is for (RFC 6298 §3).
         self.timed = None;
-        Some(self.data(from, len, &resources.pool, now_ns))
+        if let Some(rack) = &mut self.rack {
+            rack.note_resent(from, from + len, now_ns);
+        }
+        self.data(from, len, &resources.pool, now_ns)
     }
 
     /// Most bytes of data in a segment now: of large ones, so many that several fit into the send buffer and into the
@@ -326,6 +362,9 @@ impl Connection {
         // The FIN goes with the last data, and needs no window of its own.
         let fin = u32::from(self.finishing && len == unsent);
         self.nxt += len + fin;
+        if let Some(rack) = &mut self.rack {
+            rack.note_fresh(self.nxt, self.trip.smoothed_ns(), now_ns);
+        }
         if self.timed.is_none() {
             self.timed = Some((self.nxt, now_ns));
         }
@@ -384,8 +423,10 @@ impl Connection {
         if let Some(clock) = &self.peer_clock {
             segment.timestamps = Some(Timestamps { value: self.timestamp(now_ns), echo: clock.recent });
         }
-        if self.sack && self.rx.has_runs() && len == 0 {
-            segment.sack = self.rx.sack_blocks(if segment.timestamps.is_some() { 3 } else { 4 });
+        let twice = self.twice.take();
+        if self.sack && (self.rx.has_runs() || twice.is_some()) && len == 0 {
+            let room = if segment.timestamps.is_some() { 3 } else { 4 };
+            segment.sack = self.rx.sack_blocks(twice, room);
         }
         if flags.has(Flags::ACK) {
             self.acknowledge = Acknowledge::No;

@@ -110,9 +110,7 @@ impl Connection {
         }
         self.probe.sent = Some((end, IsRepeated::Yes));
         let len = end.since(self.una).min(self.segment_bytes);
-        resources.counters.retransmissions += 1;
-        self.timed = None;
-        Some(self.data(end - len, len, &resources.pool, now_ns))
+        Some(self.again(end - len, len, resources, now_ns))
     }
 
     /// What an acknowledgment says of the probe (§7.4).

@@ -204,12 +204,18 @@ impl ReceiveQueue {
         self.blocks = VecDeque::new();
     }
 
-    /// What to tell the sender of runs beyond a hole: the latest first, then the others (RFC 2018 §4).
-    pub fn sack_blocks(&self, room: usize) -> SackBlocks {
+    /// Whether all of this has come already, beyond a hole.
+    pub fn has(&self, from: Seq, to: Seq) -> bool {
+        self.runs.iter().any(|(start, end)| !from.before(*start) && !to.after(*end))
+    }
+
+    /// What to tell the sender: what has come `twice` (RFC 2883 §4), then of runs beyond a hole the latest first, then the
+    /// others (RFC 2018 §4).
+    pub fn sack_blocks(&self, twice: Option<(Seq, Seq)>, room: usize) -> SackBlocks {
         let mut blocks = SackBlocks::default();
         let is_latest = |&&(from, to): &&(Seq, Seq)| self.latest.within(from, to);
-        let others = self.runs.iter().filter(|run| !is_latest(run));
-        for &(from, to) in self.runs.iter().filter(is_latest).chain(others).take(room.min(SACK_BLOCKS)) {
+        let runs = self.runs.iter().filter(is_latest).chain(self.runs.iter().filter(|run| !is_latest(run)));
+        for &(from, to) in twice.iter().chain(runs).take(room.min(SACK_BLOCKS)) {
             blocks.push(from, to);
         }
         blocks
@@ -248,7 +254,7 @@ mod tests {
                     let to = (from + 1 + random() % 2000).min(stream.len());
                     next = queue.insert(next, base + from as u32, &stream[from..to], &mut pool);
                 }
-                let sacks = queue.sack_blocks(3);
+                let sacks = queue.sack_blocks(None, 3);
                 assert!(sacks.as_slice().iter().all(|(from, to)| from.after(next) && to.after(*from)));
                 if random().is_multiple_of(2) {
                     let count = random() % (queue.readable().len() + 1);
@@ -270,11 +276,11 @@ mod tests {
         for at in [10, 30, 50, 20] {
             queue.insert(Seq(0), Seq(at), b"abc", &mut pool);
         }
-        let named = queue.sack_blocks(4);
+        let named = queue.sack_blocks(None, 4);
         assert_eq!(named.as_slice()[0], (Seq(20), Seq(23)));
         assert_eq!(named.as_slice().len(), 4);
         queue.insert(Seq(0), Seq(13), b"1234567", &mut pool);
-        assert_eq!(queue.sack_blocks(4).as_slice()[0], (Seq(10), Seq(23)));
+        assert_eq!(queue.sack_blocks(None, 4).as_slice()[0], (Seq(10), Seq(23)));
     }
 
     /// With as little memory as there may be, what is in order gets it, and nobody keeps what nothing came of.

@@ -18,6 +18,8 @@ const MAX_BACKOFF: u32 = 10;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundTrip {
     smoothed_ns: u64,
+    /// The shortest one.
+    least_ns: u64,
     variation_ns: u64,
     timeout_ns: u64,
     backoff: u32,
@@ -25,12 +27,17 @@ pub(crate) struct RoundTrip {
 
 impl RoundTrip {
     pub fn new() -> RoundTrip {
-        RoundTrip { smoothed_ns: 0, variation_ns: 0, timeout_ns: INITIAL_RTO_NS, backoff: 0 }
+        RoundTrip { smoothed_ns: 0, least_ns: 0, variation_ns: 0, timeout_ns: INITIAL_RTO_NS, backoff: 0 }
     }
 
     /// The smoothed round-trip time, 0 before the first sample.
     pub fn smoothed_ns(&self) -> u64 {
         self.smoothed_ns
+    }
+
+    /// The shortest round trip, 0 before the first sample.
+    pub fn least_ns(&self) -> u64 {
+        self.least_ns
     }
 
     /// Takes a sample in that is said by timestamps of something that was sent again (RFC 7323 §4.1). Where an
@@ -48,6 +55,7 @@ impl RoundTrip {
     /// (§5).
     #[inline]
     pub fn sample(&mut self, sample_ns: u64) {
+        self.least_ns = if self.least_ns == 0 { sample_ns } else { self.least_ns.min(sample_ns) };
         if self.smoothed_ns == 0 {
             self.smoothed_ns = sample_ns.max(1);
             self.variation_ns = sample_ns / 2;

@@ -72,6 +72,11 @@ impl Scoreboard {
         self.bytes = 0;
     }
 
+    /// The end of the last run.
+    pub fn end(&self) -> Option<Seq> {
+        self.runs.last().map(|(_, to)| *to)
+    }
+
     /// Whether the peer has this byte.
     pub fn has(&self, byte: Seq) -> bool {
         self.runs.iter().any(|&(from, to)| byte.within(from, to))

@@ -15,6 +15,7 @@ use std::{vec, vec::Vec};
 
 mod crowd;
 mod large;
+mod rack;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
