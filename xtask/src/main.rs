@@ -79,6 +79,11 @@ const SECTIONS: &[Section] = &[
         run: vmm,
     },
     Section {
+        name: "hardware",
+        what: "the own monitor's tests on KVM as hardware has it, under an emulated processor (with --long only)",
+        run: hardware,
+    },
+    Section {
         name: "pci",
         what: "vectors and redis-cli on a guest with its devices on PCI",
         run: |_| some(&["--target", "tcg", "--machine", "q35", "--memory", "64"]),
@@ -313,6 +318,22 @@ fn vmm(effort: Effort) -> io::Result<Tally> {
         tally += run(ignored_tests("monitor", "1").env("KAYVEE_KILLS", kills))?;
     }
     Ok(tally)
+}
+
+/// The own monitor in a Linux under QEMU, which emulates a processor that has virtualisation.
+fn hardware(effort: Effort) -> io::Result<Tally> {
+    if effort == Effort::Usual {
+        return Ok(Tally::skipped("an emulated processor takes its time: with --long only"));
+    }
+    let script = command::root().join("testing/hardware/run.sh");
+    let folder = command::target_dir().join("hardware");
+    let fetched = Command::new(&script).arg("fetch").env("KAYVEE_HARDWARE", &folder).output()?;
+    if !fetched.status.success() {
+        return Ok(Tally::skipped(String::from_utf8_lossy(&fetched.stderr).trim_end()));
+    }
+    need_build()?;
+    let mut tests = ignored_tests("monitor", "1");
+    run(tests.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", script).env("KAYVEE_HARDWARE", folder))
 }
 
 /// Kills stores under load; each start has to find what was acknowledged.
