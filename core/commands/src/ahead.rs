@@ -50,10 +50,11 @@ impl Context<'_> {
         }
         if command.has_members()
             && let Some([key, ..]) = first_arguments(bytes).next()
+            && let Some(large) = db.members(key)
         {
             let at = command.members().first - 1;
             let of_the_key = first_arguments(bytes).take_while(|&[other, ..]| other == key);
-            db.fetch_members(key, &mut of_the_key.map(|arguments| arguments[at]));
+            large.fetch(&mut of_the_key.map(|arguments| arguments[at]));
         }
         Db::FETCHED_AT_A_TIME
     }
@@ -73,10 +74,13 @@ impl Context<'_> {
         if *last == -1 && db.is_beyond_caches() {
             let mut keys = request.from(1).step_by(*step as usize).take(KEYS_AHEAD);
             while db.fetch(&mut keys) == Db::FETCHED_AT_A_TIME {}
-        } else if *last == 0 && command.has_members() {
+        } else if *last == 0
+            && command.has_members()
+            && let Some(large) = db.members(&request[1])
+        {
             let Members { first, step } = command.members();
             let mut members = request.from(first).step_by(step).take(KEYS_AHEAD);
-            while db.fetch_members(&request[1], &mut members) == Db::FETCHED_AT_A_TIME {}
+            while large.fetch(&mut members) == Db::FETCHED_AT_A_TIME {}
         }
     }
 }

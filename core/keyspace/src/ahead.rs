@@ -42,15 +42,28 @@ impl Db {
         self.records.fetch_named(&self.index, keys)
     }
 
-    /// The same for members of a set or a sorted set or fields of a hash, if it is large; else none.
-    pub fn fetch_members<'a>(&self, key: &[u8], members: &mut impl Iterator<Item = &'a [u8]>) -> usize {
+    /// The members of a set or a sorted set or the fields of a hash, if it is large, to be fetched.
+    pub fn members(&self, key: &[u8]) -> Option<Members<'_>> {
         let table = self.lookup(key).1.and_then(|record| match self.records.data(record)? {
             Data::Set(table) | Data::Hash(table) => Some(&**table),
             Data::SortedSet(table) | Data::Expiring(table) => Some(&table.table),
             Data::Bytes(_) | Data::List(_) | Data::Stream(_) => None,
         });
-        let large = table.filter(|table| table.index.is_beyond_caches());
-        large.map_or(0, |table| self.records.fetch_named(&table.index, members))
+        let large = table.filter(|table| table.index.is_beyond_caches())?;
+        Some(Members { records: &self.records, index: &large.index })
+    }
+}
+
+/// Members of a large collection.
+pub struct Members<'d> {
+    records: &'d Records,
+    index: &'d Index,
+}
+
+impl Members<'_> {
+    /// As [`Db::fetch`] for keys.
+    pub fn fetch<'a>(&self, names: &mut impl Iterator<Item = &'a [u8]>) -> usize {
+        self.records.fetch_named(self.index, names)
     }
 }
 
@@ -80,8 +93,10 @@ mod tests {
         for (fields, expected) in [(100, [0, 0, 0, 0]), (1000, [0, 0, 0, 0]), (50_000, [16, 16, 8, 0])] {
             let db = db_with_hash(fields);
             let mut members = names.iter().map(String::as_bytes);
-            assert_eq!([0; 4].map(|_: usize| db.fetch_members(b"hash", &mut members)), expected, "{fields} fields");
-            assert_eq!(db.fetch_members(b"none", &mut names.iter().map(String::as_bytes)), 0);
+            let large = db.members(b"hash");
+            let fetched = [0; 4].map(|_: usize| large.as_ref().map_or(0, |large| large.fetch(&mut members)));
+            assert_eq!(fetched, expected, "{fields} fields");
+            assert!(db.members(b"none").is_none());
             assert!(!db.is_beyond_caches(), "there is one key");
         }
     }

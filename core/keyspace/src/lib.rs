@@ -32,6 +32,7 @@ mod value;
 mod walk;
 mod zset;
 
+pub use ahead::Members;
 pub use db::{Db, Expiry, Found, HashKey, Names, Slice};
 pub use edit::{Collection, Edit, PackedLimits};
 pub use eviction::{Candidate, Measure, Scope};
