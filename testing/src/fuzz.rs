@@ -6,10 +6,12 @@
 mod examples;
 mod files;
 mod log;
+mod master;
 
 pub use examples::{TARGETS, Target, target};
 pub use files::{file, is_file_taken};
 pub use log::log;
+pub use master::master;
 
 use crate::{
     client::{Reply, ReplyReader, encode, quoted},
@@ -193,6 +195,11 @@ impl Clock for CountingClock {
     }
 }
 
+/// Both ends of every connection.
+fn peer() -> Peer {
+    Peer { remote: "192.0.2.1:1".into(), local: "192.0.2.2:6379".into(), is_local: true }
+}
+
 /// What a client hears of an engine.
 #[derive(Default)]
 struct Heard {
@@ -220,7 +227,7 @@ impl Driven {
 
     fn connect(&mut self) -> Option<ClientId> {
         self.engine.begin_turn(self.now);
-        self.engine.connect(Peer { remote: "192.0.2.1:1".into(), local: "192.0.2.2:6379".into(), is_local: true }).ok()
+        self.engine.connect(peer()).ok()
     }
 
     /// One turn in which some bytes arrive. Gives what is sent back and what becomes of the connection.

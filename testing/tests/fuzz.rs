@@ -70,6 +70,11 @@ fn the_engine_replies_the_same_however_requests_are_split() {
 }
 
 #[test]
+fn a_replica_makes_the_same_of_what_a_master_sends_however_it_is_split() {
+    run("master", 240);
+}
+
+#[test]
 fn web_requests_are_answered_the_same_however_they_are_split() {
     run("http", 3000);
 }

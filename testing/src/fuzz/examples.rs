@@ -27,7 +27,7 @@ pub struct Target {
 }
 
 /// All of them but the monitor's devices, which `kayvee-vmm` has.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     Target { name: "resp", harness: super::resp, examples: || streams(&[0, 5]), words: request_words },
     Target { name: "words", harness: super::words, examples: lines, words: request_words },
     Target { name: "boot_args", harness: super::boot_args, examples: boot_args, words: option_words },
@@ -35,6 +35,7 @@ pub const TARGETS: [Target; 13] = [
     Target { name: "engine", harness: super::engine, examples: engine, words: request_words },
     Target { name: "restore", harness: super::restore, examples: restore, words: Vec::new },
     Target { name: "files", harness: super::file, examples: files, words: request_words },
+    Target { name: "master", harness: super::master, examples: master, words: request_words },
     Target { name: "frames", harness: super::frames, examples: frames, words: Vec::new },
     Target { name: "log", harness: super::log, examples: log, words: Vec::new },
     Target { name: "lua", harness: super::lua, examples: lua, words: || owned(LUA_WORDS) },
@@ -352,6 +353,28 @@ fn restore() -> Vec<Vec<u8>> {
         let dump = dump.text().expect("a payload");
         examples.push(dump[..dump.len() - DUMP_FOOTER_BYTES].to_vec());
     }
+    examples
+}
+
+/// A dump whose length is told before, with effects behind it, one that ends with a mark, and effects without one.
+fn master() -> Vec<Vec<u8>> {
+    const NAME: &str = "0123456789abcdef0123456789abcdef01234567";
+    let greeting = "\x40+PONG\r\n+OK\r\n\n+OK\r\n";
+    let effects = b"*2\r\n$6\r\nSELECT\r\n$1\r\n1\r\n*1\r\n$5\r\nMULTI\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\nb\r\n*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n*1\r\n$4\r\nEXEC\r\n*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
+    let dump = [
+        &b"REDIS0010\xfa\x0erepl-stream-db\x012\xfa\x07repl-id\x28"[..],
+        NAME.as_bytes(),
+        b"\xfa\x0brepl-offset\x017\xfe\x02\xfb\x02\0\0\x01k\x01v\x10\x01h\x1c",
+        LISTPACK,
+        b"\xff\0\0\0\0\0\0\0\0",
+    ]
+    .concat();
+    let full = format!("{greeting}+FULLRESYNC {NAME} 7\r\n");
+    let mut examples = vec![
+        [full.as_bytes(), format!("${}\r\n", dump.len()).as_bytes(), &dump, effects].concat(),
+        [full.as_bytes(), format!("$EOF:{NAME}\r\n").as_bytes(), &dump, NAME.as_bytes()].concat(),
+    ];
+    examples.extend(streams(format!("{greeting}+CONTINUE {NAME}\r\n").as_bytes()));
     examples
 }
 
