@@ -59,3 +59,26 @@ unsafe impl GlobalAlloc for ScarceHeap {
         unsafe { System.realloc(pointer, layout, new_size) }
     }
 }
+
+/// Small enough for Miri.
+#[test]
+fn what_succeeds_is_of_the_system_and_what_fails_is_as_before() {
+    let mut bytes = Vec::with_capacity(SMALL_BYTES);
+    bytes.resize(SMALL_BYTES, 1_u8);
+    let (mut other, mut small) = (Vec::<u8>::new(), Vec::<u8>::new());
+    // What fails in there finds no memory for telling it.
+    let results = with_large_allocations(2, || {
+        let first = bytes.try_reserve_exact(1).is_ok();
+        let second = other.try_reserve_exact(2 * SMALL_BYTES).is_ok();
+        let third = bytes.try_reserve_exact(bytes.capacity()).is_ok();
+        [first, second, third, small.try_reserve_exact(SMALL_BYTES).is_ok()]
+    });
+    assert_eq!(results, [true, true, false, true], "two large ones, and as many small ones as may be");
+    bytes.push(2);
+    other.resize(2 * SMALL_BYTES, 3);
+    small.resize(SMALL_BYTES, 4);
+    assert!(bytes[..SMALL_BYTES].iter().all(|byte| *byte == 1) && bytes[SMALL_BYTES..] == [2]);
+    bytes.truncate(5);
+    bytes.shrink_to_fit();
+    assert_eq!((bytes.as_slice(), other[9], small[9]), (&[1; 5][..], 3, 4));
+}
