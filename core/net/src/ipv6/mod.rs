@@ -4,6 +4,7 @@
 //! a start, and an image has nothing to keep one in: with another secret each time a server would move at each start, and
 //! a hash of the Ethernet address alone hides nothing.
 
+mod groups;
 mod header;
 mod message;
 #[cfg(test)]
@@ -13,6 +14,7 @@ pub(crate) use header::{PROTOCOL_ICMPV6, classify_ipv6};
 pub(crate) use message::solicit;
 
 use self::{
+    groups::{Asked, Record, Version},
     header::{HEADER_BYTES, address_at},
     message::{
         ALL_NODES, ALL_ROUTERS, ECHO_REPLY, ECHO_REQUEST, MTU, NEIGHBOR_ADVERTISEMENT, NEIGHBOR_SOLICITATION,
@@ -136,6 +138,8 @@ pub(crate) struct Ipv6 {
     mtu: u16,
     solicitations_left: u8,
     solicit_at_ns: u64,
+    /// Somebody wants to know the station's groups.
+    asked: Option<Asked>,
     deadline_ns: u64,
 }
 
@@ -152,6 +156,7 @@ impl Ipv6 {
             mtu,
             solicitations_left: 0,
             solicit_at_ns: NEVER_NS,
+            asked: None,
             deadline_ns: NEVER_NS,
         };
         if addressing == Addressing6::Off {
@@ -226,6 +231,7 @@ impl Ipv6 {
     fn run_due(&mut self, tx: &mut impl FrameTx, now_ns: u64) -> Option<Change> {
         let change = self.advance(tx, now_ns);
         self.solicit_routers(tx, now_ns);
+        self.answer_groups(tx, now_ns);
         self.note_deadline();
         change
     }
@@ -236,7 +242,8 @@ impl Ipv6 {
             Stage::Tentative { until_ns } => until_ns,
             Stage::Assigned => own.valid_until_ns,
         };
-        self.deadline_ns = self.addresses.0.iter().map(due).fold(self.solicit_at_ns, u64::min);
+        let asked_ns = self.asked.map_or(NEVER_NS, |asked| asked.at_ns);
+        self.deadline_ns = self.addresses.0.iter().map(due).fold(self.solicit_at_ns.min(asked_ns), u64::min);
     }
 
     /// Brings the first address on that has something due.
@@ -245,9 +252,15 @@ impl Ipv6 {
             let own = self.addresses.0.swap_remove(at);
             return (own.stage == Stage::Assigned).then_some(Change::Lost(own.address));
         }
+        let sender = self.sender();
+        // Twice, as one may be lost (RFC 3810 §9.1), and the second one from an address if there is one (RFC 3590 §4).
+        let join = |tx: &mut _, sender, address| {
+            groups::report(tx, self.mac, sender, (Version::Two, Record::Joins), [address].into_iter())
+        };
         for own in &mut self.addresses.0 {
             match own.stage {
                 Stage::Wanted => {
+                    join(tx, sender, own.address);
                     // From nobody, and so without an address to answer to (RFC 4862 §5.4.2).
                     let question = about(NEIGHBOR_SOLICITATION, 0, own.address);
                     let group = solicited_node(own.address);
@@ -257,6 +270,8 @@ impl Ipv6 {
                 }
                 Stage::Tentative { until_ns } if until_ns <= now_ns => {
                     own.stage = Stage::Assigned;
+                    let is_link_local = own.address.is_unicast_link_local();
+                    join(tx, if is_link_local { own.address } else { sender }, own.address);
                     // For those that remember another station at it (RFC 4861 §7.2.6).
                     let answer = about(NEIGHBOR_ADVERTISEMENT, OVERRIDE, own.address);
                     let option = link_address_option(TARGET_LINK_ADDRESS, self.mac);
@@ -267,6 +282,31 @@ impl Ipv6 {
             }
         }
         None
+    }
+
+    /// The link's own address, or none yet.
+    fn sender(&self) -> Ipv6Addr {
+        let assigned = self.addresses.0.iter().filter(|own| own.stage == Stage::Assigned);
+        let mut own = assigned.map(|own| own.address).filter(Ipv6Addr::is_unicast_link_local);
+        own.next().unwrap_or(Ipv6Addr::UNSPECIFIED)
+    }
+
+    /// Tells who has asked which groups the station is in.
+    fn answer_groups(&mut self, tx: &mut impl FrameTx, now_ns: u64) {
+        let Some(asked) = self.asked.filter(|asked| asked.at_ns <= now_ns) else { return };
+        let addresses = self.addresses.0.iter().map(|own| own.address);
+        if groups::report(tx, self.mac, self.sender(), (asked.version, Record::IsIn), addresses) {
+            self.asked = None;
+        }
+    }
+
+    /// Somebody asks for groups. All are told of, and what is to be told soon anyway is not told twice.
+    fn on_group_query(&mut self, packet: &Icmpv6<'_>, now_ns: u64) {
+        let Some(asked) = Asked::read(packet, self.mac, now_ns) else { return };
+        let concerns = groups::group_of(packet).is_none_or(|group| self.addresses.is_group(group));
+        if concerns && self.asked.is_none_or(|known| asked.at_ns < known.at_ns) {
+            self.asked = Some(asked);
+        }
     }
 
     /// Asks routers to announce themselves (RFC 4861 §6.3.7), for the first time before there is an address to ask from.
@@ -303,6 +343,10 @@ impl Ipv6 {
             ECHO_REQUEST if self.addresses.contains(packet.destination) && is_host6(packet.source) => {
                 let answer = [&[ECHO_REPLY, 0, 0, 0], &packet.message[4..]];
                 icmp::send(tx, &self.way_back(packet), HOP_LIMIT, answer);
+                None
+            }
+            groups::QUERY => {
+                self.on_group_query(packet, now_ns);
                 None
             }
             NEIGHBOR_SOLICITATION if is_on_link => self.on_solicitation(packet, neighbors, tx, now_ns),

@@ -1,7 +1,8 @@
 //! Packet by packet: what comes over the link, and what the standards say that comes back. `smoltcp` makes and reads them.
 
 use super::*;
-use crate::{Addressing, Config, Event, Limits, Stack, Take, stack::ConnectionId};
+
+use crate::{Addressing, Config, Event, Limits, Stack, Take, checksum, frame::emit_headers, stack::ConnectionId};
 use core::net::SocketAddr;
 use kayvee_platform::{FrameDevice, FrameRx, MAX_FRAME_BYTES, Received};
 use smoltcp::{
@@ -145,7 +146,8 @@ impl Link {
 
     /// IPv6 packets sent since the last call.
     fn sent(&mut self) -> Vec<Sent> {
-        let is_ipv6 = |frame: &Vec<u8>| frame[12..14] == [0x86, 0xdd];
+        // Reports of groups are another matter.
+        let is_ipv6 = |frame: &Vec<u8>| frame[12..14] == [0x86, 0xdd] && frame[20] != 0;
         let parse = |frame: Vec<u8>| {
             let ethernet = EthernetFrame::new_checked(&frame[..]).unwrap();
             assert_eq!(ethernet.src_addr(), MAC);
@@ -154,6 +156,24 @@ impl Link {
             Sent { to: ethernet.dst_addr(), ip, payload: packet.payload().to_vec() }
         };
         self.card.1.0.drain(..).filter(is_ipv6).map(parse).collect()
+    }
+
+    /// The reports of groups that were sent: from whom, to whom, and the message.
+    fn reports(&mut self) -> Vec<(Ipv6Addr, Ipv6Addr, Vec<u8>)> {
+        let is_report = |frame: &Vec<u8>| frame[12..14] == [0x86, 0xdd] && frame[20] == 0;
+        let parse = |frame: Vec<u8>| {
+            let ethernet = EthernetFrame::new_checked(&frame[..]).unwrap();
+            let packet = Ipv6Packet::new_checked(ethernet.payload()).unwrap();
+            let (from, to) = (packet.src_addr(), packet.dst_addr());
+            assert_eq!(ethernet.dst_addr(), message::hardware_of(to));
+            assert_eq!(packet.hop_limit(), 1, "RFC 3810 §5");
+            let (header, message) = packet.payload().split_at(8);
+            assert_eq!(header, [58, 0, 5, 2, 0, 0, 1, 0], "RFC 2711 §2.1");
+            let pseudo = Ends::V6 { own: from, remote: to }.pseudo_header(PROTOCOL_ICMPV6, message.len());
+            assert_eq!(checksum::finish(pseudo + checksum::sum(message)), [0, 0]);
+            (from, to, message.to_vec())
+        };
+        self.card.1.0.drain(..).filter(is_report).map(parse).collect()
     }
 
     /// What comes back for a frame.
@@ -815,4 +835,108 @@ fn a_station_without_ipv6_is_silent() {
     for frame in [solicitation(PEER, LINK_LOCAL), announcement(255, 1800, 3600, None)] {
         assert!(link.answers(frame).is_empty());
     }
+}
+
+/// The groups of a report of version 2, each with its type.
+fn records(message: &[u8]) -> Vec<(u8, Ipv6Addr)> {
+    assert_eq!((message[0], message.len()), (143, 8 + 20 * usize::from(message[7])));
+    let record = |bytes: &[u8]| {
+        assert_eq!(bytes[1..4], [0; 3], "no sources, and nothing else");
+        (bytes[0], header::address_at(bytes, 4))
+    };
+    message[8..].chunks(20).map(record).collect()
+}
+
+/// A query of so many bytes, about a group or all.
+fn query(bytes: usize, code: u16, group: Ipv6Addr, from: Ipv6Addr, hop_limit: u8) -> Vec<u8> {
+    let mut message = vec![0; bytes];
+    message[0] = 130;
+    message[4..6].copy_from_slice(&code.to_be_bytes());
+    message[8..24].copy_from_slice(&group.octets());
+    let to = if group.is_unspecified() { message::ALL_NODES } else { group };
+    let ends = Ends::V6 { own: from, remote: to };
+    let sum = checksum::finish(ends.pseudo_header(PROTOCOL_ICMPV6, bytes) + checksum::sum(&message));
+    message[2..4].copy_from_slice(&sum);
+    let payload = [&[58, 0, 5, 2, 0, 0, 1, 0], &message[..]].concat();
+    let mut frame = vec![0; 14 + 40 + payload.len()];
+    let route = Route { mac: PEER_MAC, hardware: message::hardware_of(to), ends };
+    emit_headers(&mut frame, &route, 0, hop_limit, payload.len()).copy_from_slice(&payload);
+    frame
+}
+
+/// RFC 3810 §6.1, RFC 3590 §4: a group is told of before its address is asked for, and again from an address.
+#[test]
+fn groups_are_joined() {
+    let mut link = Link::new(FIXED);
+    link.turn();
+    let nobody = Ipv6Addr::UNSPECIFIED;
+    let listeners = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
+    let both = [LINK_LOCAL, OWN].map(|address| vec![(4, message::solicited_node(address))]);
+    let reports = link.reports();
+    assert!(reports.iter().all(|(from, to, _)| (*from, *to) == (nobody, listeners)));
+    assert_eq!(reports.iter().map(|(_, _, message)| records(message)).collect::<Vec<_>>(), both);
+    link.pass(1);
+    let reports = link.reports();
+    assert!(reports.iter().all(|(from, _, _)| *from == LINK_LOCAL), "{reports:?}");
+    assert_eq!(reports.iter().map(|(_, _, message)| records(message)).collect::<Vec<_>>(), both);
+}
+
+/// RFC 3810 §6.2 and §8.2.1.
+#[test]
+fn who_asks_for_groups_is_told() {
+    let mut link = Link::ready();
+    let (all, own) = (Ipv6Addr::UNSPECIFIED, message::solicited_node(OWN));
+    let is_in = |address| (2, message::solicited_node(address));
+    let mut ask = |frame: Vec<u8>| {
+        link.reports();
+        link.card.0.0.push_back(frame);
+        link.turn();
+        // The longest delay among these questions: 0x8000 stands for 32,768 ms (§5.1.3).
+        link.pass(33);
+        link.reports()
+    };
+    for (group, code) in [(all, 0), (all, 10_000), (own, 1000), (all, 0x8000)] {
+        let reports = ask(query(28, code, group, ROUTER, 1));
+        let [(LINK_LOCAL, _, message)] = &reports[..] else { panic!("{reports:?}") };
+        assert_eq!(records(message), [is_in(LINK_LOCAL), is_in(OWN)]);
+    }
+    let reports = ask(query(24, 100, all, ROUTER, 1));
+    assert!(reports.iter().all(|(from, to, message)| *from == LINK_LOCAL && header::address_at(message, 8) == *to));
+    assert_eq!(
+        reports.iter().map(|(_, to, _)| *to).collect::<Vec<_>>(),
+        [LINK_LOCAL, OWN].map(message::solicited_node)
+    );
+    assert!(reports.iter().all(|(_, _, message)| message[0] == 131 && message.len() == 24));
+    let elsewhere = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff01, 0x203);
+    for frame in [
+        query(28, 0, elsewhere, ROUTER, 1),
+        query(28, 0, all, ROUTER, 64),
+        query(28, 0, all, PEER, 1),
+        query(26, 0, all, ROUTER, 1),
+        query(16 + 8, 0, all, PEER, 1),
+    ] {
+        assert_eq!(ask(frame), []);
+    }
+}
+
+/// RFC 3810 §6.2: after some time, each station after another, and not later than the first who asks wants it.
+#[test]
+fn who_asks_for_groups_waits() {
+    let mut link = Link::ready();
+    let all = Ipv6Addr::UNSPECIFIED;
+    link.reports();
+    let asked_ns = link.now_ns;
+    for code in [10_000, u16::MAX] {
+        link.card.0.0.push_back(query(28, code, all, ROUTER, 1));
+        link.turn();
+        assert_eq!(link.reports(), []);
+    }
+    while link.reports().is_empty() {
+        link.now_ns += SECOND_NS / 10;
+        link.turn();
+        assert!(link.now_ns <= asked_ns + 10 * SECOND_NS);
+    }
+    assert!(link.now_ns > asked_ns);
+    link.pass(9_000);
+    assert_eq!(link.reports(), [], "both were answered");
 }
