@@ -336,6 +336,9 @@ impl Connection {
         self.limit_segments(bytes);
         self.lost_below = self.nxt;
         self.resent_to = self.una;
+        if let Some(rack) = &mut self.rack {
+            rack.forget_resent(self.una, &self.scoreboard);
+        }
     }
 
     /// Whether an acknowledgment is for something that was never sent.

@@ -434,37 +434,46 @@ impl Connection {
         let is_timed = self.reordering.is_seen && self.rack.is_some();
         let by_count = if is_timed { self.una } else { self.scoreboard.lost_below(self.una, self.segment_bytes) };
         let is_proven = self.recovery != Recovery::Open || by_count.after(self.una);
-        let lost_below = by_count.max(self.lost_below_probe()).max(self.lost_by_time(is_proven, now_ns));
+        let (by_time, is_congested) = self.lost_by_time(is_proven, now_ns);
+        let lost_below = by_count.max(self.lost_below_probe()).max(by_time);
         let is_counted = self.duplicates >= DUPLICATE_THRESHOLD && !is_timed;
-        match self.recovery {
-            Recovery::Open if is_counted || lost_below.after(self.una) => {
-                resources.counters.fast_recoveries += 1;
-                self.recovery = Recovery::Fast(self.nxt);
-                self.probe.cancel();
-                self.congestion.lost(self.segment_bytes);
-                let first = (self.una + self.segment_bytes).min(self.nxt);
-                self.lost_below = if lost_below.after(self.una) { lost_below } else { first };
-                self.resent_to = self.una;
-                self.resend_now = true;
-                self.timed = None;
-            }
-            Recovery::Fast(_) | Recovery::Timeout(_) if self.sack => self.lost_below = self.lost_below.max(lost_below),
-            _ => {}
+        let first = (self.una + self.segment_bytes).min(self.nxt);
+        let lost_to = if is_counted && !lost_below.after(self.una) { first } else { lost_below };
+        // What the last recovery has sent again already is nothing new.
+        let is_new = self.recovery == Recovery::Open
+            && match &self.rack {
+                Some(rack) => rack.next_unsent(&self.scoreboard, self.una, lost_to).is_some(),
+                None => lost_to.after(self.una),
+            };
+        if is_new {
+            resources.counters.fast_recoveries += 1;
+            self.recovery = Recovery::Fast(self.nxt);
+            self.probe.cancel();
+            self.congestion.lost(self.segment_bytes);
+            self.lost_below = lost_to;
+            self.resent_to = self.una;
+            self.resend_now = true;
+            self.timed = None;
+            return;
         }
-    }
-
-    /// The end of what is lost by the clock, and the next look at it. `una` if nothing is.
-    fn lost_by_time(&mut self, is_proven: bool, now_ns: u64) -> Seq {
-        let Some(rack) = &mut self.rack else { return self.una };
-        let window_ns = self.reordering.window_ns(&self.trip, is_proven);
-        let losses = rack.find(self.una, &self.scoreboard, window_ns, now_ns);
-        self.look_at_ns = losses.at_ns;
-        if losses.is_congested {
+        if is_congested {
             // RFC 5681 §4.3: the loss of a retransmission is another sign of congestion.
             self.congestion.lost(self.segment_bytes);
             self.resend_now = true;
         }
-        losses.below
+        if self.recovery != Recovery::Open && self.sack {
+            self.lost_below = self.lost_below.max(lost_below);
+        }
+    }
+
+    /// The end of what is lost by the clock, `una` if nothing is, and whether a retransmission is. Sets the time of the next
+    /// look.
+    fn lost_by_time(&mut self, is_proven: bool, now_ns: u64) -> (Seq, bool) {
+        let Some(rack) = &mut self.rack else { return (self.una, false) };
+        let window_ns = self.reordering.window_ns(&self.trip, is_proven);
+        let losses = rack.find(self.una, &self.scoreboard, window_ns, now_ns);
+        self.look_at_ns = losses.at_ns;
+        (losses.below, losses.is_congested)
     }
 
     fn on_fin_acknowledged(&mut self, resources: &mut Resources, now_ns: u64) {

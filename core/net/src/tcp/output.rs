@@ -118,7 +118,7 @@ impl Connection {
             }
             self.look_at_ns = NEVER_NS;
             if let Some(rack) = &mut self.rack {
-                rack.timed_out(self.una, &self.scoreboard);
+                rack.forget_resent(self.una, &self.scoreboard);
             }
             self.recovery = Recovery::Timeout(self.nxt);
             self.lost_below = self.nxt;
@@ -225,13 +225,16 @@ impl Connection {
 
     /// Bytes that are taken to be in the network (RFC 6675 §4, `SetPipe`).
     #[inline]
-    fn pipe(&self) -> u32 {
+    pub(super) fn pipe(&self) -> u32 {
         let on_their_way = self.nxt.since(self.una) - self.scoreboard.bytes();
         if !self.resent_to.before(self.lost_below) && self.duplicates == 0 && self.rack.is_none() {
             return on_their_way;
         }
-        let lost_again = self.rack.as_ref().map_or(0, |rack| rack.lost_bytes());
-        let lost = lost_again + self.scoreboard.missing(self.resent_to.max(self.una), self.lost_below);
+        let (from, to) = (self.resent_to.max(self.una), self.lost_below);
+        let lost = match &self.rack {
+            Some(rack) => rack.lost_bytes() + rack.unsent_bytes(&self.scoreboard, from, to),
+            None => self.scoreboard.missing(from, to),
+        };
         // Without SACK, each duplicate acknowledgment stands for a segment that has arrived (RFC 6582 §3.2).
         let arrived = if self.sack { 0 } else { self.duplicates.saturating_mul(self.segment_bytes) };
         on_their_way.saturating_sub(lost).saturating_sub(arrived)
@@ -271,7 +274,12 @@ impl Connection {
         if !self.resent_to.before(self.lost_below) {
             return None;
         }
-        let Some((from, to)) = self.scoreboard.next_hole(self.resent_to.max(self.una), self.lost_below) else {
+        let (from, to) = (self.resent_to.max(self.una), self.lost_below);
+        let next = match &self.rack {
+            Some(rack) => rack.next_unsent(&self.scoreboard, from, to),
+            None => self.scoreboard.next_hole(from, to),
+        };
+        let Some((from, to)) = next else {
             self.resent_to = self.lost_below;
             return None;
         };
@@ -424,7 +432,8 @@ impl Connection {
             segment.timestamps = Some(Timestamps { value: self.timestamp(now_ns), echo: clock.recent });
         }
         let twice = self.twice.take();
-        if self.sack && (self.rx.has_runs() || twice.is_some()) && len == 0 {
+        let is_answer = len == 0 && !flags.has(Flags::SYN) && !flags.has(Flags::RST);
+        if self.sack && (self.rx.has_runs() || twice.is_some()) && is_answer {
             let room = if segment.timestamps.is_some() { 3 } else { 4 };
             segment.sack = self.rx.sack_blocks(twice, room);
         }

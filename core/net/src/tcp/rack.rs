@@ -134,8 +134,10 @@ impl Rack {
 
     /// Notes that fresh data up to `end` leave.
     pub fn note_fresh(&mut self, end: Seq, smoothed_ns: u64, now_ns: u64) {
+        // What something has arrived of says how long that took: the first mark's time is too short for what leaves later.
         if let Some(last) = self.marks.last_mut()
-            && now_ns - last.first_ns <= smoothed_ns / MARK_PART
+            && last.first_ns > self.delivered_ns
+            && now_ns.saturating_sub(last.first_ns) <= smoothed_ns / MARK_PART
         {
             (last.end, last.last_ns) = (end, now_ns);
             return;
@@ -164,7 +166,7 @@ impl Rack {
     }
 
     /// Forgets what was sent again: all of it is taken for lost.
-    pub fn timed_out(&mut self, una: Seq, board: &Scoreboard) {
+    pub fn forget_resent(&mut self, una: Seq, board: &Scoreboard) {
         self.resent.clear();
         self.is_overfull = false;
         self.missing = board.missing(una, self.reached);
@@ -181,7 +183,7 @@ impl Rack {
             if missing_now < missing {
                 delivered_again += missing - missing_now;
                 // Sooner than any answer comes, it is what was sent before that has arrived.
-                if now_ns - sent_ns >= trip.least_ns() {
+                if now_ns.saturating_sub(sent_ns) >= trip.least_ns() {
                     self.advance(sent_ns, now_ns);
                 }
             }
@@ -206,7 +208,7 @@ impl Rack {
 
     fn advance(&mut self, sent_ns: u64, now_ns: u64) {
         if sent_ns > self.delivered_ns {
-            (self.delivered_ns, self.round_trip_ns) = (sent_ns, now_ns - sent_ns);
+            (self.delivered_ns, self.round_trip_ns) = (sent_ns, now_ns.saturating_sub(sent_ns));
         }
     }
 
@@ -233,15 +235,33 @@ impl Rack {
                 break;
             }
             let lost_ns = mark.last_ns + patience_ns;
-            if lost_ns > now_ns {
-                if board.next_hole(from, to).is_some() {
-                    losses.at_ns = losses.at_ns.min(lost_ns);
-                }
+            if lost_ns > now_ns && board.next_hole(from, to).is_some() {
+                losses.at_ns = losses.at_ns.min(lost_ns);
                 break;
             }
             (losses.below, from) = (to, to);
         }
         losses
+    }
+
+    /// The first missing bytes of `from..to` that were not sent again.
+    pub fn next_unsent(&self, board: &Scoreboard, mut from: Seq, to: Seq) -> Option<(Seq, Seq)> {
+        loop {
+            let (start, mut end) = board.next_hole(from, to)?;
+            let Some(covers) = self.resent.iter().find(|resent| start.within(resent.from, resent.to)) else {
+                for resent in self.resent.iter().filter(|resent| resent.from.after(start)) {
+                    end = end.min(resent.from);
+                }
+                return Some((start, end));
+            };
+            from = covers.to;
+        }
+    }
+
+    /// Missing bytes of `from..to` that were not sent again.
+    pub fn unsent_bytes(&self, board: &Scoreboard, from: Seq, to: Seq) -> u32 {
+        let again = self.resent.iter().map(|resent| board.missing(from.max(resent.from), to.min(resent.to))).sum();
+        board.missing(from, to).saturating_sub(again)
     }
 
     /// Bytes that were sent again in vain.
