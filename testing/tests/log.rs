@@ -164,3 +164,9 @@ fn whichever_transfer_fails_while_a_log_is_opened_it_can_be_opened_later() {
     }
     assert!(reads > 5 && writes == 3, "{reads} reads and {writes} writes failed");
 }
+
+/// What the open batch holds is not free: a record that makes data fewer would begin in it and find no room for its end.
+#[test]
+fn a_full_disk_with_a_full_batch_has_no_room() {
+    log_model::run(1_795_311_893_537_395_995, None).unwrap();
+}

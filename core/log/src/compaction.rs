@@ -148,9 +148,9 @@ impl Log {
         self.space.free_bytes().saturating_sub(kept)
     }
 
-    /// Bytes that the log does not use.
+    /// Bytes that the log does not use, for records that are not in the open batch yet.
     pub fn free_bytes(&self) -> u64 {
-        self.space.free_bytes()
+        self.space.free_bytes().saturating_sub(self.open.used as u64)
     }
 
     /// Bytes that the log uses.
