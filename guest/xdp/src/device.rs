@@ -200,6 +200,7 @@ impl<B: Doorbell> FrameDevice for XdpDevice<B> {
     }
 
     fn put_figures(&self, figures: &mut NetworkFigures) {
+        (figures.frames_sent, figures.notifications) = (self.tx.queued, self.tx.rings);
         figures.offload_checksum = u64::from(self.tx.has_offloads());
     }
 }

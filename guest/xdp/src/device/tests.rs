@@ -70,6 +70,9 @@ fn frames_leave_in_batches_with_one_ring() {
         assert_eq!(kernel.send_all(), [vec![1; 60], vec![2; 1514], vec![3; 14]]);
         assert!(!card.tx.is_sending());
     }
+    let mut figures = NetworkFigures::default();
+    card.put_figures(&mut figures);
+    assert_eq!((figures.frames_sent, figures.notifications), (3 * 49, 49));
 }
 
 const LARGE: usize = 5000;
@@ -104,7 +107,8 @@ const TASK: Completion =
 fn large_frames_leave_in_pieces_with_what_is_to_be_done() {
     let (mut card, kernel) = large_card();
     assert_eq!(card.max_frame_bytes(), LARGE);
-    for size in (54..=LARGE).step_by(if cfg!(miri) { 499 } else { 31 }) {
+    let sizes = (54..=LARGE).step_by(if cfg!(miri) { 499 } else { 31 });
+    for size in sizes.clone() {
         let frame: Vec<u8> = (0..size).map(|n| (n * 3 + size) as u8).collect();
         let tx = card.split().1;
         let fill = |at: usize, bytes: &mut [u8]| bytes.copy_from_slice(&frame[at..at + bytes.len()]);
@@ -117,6 +121,9 @@ fn large_frames_leave_in_pieces_with_what_is_to_be_done() {
         card.split().1.flush();
         assert_eq!(kernel.send_large(), [(None, vec![5; 60])], "the same memory, without anything to be done");
     }
+    let mut figures = NetworkFigures::default();
+    card.put_figures(&mut figures);
+    assert_eq!(figures.frames_sent, 2 * sizes.count() as u64, "however many pieces a frame has");
     let tx = card.split().1;
     assert!(!tx.transmit_offloaded(LARGE + 1, TASK, |_, _| panic!("too long")));
     // Of four places a largest frame takes three.

@@ -29,6 +29,9 @@ pub struct XdpTx<B> {
     untold_bytes: usize,
     /// Flushes since the kernel was rung for.
     quiet_flushes: u32,
+    /// Frames that were queued, and how often the kernel was rung for.
+    pub(super) queued: u64,
+    pub(super) rings: u64,
     /// The largest frame, and the places that it takes.
     pub(super) max_frame_bytes: usize,
     max_pieces: usize,
@@ -56,6 +59,8 @@ impl<B: Doorbell> XdpTx<B> {
             is_lent,
             untold_bytes: 0,
             quiet_flushes: 0,
+            queued: 0,
+            rings: 0,
             max_frame_bytes,
             max_pieces,
             error: None,
@@ -138,6 +143,7 @@ impl<B: Doorbell> XdpTx<B> {
         let result = fill(unsafe { self.frames.memory.bytes_mut(self.frames.offset(place) + start, len) });
         self.is_lent[place as usize] = true;
         self.untold_bytes += len;
+        self.queued += u64::from(options & CONTINUES == 0);
         self.tx.put_descriptor(self.frames.address(place) + start as u64, len as u32, options);
         result
     }
@@ -163,7 +169,11 @@ impl<B: Doorbell> XdpTx<B> {
         fence(Ordering::SeqCst);
         for _ in 0..self.frames.count.div_ceil(SENT_AT_ONCE) {
             let is_wanted = self.tx.needs_wakeup() && self.tx.is_pending();
-            if !is_wanted || !self.doorbell.ring(bytes) {
+            if !is_wanted {
+                return;
+            }
+            self.rings += 1;
+            if !self.doorbell.ring(bytes) {
                 return;
             }
         }
