@@ -36,7 +36,7 @@ const RECORD_BYTES: usize = 20;
 /// Where reports go (RFC 3810 §5.2.14).
 const ALL_LISTENERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 /// The hop limit of all these messages (RFC 3810 §5).
-pub(super) const HOP_LIMIT: u8 = 1;
+const HOP_LIMIT: u8 = 1;
 /// The extension header that all of them have: routers are to look at the packet (RFC 2711 §2.1), and a pad.
 const HOP_BY_HOP: u8 = 0;
 const ROUTER_ALERT: [u8; 8] = [PROTOCOL_ICMPV6, 0, 5, 2, 0, 0, 1, 0];

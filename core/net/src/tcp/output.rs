@@ -264,10 +264,10 @@ impl Connection {
     #[inline]
     fn retransmission(&mut self, resources: &mut Resources, now_ns: u64) -> Option<Transmission> {
         let lost_again = self.rack.as_ref().and_then(|rack| rack.next_lost(self.una, &self.scoreboard));
-        if let Some((from, to)) = lost_again {
+        if let Some((index, (from, to))) = lost_again {
             return self.resend(from, to, resources, now_ns, |connection, end| {
                 if let Some(rack) = &mut connection.rack {
-                    rack.take_lost(connection.una, &connection.scoreboard, end);
+                    rack.take_lost(index, connection.una, &connection.scoreboard, end);
                 }
             });
         }

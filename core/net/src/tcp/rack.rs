@@ -269,21 +269,14 @@ impl Rack {
         self.resent.iter().filter(|resent| resent.is_lost).map(|resent| resent.missing).sum()
     }
 
-    /// The next bytes that were sent again in vain.
-    pub fn next_lost(&self, una: Seq, board: &Scoreboard) -> Option<(Seq, Seq)> {
-        let lost = self.resent.iter().filter(|resent| resent.is_lost);
-        lost.filter_map(|resent| board.next_hole(resent.from.max(una), resent.to)).next()
+    /// The next bytes that were sent again in vain, and the number of what they belong to.
+    pub fn next_lost(&self, una: Seq, board: &Scoreboard) -> Option<(usize, (Seq, Seq))> {
+        let mut lost = self.resent.iter().enumerate().filter(|(_, resent)| resent.is_lost);
+        lost.find_map(|(index, resent)| Some((index, board.next_hole(resent.from.max(una), resent.to)?)))
     }
 
-    /// Notes that the first of the lost bytes, up to `to`, are about to leave once more.
-    pub fn take_lost(&mut self, una: Seq, board: &Scoreboard, to: Seq) {
-        let Some(index) = self
-            .resent
-            .iter()
-            .position(|resent| resent.is_lost && board.next_hole(resent.from.max(una), resent.to).is_some())
-        else {
-            return;
-        };
+    /// Notes that lost bytes of this number, up to `to`, are about to leave once more.
+    pub fn take_lost(&mut self, index: usize, una: Seq, board: &Scoreboard, to: Seq) {
         let resent = &mut self.resent[index];
         resent.from = to;
         resent.missing = board.missing(to.max(una), resent.to);
