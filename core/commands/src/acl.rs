@@ -6,7 +6,7 @@
 use crate::{
     Close, Context, Error, Origin, Outcome, Store, args,
     options::Options,
-    table::{self, Categories, Command, Flags},
+    table::{self, Categories, Command, Flags, Group},
 };
 use alloc::{format, string::String, vec::Vec};
 use kayvee_resp::Request;
@@ -23,7 +23,7 @@ pub use selector::Denial;
 use user::User;
 
 /// What all rows share.
-const ROW: Command = Command { flags: ANYBODY, group: "server", ..Command::ROW };
+const ROW: Command = Command { flags: ANYBODY, group: Group::Server, ..Command::ROW };
 const ANYBODY: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
 const ADMIN: Flags = ANYBODY.union(Flags::ADMIN);
 

@@ -3,7 +3,7 @@
 use crate::{
     Context, Error, args,
     strings::{ranges::grow, with_text},
-    table::{Categories, Command, Flags, KeyFlags, Keys},
+    table::{Categories, Command, Flags, Group, KeyFlags, Keys},
 };
 use kayvee_keyspace::{Kind, Value, parse_integer};
 
@@ -21,7 +21,7 @@ const CHANGES: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::U
 const READS: &[Keys] = &[Keys::one(1, ACCESS)];
 
 /// What all rows share.
-const ROW: Command = Command { categories: Categories::BITMAP, group: "bitmap", ..Command::ROW };
+const ROW: Command = Command { categories: Categories::BITMAP, group: Group::Bitmap, ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command { name: "bitcount", arity: -2, flags: Flags::READONLY, keys: READS, handler: Some(bits::bitcount), ..ROW },

@@ -8,7 +8,7 @@ use crate::{
     Context, Error, Origin, Store, args,
     replication::{self, Wanted},
     shutdown::FAILED,
-    table::{Categories, Command, Flags},
+    table::{Categories, Command, Flags, Group, Tips},
     transactions::for_each_request,
 };
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
@@ -22,8 +22,8 @@ pub static COMMANDS: &[Command] = &[
 const WAIT_ROW: Command = Command {
     flags: Flags::NOSCRIPT,
     categories: Categories::CONNECTION,
-    group: "generic",
-    tips: &["request_policy:all_shards", "response_policy:agg_min"],
+    group: Group::Generic,
+    tips: Tips::ALL_SHARDS.union(Tips::AGG_MIN),
     handler: Some(replication::wait),
     ..Command::ROW
 };

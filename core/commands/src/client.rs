@@ -5,7 +5,7 @@ use crate::{
     args::{copied, integer, is},
     pubsub::Scope,
     server::help,
-    table::{Categories, Command, Flags},
+    table::{Categories, Command, Flags, Group, Tips},
     text::Text,
     tracking,
 };
@@ -15,8 +15,13 @@ use kayvee_resp::{Protocol, Request};
 
 const EVERYBODY: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
 const ADMIN: Flags = EVERYBODY.union(Flags::ADMIN);
-const ROW: Command =
-    Command { arity: 2, flags: EVERYBODY, categories: Categories::CONNECTION, group: "connection", ..Command::ROW };
+const ROW: Command = Command {
+    arity: 2,
+    flags: EVERYBODY,
+    categories: Categories::CONNECTION,
+    group: Group::Connection,
+    ..Command::ROW
+};
 
 pub static SUBCOMMANDS: &[Command] = &[
     Command { name: "caching", arity: 3, handler: Some(tracking::caching), ..ROW },
@@ -24,9 +29,9 @@ pub static SUBCOMMANDS: &[Command] = &[
     Command { name: "getredir", handler: Some(tracking::getredir), ..ROW },
     ROW.help(help_text),
     Command { name: "id", handler: Some(id), ..ROW },
-    Command { name: "info", tips: &["nondeterministic_output"], handler: Some(info), ..ROW },
+    Command { name: "info", tips: Tips::NONDETERMINISTIC_OUTPUT, handler: Some(info), ..ROW },
     Command { name: "kill", arity: -3, flags: ADMIN, handler: Some(kill), ..ROW },
-    Command { name: "list", tips: &["nondeterministic_output"], arity: -2, flags: ADMIN, handler: Some(list), ..ROW },
+    Command { name: "list", tips: Tips::NONDETERMINISTIC_OUTPUT, arity: -2, flags: ADMIN, handler: Some(list), ..ROW },
     Command { name: "no-evict", arity: 3, flags: ADMIN, handler: Some(no_evict), ..ROW },
     Command { name: "no-touch", arity: 3, handler: Some(no_touch), ..ROW },
     Command { name: "pause", arity: -3, flags: ADMIN, handler: Some(pause), ..ROW },
@@ -432,7 +437,7 @@ impl Store {
         let may_replicate = self.may_replicate(command, request)
             || (command.name == "exec" && transaction.is_some_and(|transaction| transaction.may_replicate));
         // Whoever paused must be able to end the pause.
-        command.group != "connection" && (!pause.writes_only || may_replicate)
+        command.group != Group::Connection && (!pause.writes_only || may_replicate)
     }
 }
 

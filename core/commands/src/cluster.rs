@@ -2,7 +2,7 @@
 
 use crate::{
     Context, Error, Outcome,
-    table::{Categories, Command, Flags},
+    table::{Categories, Command, Flags, Group, Tips},
 };
 use kayvee_resp::Request;
 
@@ -11,7 +11,7 @@ const CHANGES: Flags = LOOKS.union(Flags::NO_ASYNC_LOADING);
 const RESETS: Flags = LOOKS.union(Flags::NOSCRIPT);
 const CLIENT: Flags = Flags::LOADING.union(Flags::STALE).union(Flags::FAST);
 const CLIENT_ROW: Command = Command { arity: 1, flags: CLIENT, categories: Categories::CONNECTION, ..ROW };
-const ROW: Command = Command { group: "cluster", handler: Some(disabled), ..Command::ROW };
+const ROW: Command = Command { group: Group::Cluster, handler: Some(disabled), ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command { name: "asking", flags: Flags::FAST, ..CLIENT_ROW },
@@ -26,7 +26,7 @@ const fn sub(name: &'static str, arity: i16, flags: Flags) -> Command {
 
 /// One whose replies differ from time to time.
 const fn varying(command: Command) -> Command {
-    Command { tips: &["nondeterministic_output"], ..command }
+    Command { tips: Tips::NONDETERMINISTIC_OUTPUT, ..command }
 }
 
 static SUBCOMMANDS: &[Command] = &[

@@ -6,23 +6,23 @@ use crate::{
     arguments,
     documentation::{self, Documentation},
     server::help,
-    table::{Begin, Categories, Command, Find, Flags, KeyAt, Keys, all},
+    table::{Begin, Categories, Command, Find, Flags, Group, KeyAt, Keys, Tips, all},
 };
 use alloc::{format, string::String, vec::Vec};
 use kayvee_resp::{Request, Writer};
 
 const ANY_TIME: Flags = Flags::LOADING.union(Flags::STALE);
 const ROW: Command =
-    Command { arity: -2, flags: ANY_TIME, categories: Categories::CONNECTION, group: "server", ..Command::ROW };
+    Command { arity: -2, flags: ANY_TIME, categories: Categories::CONNECTION, group: Group::Server, ..Command::ROW };
 
 pub static SUBCOMMANDS: &[Command] = &[
     Command { name: "count", arity: 2, handler: Some(count), ..ROW },
-    Command { name: "docs", tips: &["nondeterministic_output_order"], handler: Some(docs), ..ROW },
+    Command { name: "docs", tips: Tips::NONDETERMINISTIC_OUTPUT_ORDER, handler: Some(docs), ..ROW },
     Command { name: "getkeys", arity: -4, handler: Some(getkeys), ..ROW },
     Command { name: "getkeysandflags", arity: -4, handler: Some(getkeysandflags), ..ROW },
     ROW.help(help_text),
-    Command { name: "info", tips: &["nondeterministic_output_order"], handler: Some(info), ..ROW },
-    Command { name: "list", tips: &["nondeterministic_output_order"], handler: Some(list), ..ROW },
+    Command { name: "info", tips: Tips::NONDETERMINISTIC_OUTPUT_ORDER, handler: Some(info), ..ROW },
+    Command { name: "list", tips: Tips::NONDETERMINISTIC_OUTPUT_ORDER, handler: Some(list), ..ROW },
 ];
 
 pub fn all_commands(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
@@ -76,8 +76,8 @@ fn describe(reply: &mut Writer<'_>, prefix: &str, command: &Command) {
     names(reply, command.flags.names().filter(|name| *name != "may_replicate"));
     legacy_range(command).into_iter().for_each(|number| reply.integer(number));
     names(reply, command.all_categories().names());
-    reply.set(command.tips.len());
-    command.tips.iter().for_each(|tip| reply.bulk(tip.as_bytes()));
+    reply.set(command.tips.names().count());
+    command.tips.names().for_each(|tip| reply.bulk(tip.as_bytes()));
     reply.array(command.keys.len());
     command.keys.iter().for_each(|keys| describe_keys(reply, keys));
     reply.array(command.subcommands.len());
@@ -176,9 +176,12 @@ fn document(reply: &mut Writer<'_>, documentation: &Documentation<'_>, prefix: &
     let optional = usize::from(entry.arguments.is_some()) + usize::from(!command.subcommands.is_empty());
     let pairs = 4 + deprecation + optional;
     reply.map(pairs);
-    for (field, text) in
-        [("summary", entry.summary), ("since", entry.since), ("group", command.group), ("complexity", entry.complexity)]
-    {
+    for (field, text) in [
+        ("summary", entry.summary),
+        ("since", entry.since),
+        ("group", command.group.name()),
+        ("complexity", entry.complexity),
+    ] {
         reply.bulk(field.as_bytes());
         reply.bulk(text.as_bytes());
     }

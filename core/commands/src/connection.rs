@@ -5,7 +5,7 @@ use crate::{
     args::{copied, int, integer, is},
     client, pubsub,
     server::REDIS_VERSION,
-    table::{Categories, Command, Flags},
+    table::{Categories, Command, Flags, Group, Tips},
     transactions,
 };
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ const ANY_TIME: Flags = Flags::LOADING.union(Flags::STALE);
 const FIRST_CONTACT: Flags =
     Flags::NOSCRIPT.union(ANY_TIME).union(Flags::FAST).union(Flags::NO_AUTH).union(Flags::ALLOW_BUSY);
 
-const ROW: Command = Command { categories: Categories::CONNECTION, group: "connection", ..Command::ROW };
+const ROW: Command = Command { categories: Categories::CONNECTION, group: Group::Connection, ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command { name: "auth", arity: -2, flags: FIRST_CONTACT, handler: Some(auth), ..ROW },
@@ -24,7 +24,7 @@ pub static COMMANDS: &[Command] = &[
     Command { name: "hello", arity: -1, flags: FIRST_CONTACT, handler: Some(hello), ..ROW },
     Command {
         name: "ping",
-        tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
+        tips: Tips::ALL_SHARDS.union(Tips::ALL_SUCCEEDED),
         arity: -1,
         flags: Flags::FAST,
         handler: Some(ping),

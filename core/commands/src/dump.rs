@@ -3,7 +3,7 @@
 use crate::{
     Context, Error, History, Outcome, Store,
     server::REDIS_VERSION,
-    table::{Categories, Command, Flags, KeyFlags, Keys},
+    table::{Categories, Command, Flags, Group, KeyFlags, Keys, Tips},
 };
 use alloc::{format, string::String, vec::Vec};
 use kayvee_keyspace::{Expiry, Found};
@@ -24,7 +24,7 @@ pub use write::value as write_value;
 mod tests;
 
 /// What all rows share.
-const ROW: Command = Command { categories: Categories::KEYSPACE, group: "generic", ..Command::ROW };
+const ROW: Command = Command { categories: Categories::KEYSPACE, group: Group::Generic, ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command {
@@ -32,7 +32,7 @@ pub static COMMANDS: &[Command] = &[
         arity: 2,
         flags: Flags::READONLY,
         keys: &[Keys::one(1, KeyFlags::RO.union(KeyFlags::ACCESS))],
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(dump),
         ..ROW
     },

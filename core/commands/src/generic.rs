@@ -1,6 +1,6 @@
 //! Keys, whatever they hold.
 
-use crate::table::{Categories, Command, Flags, KeyFlags, Keys};
+use crate::table::{Categories, Command, Flags, Group, KeyFlags, Keys, Tips};
 
 mod expire;
 mod keys;
@@ -26,7 +26,7 @@ const UPDATES: &[Keys] = &[key_range(1, 1, KeyFlags::RW.union(KeyFlags::UPDATE))
 const TAKES: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
 
 /// What all rows share.
-const ROW: Command = Command { categories: Categories::KEYSPACE, group: "generic", ..Command::ROW };
+const ROW: Command = Command { categories: Categories::KEYSPACE, group: Group::Generic, ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command {
@@ -42,7 +42,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "del",
-        tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
+        tips: Tips::MULTI_SHARD.union(Tips::AGG_SUM),
         arity: -2,
         flags: Flags::WRITE,
         keys: REMOVES_ALL,
@@ -51,7 +51,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "exists",
-        tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
+        tips: Tips::MULTI_SHARD.union(Tips::AGG_SUM),
         arity: -2,
         flags: READ_FAST,
         keys: INSPECTS_ALL,
@@ -63,7 +63,7 @@ pub static COMMANDS: &[Command] = &[
     Command { name: "expiretime", arity: 2, flags: READ_FAST, keys: READS, handler: Some(expire::expiretime), ..ROW },
     Command {
         name: "keys",
-        tips: &["request_policy:all_shards", "nondeterministic_output_order"],
+        tips: Tips::ALL_SHARDS.union(Tips::NONDETERMINISTIC_OUTPUT_ORDER),
         arity: 2,
         flags: Flags::READONLY,
         categories: Categories::KEYSPACE.union(Categories::DANGEROUS),
@@ -85,7 +85,7 @@ pub static COMMANDS: &[Command] = &[
     Command { name: "pexpiretime", arity: 2, flags: READ_FAST, keys: READS, handler: Some(expire::pexpiretime), ..ROW },
     Command {
         name: "pttl",
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         arity: 2,
         flags: READ_FAST,
         keys: READS,
@@ -94,7 +94,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "randomkey",
-        tips: &["request_policy:all_shards", "nondeterministic_output"],
+        tips: Tips::ALL_SHARDS.union(Tips::NONDETERMINISTIC_OUTPUT),
         arity: 1,
         flags: Flags::READONLY,
         handler: Some(keys::randomkey),
@@ -118,7 +118,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "scan",
-        tips: &["nondeterministic_output", "request_policy:special"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT.union(Tips::SPECIAL_REQUEST),
         arity: -2,
         flags: Flags::READONLY,
         handler: Some(scan::scan),
@@ -126,7 +126,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "touch",
-        tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
+        tips: Tips::MULTI_SHARD.union(Tips::AGG_SUM),
         arity: -2,
         flags: READ_FAST,
         keys: INSPECTS_ALL,
@@ -135,7 +135,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "ttl",
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         arity: 2,
         flags: READ_FAST,
         keys: READS,
@@ -145,7 +145,7 @@ pub static COMMANDS: &[Command] = &[
     Command { name: "type", arity: 2, flags: READ_FAST, keys: INSPECTS, handler: Some(keys::type_of), ..ROW },
     Command {
         name: "unlink",
-        tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
+        tips: Tips::MULTI_SHARD.union(Tips::AGG_SUM),
         arity: -2,
         flags: WRITE_FAST,
         keys: REMOVES_ALL,
@@ -157,7 +157,7 @@ pub static COMMANDS: &[Command] = &[
 static OBJECT: &[Command] = &[
     Command {
         name: "encoding",
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         arity: 3,
         flags: Flags::READONLY,
         keys: INSPECTS_SECOND,
@@ -166,7 +166,7 @@ static OBJECT: &[Command] = &[
     },
     Command {
         name: "freq",
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         arity: 3,
         flags: Flags::READONLY,
         keys: INSPECTS_SECOND,
@@ -176,7 +176,7 @@ static OBJECT: &[Command] = &[
     ROW.help(object::help),
     Command {
         name: "idletime",
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         arity: 3,
         flags: Flags::READONLY,
         keys: INSPECTS_SECOND,
@@ -185,7 +185,7 @@ static OBJECT: &[Command] = &[
     },
     Command {
         name: "refcount",
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         arity: 3,
         flags: Flags::READONLY,
         keys: INSPECTS_SECOND,

@@ -3,7 +3,7 @@
 use crate::{
     Context, Error, Outcome, args,
     double::{self, DoubleText},
-    table::{Begin, Categories, Command, Find, Flags, KeyFlags, Keys},
+    table::{Begin, Categories, Command, Find, Flags, Group, KeyFlags, Keys},
     zset::{AddOptions, add_scored, reply_from},
 };
 use alloc::{format, vec::Vec};
@@ -30,7 +30,7 @@ const fn storing(option: &'static str, from: i16) -> Keys {
 }
 
 /// What all rows share.
-const ROW: Command = Command { categories: Categories::GEO, group: "geo", ..Command::ROW };
+const ROW: Command = Command { categories: Categories::GEO, group: Group::Geo, ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command { name: "geoadd", arity: -5, flags: GROW, keys: UPDATES, handler: Some(geoadd), ..ROW },

@@ -4,7 +4,7 @@ use crate::{
     Context, Error, EventClass, Outcome, Store, args,
     generic::scan::scan_members,
     strings::with_text,
-    table::{Categories, Command, Flags, KeyFlags, Keys},
+    table::{Categories, Command, Flags, Group, KeyFlags, Keys, Tips},
 };
 use kayvee_keyspace::{Found, Hash, HashView, Kind, OutOfMemory, Records, Value};
 use kayvee_resp::{Request, Writer};
@@ -27,7 +27,7 @@ const CHANGES: &[Keys] = &[Keys::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).uni
 const DELETES: &[Keys] = &[Keys::one(1, KeyFlags::RW.union(KeyFlags::DELETE))];
 
 /// What all rows share.
-const ROW: Command = Command { categories: Categories::HASH, group: "hash", ..Command::ROW };
+const ROW: Command = Command { categories: Categories::HASH, group: Group::Hash, ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command { name: "hdel", arity: -3, flags: WRITE_FAST, keys: DELETES, handler: Some(hdel), ..ROW },
@@ -48,7 +48,7 @@ pub static COMMANDS: &[Command] = &[
         arity: 2,
         flags: Flags::READONLY,
         keys: READS,
-        tips: &["nondeterministic_output_order"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT_ORDER,
         handler: Some(hgetall),
         ..ROW
     },
@@ -66,7 +66,7 @@ pub static COMMANDS: &[Command] = &[
         arity: 2,
         flags: Flags::READONLY,
         keys: READS,
-        tips: &["nondeterministic_output_order"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT_ORDER,
         handler: Some(hkeys),
         ..ROW
     },
@@ -96,7 +96,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -5,
         flags: READ_FAST,
         keys: READS,
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(expire::hpttl),
         ..ROW
     },
@@ -105,7 +105,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -2,
         flags: Flags::READONLY,
         keys: READS,
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(random::hrandfield),
         ..ROW
     },
@@ -114,7 +114,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -3,
         flags: Flags::READONLY,
         keys: READS,
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(hscan),
         ..ROW
     },
@@ -126,7 +126,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -5,
         flags: READ_FAST,
         keys: READS,
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(expire::httl),
         ..ROW
     },
@@ -135,7 +135,7 @@ pub static COMMANDS: &[Command] = &[
         arity: 2,
         flags: Flags::READONLY,
         keys: READS,
-        tips: &["nondeterministic_output_order"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT_ORDER,
         handler: Some(hvals),
         ..ROW
     },

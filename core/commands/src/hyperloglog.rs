@@ -5,7 +5,7 @@
 use crate::{
     Context, Error, EventClass, Outcome,
     strings::with_text,
-    table::{Categories, Command, Flags, KeyFlags, Keys},
+    table::{Categories, Command, Flags, Group, KeyFlags, Keys},
 };
 use alloc::vec::Vec;
 use kayvee_keyspace::{Expiry, Found, Kind, OutOfMemory, Owned};
@@ -22,7 +22,7 @@ mod tests;
 const GROW: Flags = Flags::WRITE.union(Flags::DENYOOM);
 
 /// What all rows share.
-const ROW: Command = Command { categories: Categories::HYPERLOGLOG, group: "hyperloglog", ..Command::ROW };
+const ROW: Command = Command { categories: Categories::HYPERLOGLOG, group: Group::Hyperloglog, ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command {

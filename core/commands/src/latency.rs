@@ -3,7 +3,7 @@
 use crate::{
     Context, Error, Outcome, Store,
     server::help,
-    table::{self, Command, Flags},
+    table::{self, Command, Flags, Group, Tips},
     text::Text,
 };
 use alloc::{
@@ -144,11 +144,11 @@ impl Store {
 
 const ROW: Command = Command {
     flags: Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE),
-    group: "server",
+    group: Group::Server,
     ..Command::ROW
 };
 
-const EVERY_NODE: &[&str] = &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
+const EVERY_NODE: Tips = Tips::NONDETERMINISTIC_OUTPUT.union(Tips::ALL_NODES).union(Tips::SPECIAL_RESPONSE);
 
 pub static SUBCOMMANDS: &[Command] = &[
     Command { name: "doctor", arity: 2, tips: EVERY_NODE, handler: Some(doctor), ..ROW },
@@ -157,13 +157,7 @@ pub static SUBCOMMANDS: &[Command] = &[
     Command { name: "histogram", arity: -2, tips: EVERY_NODE, handler: Some(histogram), ..ROW },
     Command { name: "history", arity: 3, tips: EVERY_NODE, handler: Some(history), ..ROW },
     Command { name: "latest", arity: 2, tips: EVERY_NODE, handler: Some(latest), ..ROW },
-    Command {
-        name: "reset",
-        arity: -2,
-        tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
-        handler: Some(reset),
-        ..ROW
-    },
+    Command { name: "reset", arity: -2, tips: Tips::ALL_NODES.union(Tips::ALL_SUCCEEDED), handler: Some(reset), ..ROW },
 ];
 
 /// A command's name as statistics show it, with its container's.

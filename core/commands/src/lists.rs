@@ -3,7 +3,7 @@
 use crate::{
     Context, Error, args,
     options::Options,
-    table::{Categories, Command, Flags, KeyFlags, Keys},
+    table::{Categories, Command, Flags, Group, KeyFlags, Keys},
 };
 use kayvee_keyspace::{Edit, Found, Kind, List, ListEnd, PartLimit};
 
@@ -29,7 +29,7 @@ const TAKES: &[Keys] = &[Keys::one(1, TAKEN)];
 const MOVES: &[Keys] = &[Keys::one(1, TAKEN), Keys::one(2, KeyFlags::RW.union(KeyFlags::INSERT))];
 
 /// What all rows share.
-const ROW: Command = Command { categories: Categories::LIST, group: "list", ..Command::ROW };
+const ROW: Command = Command { categories: Categories::LIST, group: Group::List, ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command {

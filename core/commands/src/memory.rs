@@ -4,20 +4,20 @@ use crate::{
     Context, Error, Outcome, Session, Store,
     args::{integer, is},
     server::help,
-    table::{Command, Flags, KeyFlags, Keys},
+    table::{Command, Flags, Group, KeyFlags, Keys, Tips},
     text::Text,
 };
 use alloc::{format, string::String};
 use core::fmt::Write;
 use kayvee_resp::Request;
 
-const ROW: Command = Command { group: "server", ..Command::ROW };
+const ROW: Command = Command { group: Group::Server, ..Command::ROW };
 
 pub static SUBCOMMANDS: &[Command] = &[
     Command {
         name: "doctor",
         arity: 2,
-        tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT.union(Tips::ALL_SHARDS).union(Tips::SPECIAL_RESPONSE),
         handler: Some(doctor),
         ..ROW
     },
@@ -25,21 +25,15 @@ pub static SUBCOMMANDS: &[Command] = &[
     Command {
         name: "malloc-stats",
         arity: 2,
-        tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT.union(Tips::ALL_SHARDS).union(Tips::SPECIAL_RESPONSE),
         handler: Some(malloc_stats),
         ..ROW
     },
-    Command {
-        name: "purge",
-        arity: 2,
-        tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
-        handler: Some(purge),
-        ..ROW
-    },
+    Command { name: "purge", arity: 2, tips: Tips::ALL_SHARDS.union(Tips::ALL_SUCCEEDED), handler: Some(purge), ..ROW },
     Command {
         name: "stats",
         arity: 2,
-        tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT.union(Tips::ALL_SHARDS).union(Tips::SPECIAL_RESPONSE),
         handler: Some(stats),
         ..ROW
     },

@@ -10,7 +10,7 @@ use crate::{
     blocking::OnTimeout,
     dump,
     replication::Dial,
-    table::{Categories, Command, Flags, KeyAt, KeyFlags, Keys},
+    table::{Categories, Command, Flags, Group, KeyAt, KeyFlags, Keys, Tips},
 };
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use kayvee_resp::{Request, encode};
@@ -29,8 +29,8 @@ pub static COMMANDS: &[Command] = &[Command {
     ],
     find_keys: Some(find_keys),
     categories: Categories::KEYSPACE.union(Categories::DANGEROUS),
-    group: "generic",
-    tips: &["nondeterministic_output"],
+    group: Group::Generic,
+    tips: Tips::NONDETERMINISTIC_OUTPUT,
     handler: Some(migrate),
     ..Command::ROW
 }];

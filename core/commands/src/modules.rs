@@ -3,10 +3,10 @@
 use crate::{
     Error,
     server::help,
-    table::{Command, Flags},
+    table::{Command, Flags, Group, Tips},
 };
 
-const ROW: Command = Command { group: "server", ..Command::ROW };
+const ROW: Command = Command { group: Group::Server, ..Command::ROW };
 pub static COMMANDS: &[Command] = &[Command { name: "module", arity: -2, subcommands: MODULE_SUBCOMMANDS, ..ROW }];
 
 static MODULE_SUBCOMMANDS: &[Command] = &[
@@ -15,7 +15,7 @@ static MODULE_SUBCOMMANDS: &[Command] = &[
         name: "list",
         arity: 2,
         flags: Flags::ADMIN.union(Flags::NOSCRIPT),
-        tips: &["nondeterministic_output_order"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT_ORDER,
         handler: Some(|context, _| {
             context.reply.array(0);
             Ok(())

@@ -7,7 +7,7 @@ use crate::{
     args::is,
     dump,
     options::ShutdownOn,
-    table::{Categories, Command, Flags},
+    table::{Categories, Command, Flags, Group, Tips},
 };
 use alloc::{boxed::Box, string::String};
 use kayvee_platform::{Finishing, Trouble, WriteFile};
@@ -26,7 +26,7 @@ pub use load::{Expired, Loaded, Progress};
 mod tests;
 
 const SAVES: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING);
-const ROW: Command = Command { group: "server", ..Command::ROW };
+const ROW: Command = Command { group: Group::Server, ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command { name: "bgsave", arity: -1, flags: SAVES, handler: Some(bgsave), ..ROW },
@@ -35,7 +35,7 @@ pub static COMMANDS: &[Command] = &[
         arity: 1,
         flags: Flags::LOADING.union(Flags::STALE).union(Flags::FAST),
         categories: Categories::ADMIN.union(Categories::DANGEROUS),
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(lastsave),
         ..ROW
     },

@@ -4,7 +4,7 @@ use crate::{
     Close, Context, Error, Outcome, Session, Store, args,
     glob::Glob,
     server::help,
-    table::{Categories, Command, Flags, KeyFlags, Keys},
+    table::{Categories, Command, Flags, Group, KeyFlags, Keys},
 };
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ use kayvee_resp::{Protocol, Request, Writer};
 const ANY_TIME: Flags = Flags::PUBSUB.union(Flags::LOADING).union(Flags::STALE);
 const SUBSCRIBE: Flags = ANY_TIME.union(Flags::NOSCRIPT);
 const PUBLISH: Flags = ANY_TIME.union(Flags::FAST).union(Flags::MAY_REPLICATE);
-const ROW: Command = Command { categories: Categories::NONE, group: "pubsub", ..Command::ROW };
+const ROW: Command = Command { categories: Categories::NONE, group: Group::Pubsub, ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command { name: "psubscribe", arity: -2, flags: SUBSCRIBE, handler: Some(psubscribe), ..ROW },

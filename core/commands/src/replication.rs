@@ -27,7 +27,7 @@ mod wait;
 
 use crate::{
     Store,
-    table::{Command, Flags},
+    table::{Command, Flags, Group},
 };
 use alloc::{boxed::Box, collections::BTreeSet, string::String, vec::Vec};
 pub use apply::ShowsExpired;
@@ -44,7 +44,7 @@ pub(crate) use wait::{wait, waitaof};
 
 const SYNC: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING).union(Flags::NO_MULTI);
 const REPLICAOF: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::STALE).union(Flags::NO_ASYNC_LOADING);
-const ROW: Command = Command { group: "server", flags: SYNC, ..Command::ROW };
+const ROW: Command = Command { group: Group::Server, flags: SYNC, ..Command::ROW };
 const REPLICAOF_ROW: Command = Command { arity: 3, flags: REPLICAOF, handler: Some(link::replicaof), ..ROW };
 
 pub static COMMANDS: &[Command] = &[

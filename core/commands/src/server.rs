@@ -9,7 +9,7 @@ use crate::{
     options::{self, OPTIONS, OptionSpec, Property},
     slowlog,
     store::Stats,
-    table::{Categories, Command, Flags},
+    table::{Categories, Command, Flags, Group, Tips},
 };
 use alloc::{format, string::String, vec::Vec};
 use kayvee_resp::Request;
@@ -19,13 +19,13 @@ pub const REDIS_VERSION: &str = "7.2.4";
 
 const ANY_TIME: Flags = Flags::LOADING.union(Flags::STALE);
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(ANY_TIME);
-const ROW: Command = Command { group: "server", ..Command::ROW };
+const ROW: Command = Command { group: Group::Server, ..Command::ROW };
 const WHOLE_KEYSPACE: Categories = Categories::KEYSPACE.union(Categories::DANGEROUS);
 
 pub static COMMANDS: &[Command] = &[
     Command {
         name: "command",
-        tips: &["nondeterministic_output_order"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT_ORDER,
         arity: -1,
         flags: ANY_TIME,
         categories: Categories::CONNECTION,
@@ -36,7 +36,7 @@ pub static COMMANDS: &[Command] = &[
     Command { name: "config", arity: -2, subcommands: CONFIG, ..ROW },
     Command {
         name: "dbsize",
-        tips: &["request_policy:all_shards", "response_policy:agg_sum"],
+        tips: Tips::ALL_SHARDS.union(Tips::AGG_SUM),
         arity: 1,
         flags: Flags::READONLY.union(Flags::FAST),
         categories: Categories::KEYSPACE,
@@ -46,7 +46,7 @@ pub static COMMANDS: &[Command] = &[
     Command { name: "debug", arity: -2, flags: ADMIN, handler: Some(debug::debug), ..ROW },
     Command {
         name: "flushall",
-        tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
+        tips: Tips::ALL_SHARDS.union(Tips::ALL_SUCCEEDED),
         arity: -1,
         flags: Flags::WRITE,
         categories: WHOLE_KEYSPACE,
@@ -55,7 +55,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "flushdb",
-        tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
+        tips: Tips::ALL_SHARDS.union(Tips::ALL_SUCCEEDED),
         arity: -1,
         flags: Flags::WRITE,
         categories: WHOLE_KEYSPACE,
@@ -64,7 +64,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "info",
-        tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT.union(Tips::ALL_SHARDS).union(Tips::SPECIAL_RESPONSE),
         arity: -1,
         flags: ANY_TIME,
         categories: Categories::DANGEROUS,
@@ -101,7 +101,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "time",
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         arity: 1,
         flags: ANY_TIME.union(Flags::FAST),
         handler: Some(time),
@@ -116,7 +116,7 @@ static CONFIG: &[Command] = &[
     Command { name: "rewrite", arity: 2, flags: ADMIN, handler: Some(config_rewrite), ..ROW },
     Command {
         name: "set",
-        tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+        tips: Tips::ALL_NODES.union(Tips::ALL_SUCCEEDED),
         arity: -4,
         flags: ADMIN,
         handler: Some(config_set),

@@ -2,7 +2,7 @@
 
 use crate::{
     strings::with_text,
-    table::{Categories, Command, Flags, KeyFlags, Keys},
+    table::{Categories, Command, Flags, Group, KeyFlags, Keys, Tips},
 };
 use kayvee_keyspace::Value;
 use kayvee_resp::Writer;
@@ -23,7 +23,7 @@ const READS_OTHERS: Keys = Keys::range(2, -1, 1, KeyFlags::RO.union(KeyFlags::AC
 const TAKES: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
 
 /// What all rows share.
-const ROW: Command = Command { categories: Categories::SET, group: "set", ..Command::ROW };
+const ROW: Command = Command { categories: Categories::SET, group: Group::Set, ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command {
@@ -40,7 +40,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -2,
         flags: Flags::READONLY,
         keys: READS_ALL,
-        tips: &["nondeterministic_output_order"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT_ORDER,
         handler: Some(algebra::sdiff),
         ..ROW
     },
@@ -57,7 +57,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -2,
         flags: Flags::READONLY,
         keys: READS_ALL,
-        tips: &["nondeterministic_output_order"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT_ORDER,
         handler: Some(algebra::sinter),
         ..ROW
     },
@@ -83,7 +83,7 @@ pub static COMMANDS: &[Command] = &[
         arity: 2,
         flags: Flags::READONLY,
         keys: READS,
-        tips: &["nondeterministic_output_order"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT_ORDER,
         handler: Some(basic::smembers),
         ..ROW
     },
@@ -101,7 +101,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -2,
         flags: WRITE_FAST,
         keys: &[Keys::one(1, TAKES)],
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(random::spop),
         ..ROW
     },
@@ -110,7 +110,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -2,
         flags: Flags::READONLY,
         keys: READS,
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(random::srandmember),
         ..ROW
     },
@@ -127,7 +127,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -3,
         flags: Flags::READONLY,
         keys: READS,
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(basic::sscan),
         ..ROW
     },
@@ -136,7 +136,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -2,
         flags: Flags::READONLY,
         keys: READS_ALL,
-        tips: &["nondeterministic_output_order"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT_ORDER,
         handler: Some(algebra::sunion),
         ..ROW
     },

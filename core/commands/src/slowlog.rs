@@ -3,7 +3,7 @@
 use crate::{
     Context, Error, Outcome, Store, args,
     server::help,
-    table::{Command, Flags},
+    table::{Command, Flags, Group, Tips},
 };
 use alloc::{collections::VecDeque, string::String, vec::Vec};
 use kayvee_resp::Request;
@@ -36,13 +36,13 @@ impl SlowLog {
 }
 
 const ROW: Command =
-    Command { flags: Flags::ADMIN.union(Flags::LOADING).union(Flags::STALE), group: "server", ..Command::ROW };
+    Command { flags: Flags::ADMIN.union(Flags::LOADING).union(Flags::STALE), group: Group::Server, ..Command::ROW };
 
 pub static SUBCOMMANDS: &[Command] = &[
     Command {
         name: "get",
         arity: -2,
-        tips: &["request_policy:all_nodes", "nondeterministic_output"],
+        tips: Tips::ALL_NODES.union(Tips::NONDETERMINISTIC_OUTPUT),
         handler: Some(get),
         ..ROW
     },
@@ -50,17 +50,11 @@ pub static SUBCOMMANDS: &[Command] = &[
     Command {
         name: "len",
         arity: 2,
-        tips: &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"],
+        tips: Tips::ALL_NODES.union(Tips::AGG_SUM).union(Tips::NONDETERMINISTIC_OUTPUT),
         handler: Some(len),
         ..ROW
     },
-    Command {
-        name: "reset",
-        arity: 2,
-        tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
-        handler: Some(reset),
-        ..ROW
-    },
+    Command { name: "reset", arity: 2, tips: Tips::ALL_NODES.union(Tips::ALL_SUCCEEDED), handler: Some(reset), ..ROW },
 ];
 
 impl Store {

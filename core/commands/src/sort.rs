@@ -3,7 +3,7 @@
 use crate::{
     Context, Error, EventClass, Origin, Outcome, args, double, lists,
     strings::{reply_with, with_text},
-    table::{Categories, Command, Flags, KeyAt, KeyFlags, Keys},
+    table::{Categories, Command, Flags, Group, KeyAt, KeyFlags, Keys},
 };
 use alloc::{vec, vec::Vec};
 use core::{cmp::Ordering, ops::Range};
@@ -20,7 +20,7 @@ const OVERWRITES: KeyFlags = KeyFlags::OW.union(KeyFlags::UPDATE);
 const ROW: Command = Command {
     arity: -2,
     categories: Categories::SET.union(Categories::SORTED_SET).union(Categories::LIST).union(Categories::DANGEROUS),
-    group: "generic",
+    group: Group::Generic,
     ..Command::ROW
 };
 

@@ -4,7 +4,7 @@ use crate::{
     Context, Error, Outcome,
     error::{c_text, shown},
     options::Options,
-    table::{Begin, Categories, Command, Find, Flags, KeyFlags, Keys},
+    table::{Begin, Categories, Command, Find, Flags, Group, KeyFlags, Keys, Tips},
 };
 use alloc::vec::Vec;
 use kayvee_keyspace::{BlockLimits, Decimal, EntryRef, Kind, Stream, StreamId, parse_integer};
@@ -45,7 +45,7 @@ const fn behind_streams(from: i16) -> Keys {
 }
 
 /// What all rows share.
-const ROW: Command = Command { categories: Categories::STREAM, group: "stream", ..Command::ROW };
+const ROW: Command = Command { categories: Categories::STREAM, group: Group::Stream, ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command { name: "xack", arity: -4, flags: WRITE_FAST, keys: UPDATES, handler: Some(pending::xack), ..ROW },
@@ -54,7 +54,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -5,
         flags: GROW_FAST,
         keys: UPDATES,
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(write::xadd),
         ..ROW
     },
@@ -63,7 +63,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -6,
         flags: WRITE_FAST,
         keys: DELETES,
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(claim::xautoclaim),
         ..ROW
     },
@@ -72,7 +72,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -6,
         flags: WRITE_FAST,
         keys: UPDATES,
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(claim::xclaim),
         ..ROW
     },
@@ -92,7 +92,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -3,
         flags: Flags::READONLY,
         keys: READS,
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(pending::xpending),
         ..ROW
     },
@@ -127,7 +127,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -4,
         flags: Flags::WRITE,
         keys: DELETES,
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(write::xtrim),
         ..ROW
     },
@@ -176,7 +176,7 @@ static XINFO: &[Command] = &[
         arity: 4,
         flags: Flags::READONLY,
         keys: READS_SECOND,
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(info::consumers),
         ..ROW
     },

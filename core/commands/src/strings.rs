@@ -2,7 +2,7 @@
 
 use crate::{
     Context,
-    table::{Categories, Command, Flags, KeyFlags, Keys},
+    table::{Categories, Command, Flags, Group, KeyFlags, Keys, Tips},
 };
 use kayvee_keyspace::{Decimal, Found, Value};
 
@@ -33,7 +33,7 @@ const CREATES: &[Keys] = &keys(1, 1, KeyFlags::OW.union(KeyFlags::INSERT));
 const CHANGES: &[Keys] = &keys(1, 1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE));
 
 /// What all rows share.
-const ROW: Command = Command { categories: Categories::STRING, group: "string", ..Command::ROW };
+const ROW: Command = Command { categories: Categories::STRING, group: Group::String, ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command {
@@ -71,7 +71,7 @@ pub static COMMANDS: &[Command] = &[
     Command { name: "lcs", arity: -3, flags: Flags::READONLY, keys: READS_TWO, handler: Some(lcs::lcs), ..ROW },
     Command {
         name: "mget",
-        tips: &["request_policy:multi_shard"],
+        tips: Tips::MULTI_SHARD,
         arity: -2,
         flags: READ_FAST,
         keys: READS_ALL,
@@ -80,7 +80,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "mset",
-        tips: &["request_policy:multi_shard", "response_policy:all_succeeded"],
+        tips: Tips::MULTI_SHARD.union(Tips::ALL_SUCCEEDED),
         arity: -3,
         flags: GROW,
         keys: &keys(-1, 2, KeyFlags::OW.union(KeyFlags::UPDATE)),
@@ -89,7 +89,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "msetnx",
-        tips: &["request_policy:multi_shard", "response_policy:agg_min"],
+        tips: Tips::MULTI_SHARD.union(Tips::AGG_MIN),
         arity: -3,
         flags: GROW,
         keys: &keys(-1, 2, KeyFlags::OW.union(KeyFlags::INSERT)),

@@ -151,6 +151,83 @@ bits! { Categories:
     SCRIPTING = 20 "@scripting",
 }
 
+/// Hints for clients and proxies, as `COMMAND INFO` gives them. They combine with `|`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tips(pub u32);
+
+bits! { Tips:
+    /// The reply may differ from time to time.
+    NONDETERMINISTIC_OUTPUT = 0 "nondeterministic_output",
+    /// The order of the reply may.
+    NONDETERMINISTIC_OUTPUT_ORDER = 1 "nondeterministic_output_order",
+    /// For all nodes of a cluster, replicas too.
+    ALL_NODES = 2 "request_policy:all_nodes",
+    /// For all its shards.
+    ALL_SHARDS = 3 "request_policy:all_shards",
+    /// May be divided by the shards of its keys.
+    MULTI_SHARD = 4 "request_policy:multi_shard",
+    /// It has succeeded where all have.
+    ALL_SUCCEEDED = 5 "response_policy:all_succeeded",
+    /// It has succeeded where one has.
+    ONE_SUCCEEDED = 6 "response_policy:one_succeeded",
+    /// The numbers are to be added.
+    AGG_SUM = 7 "response_policy:agg_sum",
+    /// The least number counts.
+    AGG_MIN = 8 "response_policy:agg_min",
+    /// All have to be true.
+    AGG_LOGICAL_AND = 9 "response_policy:agg_logical_and",
+    /// Put together as only the command knows.
+    SPECIAL_RESPONSE = 10 "response_policy:special",
+    /// Where it goes only the command knows.
+    SPECIAL_REQUEST = 11 "request_policy:special",
+}
+
+/// A command's group in the documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Group {
+    Bitmap,
+    Cluster,
+    Connection,
+    Generic,
+    Geo,
+    Hash,
+    Hyperloglog,
+    List,
+    Pubsub,
+    Scripting,
+    Server,
+    Set,
+    SortedSet,
+    Stream,
+    String,
+    Transactions,
+}
+
+impl Group {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Group::Bitmap => "bitmap",
+            Group::Cluster => "cluster",
+            Group::Connection => "connection",
+            Group::Generic => "generic",
+            Group::Geo => "geo",
+            Group::Hash => "hash",
+            Group::Hyperloglog => "hyperloglog",
+            Group::List => "list",
+            Group::Pubsub => "pubsub",
+            Group::Scripting => "scripting",
+            Group::Server => "server",
+            Group::Set => "set",
+            Group::SortedSet => "sorted-set",
+            Group::Stream => "stream",
+            Group::String => "string",
+            Group::Transactions => "transactions",
+        }
+    }
+}
+
 /// What a command does with the keys of one [`Keys`] row, as `COMMAND INFO` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyFlags(pub u32);
@@ -299,9 +376,9 @@ pub struct Command {
     /// ACL categories beyond those that follow from the flags.
     pub categories: Categories,
     /// Group in the documentation.
-    pub group: &'static str,
+    pub group: Group,
     /// Hints for clients and proxies, as `COMMAND INFO` gives them.
-    pub tips: &'static [&'static str],
+    pub tips: Tips,
     /// Its function; containers have none, only subcommands.
     pub handler: Option<Handler>,
     /// Its subcommands, if it is a container.
@@ -362,8 +439,8 @@ impl Command {
         keys: &[],
         find_keys: None,
         categories: Categories::NONE,
-        group: "",
-        tips: &[],
+        group: Group::Generic,
+        tips: Tips::NONE,
         handler: None,
         subcommands: &[],
     };

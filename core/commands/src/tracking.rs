@@ -6,7 +6,7 @@
 use crate::{
     ClientRef, Context, Error, Origin, Outcome, Session, Store,
     args::{self, integer, is},
-    table::{Command, Flags},
+    table::{Command, Flags, Group},
 };
 use alloc::{
     boxed::Box,
@@ -302,7 +302,7 @@ impl Context<'_> {
             Mode::Broadcast => false,
         };
         // CLIENT CACHING holds for one command, or for a whole transaction.
-        let is_caching = command.name == "caching" && command.group == "connection";
+        let is_caching = command.name == "caching" && command.group == Group::Connection;
         let goes_on = self.origin != Origin::Client || is_caching || command.name == "multi";
         let session = self.session();
         if let Some(tracking) = session.tracking.as_deref_mut()

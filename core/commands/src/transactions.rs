@@ -3,15 +3,20 @@
 use crate::{
     Context, Error, Origin, Outcome, Store, args,
     scripting::run_transaction,
-    table::{Categories, Command, Flags, KeyFlags, Keys},
+    table::{Categories, Command, Flags, Group, KeyFlags, Keys},
 };
 use alloc::vec::Vec;
 use kayvee_resp::{Limits, Parser, Progress, Request};
 
 const ANY_TIME: Flags =
     Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::FAST).union(Flags::ALLOW_BUSY);
-const ROW: Command =
-    Command { arity: 1, flags: ANY_TIME, categories: Categories::TRANSACTION, group: "transactions", ..Command::ROW };
+const ROW: Command = Command {
+    arity: 1,
+    flags: ANY_TIME,
+    categories: Categories::TRANSACTION,
+    group: Group::Transactions,
+    ..Command::ROW
+};
 
 pub static COMMANDS: &[Command] = &[
     Command { name: "discard", handler: Some(discard), ..ROW },

@@ -4,7 +4,7 @@ use crate::{
     Context, Error, Outcome, args,
     double::DoubleText,
     generic::scan::scan_members,
-    table::{Categories, Command, Flags, KeyFlags, Keys},
+    table::{Categories, Command, Flags, Group, KeyFlags, Keys, Tips},
 };
 use kayvee_keyspace::{Kind, SortedSetView};
 use kayvee_resp::{Protocol, Request, Writer};
@@ -35,7 +35,7 @@ const TAKES: &[Keys] = &[Keys::one(1, TAKING)];
 const COMBINES: &[Keys] = &[Keys::one(1, KeyFlags::OW.union(KeyFlags::UPDATE)), Keys::counted(2, READING)];
 
 /// What all rows share.
-const ROW: Command = Command { categories: Categories::SORTED_SET, group: "sorted-set", ..Command::ROW };
+const ROW: Command = Command { categories: Categories::SORTED_SET, group: Group::SortedSet, ..Command::ROW };
 
 pub static COMMANDS: &[Command] = &[
     Command {
@@ -130,7 +130,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -2,
         flags: Flags::READONLY,
         keys: READS,
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(random::zrandmember),
         ..ROW
     },
@@ -215,7 +215,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -3,
         flags: Flags::READONLY,
         keys: READS,
-        tips: &["nondeterministic_output"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT,
         handler: Some(zscan),
         ..ROW
     },

@@ -4,7 +4,7 @@ use super::Until;
 use crate::{
     Context, Error, Origin, Outcome, Store,
     blocking::{OnTimeout, Patience},
-    table::{Command, Flags},
+    table::{Command, Flags, Group},
 };
 use kayvee_resp::Request;
 
@@ -14,7 +14,7 @@ pub static COMMANDS: &[Command] = &[Command {
     name: "bgrewriteaof",
     arity: 1,
     flags: ADMIN,
-    group: "server",
+    group: Group::Server,
     handler: Some(bgrewriteaof),
     ..Command::ROW
 }];

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     Context, Error, Outcome, Store, args,
     server::help,
-    table::{Categories, Command, Flags, KeyFlags, Keys},
+    table::{Categories, Command, Flags, Group, KeyFlags, Keys, Tips},
 };
 use alloc::{boxed::Box, vec::Vec};
 use kayvee_lua::{Machine, Raise, Value};
@@ -27,7 +27,7 @@ const ROW: Command = Command {
     flags: SCRIPT_FLAGS.union(Flags::MAY_REPLICATE),
     keys: ANY_KEYS,
     categories: Categories::SCRIPTING,
-    group: "scripting",
+    group: Group::Scripting,
     ..Command::ROW
 };
 const READ_ROW: Command = Command { flags: SCRIPT_FLAGS.union(Flags::READONLY), keys: READ_KEYS, ..ROW };
@@ -60,21 +60,21 @@ pub static COMMANDS: &[Command] = &[
 ];
 
 const SUB_ROW: Command =
-    Command { flags: Flags::NOSCRIPT, categories: Categories::SCRIPTING, group: "scripting", ..Command::ROW };
+    Command { flags: Flags::NOSCRIPT, categories: Categories::SCRIPTING, group: Group::Scripting, ..Command::ROW };
 
 pub static SCRIPT_SUBCOMMANDS: &[Command] = &[
     Command { name: "debug", arity: 3, handler: Some(debug), ..SUB_ROW },
     Command {
         name: "exists",
         arity: -3,
-        tips: &["request_policy:all_shards", "response_policy:agg_logical_and"],
+        tips: Tips::ALL_SHARDS.union(Tips::AGG_LOGICAL_AND),
         handler: Some(exists),
         ..SUB_ROW
     },
     Command {
         name: "flush",
         arity: -2,
-        tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+        tips: Tips::ALL_NODES.union(Tips::ALL_SUCCEEDED),
         handler: Some(flush),
         ..SUB_ROW
     },
@@ -83,7 +83,7 @@ pub static SCRIPT_SUBCOMMANDS: &[Command] = &[
         name: "kill",
         arity: 2,
         flags: Flags::NOSCRIPT.union(Flags::ALLOW_BUSY),
-        tips: &["request_policy:all_shards", "response_policy:one_succeeded"],
+        tips: Tips::ALL_SHARDS.union(Tips::ONE_SUCCEEDED),
         handler: Some(kill),
         ..SUB_ROW
     },
@@ -91,7 +91,7 @@ pub static SCRIPT_SUBCOMMANDS: &[Command] = &[
         name: "load",
         arity: 3,
         flags: Flags::NOSCRIPT.union(Flags::STALE),
-        tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+        tips: Tips::ALL_NODES.union(Tips::ALL_SUCCEEDED),
         handler: Some(load),
         ..SUB_ROW
     },

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     Context, Error, Outcome, args, glob_matches,
     server::{help, unknown_use},
-    table::{Categories, Command, Flags},
+    table::{Categories, Command, Flags, Group, Tips},
     transactions::for_each_request,
 };
 use alloc::vec::Vec;
@@ -16,8 +16,8 @@ use kayvee_lua::Raise;
 use kayvee_resp::Request;
 
 const ROW: Command =
-    Command { flags: Flags::NOSCRIPT, categories: Categories::SCRIPTING, group: "scripting", ..Command::ROW };
-const ALL: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
+    Command { flags: Flags::NOSCRIPT, categories: Categories::SCRIPTING, group: Group::Scripting, ..Command::ROW };
+const ALL: Tips = Tips::ALL_SHARDS.union(Tips::ALL_SUCCEEDED);
 
 pub static FUNCTION_SUBCOMMANDS: &[Command] = &[
     Command {
@@ -42,11 +42,11 @@ pub static FUNCTION_SUBCOMMANDS: &[Command] = &[
         name: "kill",
         arity: 2,
         flags: Flags::NOSCRIPT.union(Flags::ALLOW_BUSY),
-        tips: &["request_policy:all_shards", "response_policy:one_succeeded"],
+        tips: Tips::ALL_SHARDS.union(Tips::ONE_SUCCEEDED),
         handler: Some(kill),
         ..ROW
     },
-    Command { name: "list", arity: -2, tips: &["nondeterministic_output_order"], handler: Some(list), ..ROW },
+    Command { name: "list", arity: -2, tips: Tips::NONDETERMINISTIC_OUTPUT_ORDER, handler: Some(list), ..ROW },
     Command {
         name: "load",
         arity: -3,
@@ -67,7 +67,7 @@ pub static FUNCTION_SUBCOMMANDS: &[Command] = &[
         name: "stats",
         arity: 2,
         flags: Flags::NOSCRIPT.union(Flags::ALLOW_BUSY),
-        tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+        tips: Tips::NONDETERMINISTIC_OUTPUT.union(Tips::ALL_SHARDS).union(Tips::SPECIAL_RESPONSE),
         handler: Some(stats),
         ..ROW
     },
