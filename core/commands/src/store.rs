@@ -470,6 +470,14 @@ impl Store {
         self.platform_limit_bytes().map_or(u64::MAX, |limit| limit.saturating_sub(used_bytes))
     }
 
+    /// Bytes that one reply may take: all that there is but half of the reserve, which small allocations need that cannot
+    /// fail gracefully.
+    pub fn reply_room_bytes(&self) -> u64 {
+        let heap = self.environment.heap;
+        let free_bytes = |limit: u64| limit.saturating_sub(heap.used_bytes());
+        heap.limit_bytes().map_or(u64::MAX, |limit| free_bytes(limit).saturating_sub(reserve_bytes(limit) / 2))
+    }
+
     /// Bytes that all clients' buffers may take together.
     pub fn clients_memory_limit_bytes(&self) -> Option<u64> {
         /// Redis' least limit. Below it nobody could stay connected for long enough to set another one.
