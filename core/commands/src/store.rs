@@ -400,6 +400,7 @@ impl Store {
     /// Takes the keys of all databases away, and the copies of them that clients keep.
     pub fn flush_all(&mut self) {
         (0..self.dbs.len()).for_each(|db| self.flush(db));
+        self.forget_own();
         self.invalidate_all();
     }
 
