@@ -83,8 +83,10 @@ impl Acl {
 
     /// All users, in the order of their names.
     fn sorted(&self) -> Vec<&User> {
-        let mut users: Vec<&User> = self.users.iter().flatten().collect();
-        users.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let mut users: Vec<&User> = Vec::new();
+        for user in self.users.iter().flatten() {
+            users.insert(users.partition_point(|other| other.name < user.name), user);
+        }
         users
     }
 

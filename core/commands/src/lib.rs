@@ -71,6 +71,7 @@ mod memory;
 mod migrate;
 mod modules;
 mod observe;
+mod order;
 mod pubsub;
 mod random;
 mod replication;

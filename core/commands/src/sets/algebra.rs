@@ -1,7 +1,7 @@
 //! What sets have in common, or not.
 
 use super::bulk;
-use crate::{Context, Error, EventClass, Outcome, args};
+use crate::{Context, Error, EventClass, Outcome, args, order};
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use kayvee_keyspace::{Expiry, Found, Kind, Member, OutOfMemory, Records, Set, SetLimits};
@@ -139,8 +139,7 @@ fn build(
 fn smallest_first<'a>(sets: &[&'a Set]) -> Result<Vec<&'a Set>, OutOfMemory> {
     let mut sorted = Vec::new();
     sorted.try_reserve_exact(sets.len())?;
-    sorted.extend_from_slice(sets);
-    sorted.sort_unstable_by_key(|set| set.len());
+    sorted.extend(order::by_key(sets.len(), |at| sets[at].len())?.map(|at| sets[at]));
     Ok(sorted)
 }
 

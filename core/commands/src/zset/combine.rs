@@ -1,7 +1,7 @@
 //! Unions, intersections and differences of sorted sets and sets.
 
 use super::Members;
-use crate::{Context, Error, EventClass, Outcome, args, double, strings::with_text};
+use crate::{Context, Error, EventClass, Outcome, args, double, order, strings::with_text};
 use alloc::{format, vec::Vec};
 use core::cmp::Ordering;
 use kayvee_keyspace::{Db, Expiry, Found, Kind, SetView, SortedSet, SortedSetView, Value, parse_integer};
@@ -136,8 +136,6 @@ impl Gathered {
 struct Source {
     found: Option<Found>,
     weight: f64,
-    /// How many come before it in the request.
-    at: usize,
 }
 
 /// A set to read.
@@ -221,7 +219,7 @@ impl Query {
             {
                 return Err(Error::WRONG_TYPE);
             }
-            sources.push(Source { found, weight: 1.0, at: sources.len() });
+            sources.push(Source { found, weight: 1.0 });
         }
         let mut query = Query { sources, aggregate: Aggregate::Sum, with_scores: false, limit: 0 };
         query.parse_options(request, first + count, operation, purpose)?;
@@ -268,14 +266,17 @@ impl Query {
     }
 
     /// Finds the members of the result. `limit` of them are enough, if it is not 0.
-    fn gather(&mut self, db: &Db, operation: Operation) -> Result<Gathered, Error> {
+    fn gather(&self, db: &Db, operation: Operation) -> Result<Gathered, Error> {
         let mut views: Vec<(View<'_>, f64)> = Vec::new();
         views.try_reserve_exact(self.sources.len()).map_err(|_| Error::OUT_OF_MEMORY)?;
-        if operation != Operation::Difference {
+        let view = |source: &Source| (View::of(db, *source), source.weight);
+        if operation == Operation::Difference {
+            views.extend(self.sources.iter().map(view));
+        } else {
             // Scores are added up in this order, as in Redis; rounding depends on it.
-            self.sources.sort_unstable_by_key(|&source| (View::of(db, source).len(), source.at));
+            let order = order::by_key(self.sources.len(), |at| View::of(db, self.sources[at]).len())?;
+            views.extend(order.map(|at| view(&self.sources[at])));
         }
-        views.extend(self.sources.iter().map(|&source| (View::of(db, source), source.weight)));
         let mut gathered = Gathered::default();
         match operation {
             Operation::Union => {
@@ -311,7 +312,7 @@ impl Query {
 }
 
 fn combine(context: &mut Context<'_>, request: Request<'_>, operation: Operation, purpose: Purpose) -> Outcome {
-    let mut query = Query::parse(context, request, operation, purpose)?;
+    let query = Query::parse(context, request, operation, purpose)?;
     let mut gathered = query.gather(context.db(), operation)?;
     match purpose {
         Purpose::Count => context.reply.integer(gathered.members.len() as i64),
