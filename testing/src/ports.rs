@@ -15,13 +15,18 @@ const STEP: u32 = 97;
 
 /// A port of this host that nobody listens on, and no other test of this process is given.
 pub fn free_port() -> u16 {
+    free_ports(1)
+}
+
+/// The first of so many such ports in a row.
+pub fn free_ports(count: u16) -> u16 {
     static GIVEN: AtomicU32 = AtomicU32::new(0);
-    let count = u32::from(PORTS.end - PORTS.start);
+    let starts = u32::from(PORTS.end - PORTS.start - count + 1);
     loop {
-        let number = process::id().wrapping_mul(STEP).wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % count;
-        let port = PORTS.start + number as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
+        let given = GIVEN.fetch_add(u32::from(count), Ordering::Relaxed);
+        let first = PORTS.start + (process::id().wrapping_mul(STEP).wrapping_add(given) % starts) as u16;
+        if (first..first + count).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
+            return first;
         }
     }
 }

@@ -24,6 +24,11 @@ pub fn redis_cli(addr: &str) -> io::Result<Tally> {
     run(Command::new(sources().join("redis_cli.sh")).args(host_and_port(addr)))
 }
 
+/// redis-py, with the cluster whose first shard is at `addr`.
+pub fn of_clusters(addr: &str) -> io::Result<Tally> {
+    run(Command::new(python()?).arg(sources().join("cluster.py")).args(host_and_port(addr)))
+}
+
 fn redis_py(addr: &str) -> io::Result<Tally> {
     let venv = python()?;
     run(Command::new(venv).arg(sources().join("redis_py.py")).args(host_and_port(addr)))

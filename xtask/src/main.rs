@@ -139,6 +139,11 @@ const SECTIONS: &[Section] = &[
         what: "copies, failovers and keys that move, between Kayvee's processes, its guests and redis-server",
         run: |_| run_ignored("replication"),
     },
+    Section {
+        name: "shards",
+        what: "clusters of stores, on every target, with clients that know clusters",
+        run: |_| shards(),
+    },
     Section { name: "fuzz", what: "libFuzzer on every target of fuzz/ (with --long only)", run: fuzz::run_targets },
 ];
 
@@ -385,6 +390,16 @@ fn some(arguments: &[&str]) -> io::Result<Tally> {
     let store = Store::start(arguments)?;
     let mut tally = run(testing("conformance").args(["--addr", &store.addr]))?;
     tally += clients::redis_cli(&store.addr)?;
+    tally += store.end()?;
+    Ok(tally)
+}
+
+/// Clusters that this host runs.
+fn shards() -> io::Result<Tally> {
+    need_build()?;
+    let mut tally = run(&mut ignored_tests("shards", "2"))?;
+    let store = Store::start_shards(&["--target", "linux"], 3)?;
+    tally += clients::of_clusters(&store.addr)?;
     tally += store.end()?;
     Ok(tally)
 }

@@ -17,6 +17,17 @@ pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
+/// The first of so many in a row.
+fn free_ports(count: u16) -> io::Result<u16> {
+    loop {
+        let first = free_port()?;
+        let mut others = (1..count).map(|next| Some(("127.0.0.1", first.checked_add(next)?)));
+        if others.all(|place| place.is_some_and(|place| TcpListener::bind(place).is_ok())) {
+            return Ok(first);
+        }
+    }
+}
+
 /// A folder for what tests leave behind.
 pub fn logs_dir() -> io::Result<PathBuf> {
     let dir = target_dir().join("test-logs");
@@ -49,9 +60,22 @@ impl Store {
         Ok(store)
     }
 
+    /// Starts a cluster and waits until all of it is ready; it answers at its first shard's address.
+    pub fn start_shards(arguments: &[&str], count: u16) -> io::Result<Store> {
+        let shards = count.to_string();
+        let arguments = [arguments, &["--shards", &shards]].concat();
+        let store = Store::start_at(free_ports(count)?, &arguments, &[])?;
+        print!("{}", store.ready);
+        Ok(store)
+    }
+
     /// Starts one with options of the store besides those of `kayvee run`.
     pub fn start_with(arguments: &[&str], options: &[&str]) -> io::Result<Store> {
-        let port = free_port()?.to_string();
+        Store::start_at(free_port()?, arguments, options)
+    }
+
+    fn start_at(port: u16, arguments: &[&str], options: &[&str]) -> io::Result<Store> {
+        let port = port.to_string();
         let name: String = arguments.join("").trim_start_matches('-').replace('/', "-").chars().take(60).collect();
         let log = logs_dir()?.join(format!("store-{name}-{port}.log"));
         let mut command = with_open_files(&target_dir().join("release/kayvee"));

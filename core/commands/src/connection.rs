@@ -3,7 +3,7 @@
 use crate::{
     Close, Context, Error, Outcome, ReplyMode, acl,
     args::{copied, int, integer, is},
-    client, pubsub,
+    client, cluster, pubsub,
     server::REDIS_VERSION,
     table::{Categories, Command, Flags, Group, Tips},
     transactions,
@@ -156,7 +156,7 @@ fn hello(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     reply.integer(if protocol == Protocol::Resp3 { 3 } else { 2 });
     reply.bulk(b"id");
     reply.integer(id as i64);
-    for (field, value) in [("mode", "standalone"), ("role", role)] {
+    for (field, value) in [("mode", cluster::mode(context.store)), ("role", role)] {
         reply.bulk(field.as_bytes());
         reply.bulk(value.as_bytes());
     }

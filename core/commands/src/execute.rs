@@ -235,6 +235,9 @@ impl Context<'_> {
         if let Err(error) = self.check_permission(container, command, request) {
             return Some(error);
         }
+        if let Some(error) = self.redirection(command, request) {
+            return Some(error);
+        }
         if in_transaction && command.flags.contains(Flags::NO_MULTI) {
             return Some(NOT_IN_TRANSACTION);
         }

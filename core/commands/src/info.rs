@@ -28,7 +28,7 @@ const DEFAULT: &[Section] = &[
     ("CPU", cpu),
     ("Modules", |_, _| {}),
     ("Errorstats", errorstats),
-    ("Cluster", |_, out| line(out, "cluster_enabled", 0)),
+    ("Cluster", |store, out| line(out, "cluster_enabled", i32::from(store.cluster.is_some()))),
     ("Keyspace", keyspace),
 ];
 
@@ -72,7 +72,7 @@ fn server(store: &Store, out: &mut Text) {
     line(out, "redis_git_sha1", "00000000");
     line(out, "redis_git_dirty", 0);
     line(out, "redis_build_id", 0);
-    line(out, "redis_mode", "standalone");
+    line(out, "redis_mode", crate::cluster::mode(store));
     line(out, "kayvee_version", env!("CARGO_PKG_VERSION"));
     line(out, "kayvee_target", store.environment.target);
     line(out, "os", &store.environment.os);

@@ -3,7 +3,7 @@
 //!
 //! An option has a field here if something depends on it. Names of redis.conf that govern what is not there, such as the
 //! parameters of replication, are [kept](Options::kept): checked, shown and written back, so that an existing
-//! configuration file can be used. What would promise something that is not kept, such as `cluster-enabled yes`, is refused.
+//! configuration file can be used. What would promise something that is not kept, such as `cluster-enabled yes` without shards, is refused.
 
 mod rewrite;
 mod table;
@@ -301,6 +301,10 @@ pub struct Options {
     pub udp_echo_port: u16,
     /// The UDP port that answers memcached's get and set (guests and AF_XDP only); 0 for none.
     pub udp_memcached_port: u16,
+    /// The shards of the cluster that this store is one of, `HOST:PORT`, in the order of their slots, and which of them it
+    /// is, from 0; none for a store that is alone.
+    pub cluster_shards: Vec<String>,
+    pub cluster_shard: u16,
     /// The log's disk, `FILE[:SIZE]` (Linux target only); empty for a file with the usual name in `dir`.
     pub disk: String,
     /// What signals ask for (Linux target only).
@@ -440,6 +444,8 @@ impl Default for Options {
             status: false,
             udp_echo_port: 0,
             udp_memcached_port: 0,
+            cluster_shards: Vec::new(),
+            cluster_shard: 0,
             disk: String::new(),
             shutdown_on_sigint: ShutdownOn::default(),
             shutdown_on_sigterm: ShutdownOn::default(),

@@ -113,6 +113,8 @@ impl Scope {
 /// What one client listens to, by [`Scope`].
 #[derive(Default)]
 pub struct Subscriptions {
+    /// Whether it carries messages between the shards of a cluster.
+    pub(crate) is_relay: bool,
     names: [BTreeSet<Vec<u8>>; 3],
 }
 
@@ -182,7 +184,7 @@ pub fn is_allowed_while_listening(command: &Command) -> bool {
 }
 
 /// The head of a message of `len` elements, which is an array in RESP2.
-fn message(writer: &mut Writer<'_>, len: usize) {
+pub fn message(writer: &mut Writer<'_>, len: usize) {
     if !writer.push(len) {
         writer.array(len);
     }
@@ -271,12 +273,18 @@ fn unsubscribe_from(context: &mut Context<'_>, request: Request<'_>, scope: Scop
 }
 
 fn publish(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let receivers = context.store.publish(&request[1], &request[2]);
-    // The listeners of a replica hear it as well.
-    let db = context.db_index();
-    context.store.tell_listeners(db, &[b"PUBLISH", &request[1], &request[2]]);
+    let receivers = publish_here(context, &request[1], &request[2]);
+    context.store.tell_relays(&request[1], &request[2]);
     context.reply.integer(receivers as i64);
     Ok(())
+}
+
+/// Sends a message to the listeners of this store, of which it returns the number, and to those of its replicas.
+pub fn publish_here(context: &mut Context<'_>, channel: &[u8], text: &[u8]) -> usize {
+    let receivers = context.store.publish(channel, text);
+    let db = context.db_index();
+    context.store.tell_listeners(db, &[b"PUBLISH", channel, text]);
+    receivers
 }
 
 fn spublish(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
@@ -423,6 +431,7 @@ impl Store {
 
     /// Ends all subscriptions of a client without a word.
     pub(crate) fn stop_listening_at_all(&mut self, slot: u32) {
+        self.forget_relay(slot);
         let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return };
         let subscriptions = core::mem::take(&mut session.subscriptions);
         for scope in Scope::ALL {

@@ -11,7 +11,7 @@ mod library;
 mod payload;
 mod run;
 
-pub use eval::COMMANDS;
+pub use eval::{COMMANDS, name_of};
 pub use run::run_transaction;
 
 use crate::{Error, Store, table::Command};
@@ -37,6 +37,8 @@ struct ScriptFlags {
     no_writes: bool,
     allow_oom: bool,
     allow_stale: bool,
+    no_cluster: bool,
+    allow_cross_slot_keys: bool,
 }
 
 /// A script that is known by its name.

@@ -139,9 +139,9 @@ impl Session {
         self.waits.is_some() || self.runs_script
     }
 
-    /// Whether it listens to channels.
+    /// Whether it listens to channels, or carries messages.
     pub fn is_subscriber(&self) -> bool {
-        self.subscriptions.count() > 0
+        self.subscriptions.count() > 0 || self.subscriptions.is_relay
     }
 
     /// A client that has just connected.

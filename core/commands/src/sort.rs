@@ -241,6 +241,9 @@ fn sort_with(context: &mut Context<'_>, request: Request<'_>, may_store: MayStor
 fn check_patterns(context: &mut Context<'_>, request: Request<'_>, sorting: &Sorting<'_>) -> Outcome {
     let reads_others = sorting.by.is_some_and(|pattern| pattern.contains(&b'*'));
     let uses_patterns = reads_others || !sorting.get.is_empty();
+    if uses_patterns && context.store.cluster.is_some() {
+        return Err(Error::text("ERR BY and GET options of SORT denied in cluster mode"));
+    }
     if !uses_patterns || context.may_read_all_keys(request) {
         return Ok(());
     }

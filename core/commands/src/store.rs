@@ -2,6 +2,7 @@ use crate::{
     ClientRef, Session,
     acl::Acl,
     blocking::Waiting,
+    cluster::Cluster,
     durable::Durable,
     effects::Effects,
     eviction::Pool,
@@ -241,6 +242,8 @@ pub struct Store {
     pub blocked_clients: usize,
     /// Who listens to which channels.
     pub listeners: Listeners,
+    /// The cluster that the store is a shard of.
+    pub(crate) cluster: Option<Box<Cluster>>,
     /// What has changed, for whoever keeps a copy.
     pub effects: Effects,
     /// The log, if there is one.
@@ -308,11 +311,13 @@ pub struct Calls {
 impl Store {
     /// An empty store.
     pub fn new(options: Options, environment: Environment, now: Now) -> Store {
+        // Slots tell where a key is, not which database it is in.
+        let databases = if options.cluster_shards.is_empty() { options.databases } else { 1 };
         let hash_key = HashKey(environment.seed_word(0), environment.seed_word(8));
         let mut rng = fastrand::Rng::with_seed(environment.seed_word(16));
         let run_id = new_id(&mut rng);
         let mut replication_rng = rng.fork();
-        let dbs = (0..options.databases).map(|_| Db::new(hash_key)).collect();
+        let dbs = (0..databases).map(|_| Db::new(hash_key)).collect();
         let mut commands = ByName::default();
         for (old, new) in &options.renamed_commands {
             // The options were checked by trying this out.
@@ -345,6 +350,7 @@ impl Store {
             deadlines: BTreeSet::new(),
             blocked_clients: 0,
             listeners: Listeners::default(),
+            cluster: None,
             effects: Effects::default(),
             durable: Durable::default(),
             replicas: Vec::new(),
@@ -376,6 +382,13 @@ impl Store {
         };
         store.apply_use_policy();
         store.follow_options();
+        match Cluster::new(&store.options) {
+            Ok(cluster) => store.cluster = cluster,
+            Err(why) => {
+                log::error!("Aborting startup: {why}");
+                store.shutdown = Some(1);
+            }
+        }
         if let Err(why) = store.load_users() {
             log::error!("Aborting startup because of ACL errors: {why}");
             store.shutdown = Some(1);
@@ -400,7 +413,6 @@ impl Store {
     /// Takes the keys of all databases away, and the copies of them that clients keep.
     pub fn flush_all(&mut self) {
         (0..self.dbs.len()).for_each(|db| self.flush(db));
-        self.forget_own();
         self.invalidate_all();
     }
 
@@ -469,14 +481,6 @@ impl Store {
     pub fn data_room_bytes(&self) -> u64 {
         let used_bytes = self.environment.heap.used_bytes();
         self.platform_limit_bytes().map_or(u64::MAX, |limit| limit.saturating_sub(used_bytes))
-    }
-
-    /// Bytes that one reply may take: all that there is but half of the reserve, which small allocations need that cannot
-    /// fail gracefully.
-    pub fn reply_room_bytes(&self) -> u64 {
-        let heap = self.environment.heap;
-        let free_bytes = |limit: u64| limit.saturating_sub(heap.used_bytes());
-        heap.limit_bytes().map_or(u64::MAX, |limit| free_bytes(limit).saturating_sub(reserve_bytes(limit) / 2))
     }
 
     /// Bytes that all clients' buffers may take together.

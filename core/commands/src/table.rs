@@ -407,16 +407,25 @@ impl Command {
 
     /// The keys in a request that names this command, or `None` where it is malformed.
     pub fn keys_in(&self, request: Request<'_>) -> Option<Vec<KeyAt>> {
-        if let Some(find_keys) = self.find_keys {
-            return find_keys(request);
-        }
         let mut found = Vec::new();
+        let mut is_complete = true;
+        self.for_each_key(request, |at, flags| is_complete &= crate::args::push(&mut found, (at, flags)).is_ok())?;
+        is_complete.then_some(found)
+    }
+
+    /// Calls `take` with the place of each key in a request that names this command, and with what happens to it. `None`
+    /// where the request is malformed.
+    #[inline]
+    pub fn for_each_key(&self, request: Request<'_>, mut take: impl FnMut(usize, KeyFlags)) -> Option<()> {
+        if let Some(find_keys) = self.find_keys {
+            find_keys(request)?.into_iter().for_each(|(at, flags)| take(at, flags));
+            return Some(());
+        }
         for keys in self.keys {
             let (range, step) = keys.positions(request)?;
-            found.try_reserve(range.len().div_ceil(step)).ok()?;
-            found.extend(range.step_by(step).map(|at| (at, keys.flags)));
+            range.step_by(step).for_each(|at| take(at, keys.flags));
         }
-        Some(found)
+        Some(())
     }
 
     /// Whether it may change data, or would be replicated though it writes nothing.

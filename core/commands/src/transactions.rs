@@ -2,6 +2,7 @@
 
 use crate::{
     Context, Error, Origin, Outcome, Store, args,
+    cluster::{self, KeySlot},
     scripting::run_transaction,
     table::{Categories, Command, Flags, Group, KeyFlags, Keys},
 };
@@ -77,6 +78,8 @@ pub struct Transaction {
     pub may_replicate: bool,
     /// What they need, taken together.
     pub needs: Needs,
+    /// Which slots of a cluster their keys are in.
+    slot: KeySlot,
     /// Whether a command could not be queued, so that `EXEC` will run none.
     is_aborted: bool,
 }
@@ -104,12 +107,14 @@ pub fn is_never_queued(command: &Command) -> bool {
 /// Queues a request.
 pub fn queue(context: &mut Context<'_>, command: &Command, request: Request<'_>) -> Outcome {
     let may_replicate = context.store.may_replicate(command, request);
+    let slot = context.store.key_slot(request);
     if let Some(transaction) = context.session().transaction.as_deref_mut() {
         make_room_for(&mut transaction.requests, request)?;
         request.encode(&mut transaction.requests).map_err(|_| Error::OUT_OF_MEMORY)?;
         transaction.len += 1;
         transaction.may_replicate |= may_replicate;
         transaction.needs = transaction.needs.and(Needs::of(command, None));
+        transaction.slot = transaction.slot.and(slot);
     }
     context.reply.simple("QUEUED");
     Ok(())
@@ -173,6 +178,9 @@ fn exec(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     let Some(transaction) = end(context) else { return Ok(()) };
     if transaction.is_aborted {
         return Err(Error::text("EXECABORT Transaction discarded because of previous errors."));
+    }
+    if transaction.slot == KeySlot::Several {
+        return Err(cluster::CROSS_SLOT);
     }
     if is_broken {
         context.reply.null_array();

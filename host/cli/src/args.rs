@@ -19,6 +19,10 @@ grows when a larger SIZE is named, and opens on every target. Without SIZE a new
 16G and takes what it needs. It implies --appendonly yes; how often the disk is flushed is up to
 --appendfsync. `-- --appendonly yes` alone uses kayvee.disk in --dir.
 
+--shards starts a Redis Cluster on this host, with one processor's work for each shard: clients that know clusters
+ask each for its keys (`redis-cli -c`). They share nothing and have a guest and a disk (FILE-0, FILE-1, ...) each.
+`-- --cluster-announce-ip ADDRESS` tells clients elsewhere where they are, beside --bind.
+
 Ctrl-C or SIGTERM shuts the store down and ends with status 0.";
 
 const CHECK_AFTER_HELP: &str = "\
@@ -150,6 +154,11 @@ pub struct RunArgs {
     /// Show the store's state in a browser, at /_/status of the web server
     #[arg(long)]
     pub status: bool,
+
+    /// Boot so many stores, each with its share of the keys, as one Redis Cluster: on ports from --port on, and with a number
+    /// behind the name where a file or an instance is named
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with = "gdb")]
+    pub shards: Option<u16>,
 
     /// Record the frames of a guest, or of --net xdp, in this file, for tcpdump and Wireshark
     #[arg(long, value_name = "FILE")]
@@ -467,7 +476,13 @@ impl RunArgs {
     /// What the background half is started with, to do what this command line asks for.
     pub fn to_supervised_args(&self) -> Vec<String> {
         let mut args = vec!["run".to_string(), format!("--supervised={}", self.instance_name())];
-        args.extend([format!("--target={}", self.target), format!("--net={}", self.net)]);
+        args.extend(self.to_args());
+        args
+    }
+
+    /// What a run of one store in the foreground is started with, behind `run`.
+    pub fn to_args(&self) -> Vec<String> {
+        let mut args = vec![format!("--target={}", self.target), format!("--net={}", self.net)];
         args.extend([format!("--machine={}", self.machine), format!("--vmm={}", self.vmm)]);
         args.extend(self.port.map(|port| format!("--port={port}")));
         args.extend(self.memory.map(|mib| format!("--memory={mib}")));

@@ -2,7 +2,7 @@
 //!
 //! One module a subject: what the user asks for ([`args`], [`store`]), what a guest runs on ([`probe`], [`monitor`], [`qemu`]), how
 //! it is reached ([`network`], [`front`], [`listen`], [`carry`]: through the kernel with [`tap`] and [`proxy`], or without rights
-//! with [`wire`] and [`usernet`]), what passes on its link ([`record`]), its life ([`supervise`], [`console`], [`ready`], [`log`], [`instances`]), what its
+//! with [`wire`] and [`usernet`]), what passes on its link ([`record`]), the shards of a cluster and what is published on them ([`shards`], [`relay`]), its life ([`supervise`], [`console`], [`ready`], [`log`], [`instances`]), what its
 //! disk holds ([`check`]), and its data's way from and to Redis ([`dump`], on a store in this process, [`embedded`]). System calls that need `unsafe` are in [`sys`]. It depends on `kayvee-server` for the options, the
 //! boot line and that store, on `kayvee-net` for the host's end of a wire, and on `kayvee-disk` and `kayvee-log` for disks;
 //! a store that serves is another program, or a guest.
@@ -25,7 +25,9 @@ mod proxy;
 mod qemu;
 mod ready;
 mod record;
+mod relay;
 mod run;
+mod shards;
 mod site;
 mod store;
 mod supervise;

@@ -14,7 +14,7 @@ use crate::{
     qemu::{self, Accelerator, Ending, Guest},
     ready,
     record::{self, Recording},
-    site, store,
+    relay, shards, site, store,
     store::Store,
     supervise::{self, Ask, End, Outcome, Run},
     sys::Frames,
@@ -45,6 +45,9 @@ const CONNECT_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Boots the store, and stays with it until its end unless it is to run in the background.
 pub fn run(args: &RunArgs) -> Result<()> {
+    if let Some(count) = args.shards {
+        return shards::run(args, count);
+    }
     let store = Store::from_args(args)?;
     let is_past_the_kernel = matches!(args.net, Net::Xdp(_));
     let needs_qemu = args.machine != Machine::Microvm;
@@ -488,7 +491,12 @@ impl Session {
                 words.push_str(&format!(" and http://{web}/_/status"));
             }
         }
-        self.announce(target, address.to_string(), words)
+        let announce = self.announce(target, address.to_string(), words);
+        let (options, log) = (store.options().clone(), self.log.clone());
+        Box::new(move || {
+            relay::begin(&options, address, &log);
+            announce()
+        })
     }
 
     /// The same for a store that this host does not reach.

@@ -177,7 +177,8 @@ fn parse(words: &[String]) -> Result<Options, UsageError> {
     Options::from_args(words.iter().map(|word| word.as_bytes())).map_err(|error| UsageError(error.to_string()))
 }
 
-fn names(words: &[String], option: &str) -> bool {
+/// Whether an option is among the words.
+pub fn names(words: &[String], option: &str) -> bool {
     words.iter().any(|word| word.eq_ignore_ascii_case(option))
 }
 

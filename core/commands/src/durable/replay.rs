@@ -27,6 +27,8 @@ pub enum LogError {
     Format(FormatError),
     /// It could not be written.
     Write(String),
+    /// What it holds is not for this store.
+    Foreign(String),
 }
 
 impl fmt::Display for LogError {
@@ -34,6 +36,7 @@ impl fmt::Display for LogError {
         match self {
             LogError::Open(error) => error.fmt(f),
             LogError::Format(error) => error.fmt(f),
+            LogError::Foreign(why) => f.write_str(why),
             LogError::Write(why) => write!(f, "the log could not be written: {why}"),
         }
     }
@@ -318,6 +321,7 @@ impl Store {
         if failures > 0 {
             log::warn!("{failures} effects in the log have failed");
         }
+        self.check_slots().map_err(LogError::Foreign)?;
         let keys = self.all_keys();
         let took_ms = (clock.monotonic_ns() - began_ns) / 1_000_000;
         log::info!("DB loaded from the log: {keys} keys, {records} records, {took_ms} ms");

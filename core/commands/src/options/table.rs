@@ -7,7 +7,7 @@ use super::{
         text, yes_no, yes_or_no,
     },
 };
-use crate::EventClass;
+use crate::{EventClass, cluster::parse_address};
 use alloc::{
     format,
     string::{String, ToString},
@@ -21,7 +21,7 @@ const ADDRESSES_LIMIT: usize = 16;
 /// The bounds of `hz`, into which other numbers are moved.
 const HZ_RANGE: (i64, i64) = (1, 500);
 
-const NO_CLUSTER: &str = "Kayvee is no member of clusters yet";
+const CLUSTER_SHARDS_LIMIT: usize = 1000;
 const NO_DEFRAGMENTATION: &str = "Active defragmentation cannot be enabled: Kayvee does not need it";
 
 /// What holds of an option besides its value.
@@ -195,6 +195,28 @@ const BIND: Access = field!(|o| o.bind.join(" ").into_bytes(), |o, v| {
     Ok(())
 });
 
+/// It follows from `cluster-shards`.
+const CLUSTER_ENABLED: Access = field!(|o| yes_no(!o.cluster_shards.is_empty()).into(), |o, v| {
+    if yes_or_no(v)? && o.cluster_shards.is_empty() {
+        return Err(
+            "give cluster-shards, the addresses of all shards, and cluster-shard, the number of this one".into()
+        );
+    }
+    Ok(())
+});
+
+const CLUSTER_SHARDS: Access = field!(|o| o.cluster_shards.join(" ").into_bytes(), |o, v| {
+    let shards: Vec<String> = text(v)?.split_ascii_whitespace().map(String::from).collect();
+    if shards.len() > CLUSTER_SHARDS_LIMIT {
+        return Err(format!("a cluster has at most {CLUSTER_SHARDS_LIMIT} shards"));
+    }
+    if let Some(wrong) = shards.iter().find(|shard| parse_address(shard).is_none()) {
+        return Err(format!("'{wrong}' is not HOST:PORT"));
+    }
+    o.cluster_shards = shards;
+    Ok(())
+});
+
 const OUTPUT_LIMITS: Access = field!(
     |o| {
         let classes = value::OUTPUT_CLASSES.iter().zip(&o.client_output_buffer_limit);
@@ -347,7 +369,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     row("cluster-announce-port", NONE, kept(Kind::Integer(0, 65535), "0")),
     row("cluster-announce-tls-port", NONE, kept(Kind::Integer(0, 65535), "0")),
     row("cluster-config-file", AT_START, kept(Kind::Text, "nodes.conf")),
-    row("cluster-enabled", AT_START, kept(Kind::Only("no", NO_CLUSTER), "no")),
+    row("cluster-enabled", AT_START, CLUSTER_ENABLED),
     row("cluster-link-sendbuf-limit", MEMORY, kept(Kind::Memory(0), "0")),
     row("cluster-migration-barrier", NONE, kept(Kind::Integer(0, i32::MAX as i64), "1")),
     row("cluster-node-timeout", NONE, kept(Kind::Integer(0, i64::MAX), "15000")),
@@ -361,6 +383,8 @@ pub static OPTIONS: &[OptionSpec] = &[
         kept(Kind::Integer(0, i32::MAX as i64), "10"),
     ),
     row("cluster-require-full-coverage", NONE, kept(Kind::Switch, "yes")),
+    row("cluster-shard", AT_START | HIDDEN, number!(cluster_shard, 0..=CLUSTER_SHARDS_LIMIT as i64 - 1)),
+    row("cluster-shards", AT_START | LISTS | HIDDEN, CLUSTER_SHARDS),
     row("crash-log-enabled", NONE, kept(Kind::Switch, "yes")),
     row("crash-memcheck-enabled", NONE, kept(Kind::Switch, "yes")),
     row("daemonize", AT_START, switch!(daemonize)),

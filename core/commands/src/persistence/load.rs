@@ -204,6 +204,7 @@ impl Store {
                 loaded.cut_bytes
             );
         }
+        self.check_slots()?;
         Ok(true)
     }
 
@@ -230,7 +231,7 @@ impl Store {
         );
         let took_ms = (self.environment.clock.monotonic_ns() - start_ns) / 1_000_000;
         log::info!("DB loaded from disk: {}.{:03} seconds", took_ms / 1000, took_ms % 1000);
-        Ok(())
+        self.check_slots()
     }
 
     /// `DEBUG RELOAD NOSAVE`: takes all data from the dump file, in place of what is there. No effect tells it.

@@ -262,7 +262,7 @@ fn counted_error(machine: &mut Machine, error: &Error) -> Result<Value, Raise> {
 }
 
 /// Finds the command that a script calls, and checks that it may.
-fn admit(context: &mut Context<'_>, running: &Running, request: Request<'_>) -> Result<&'static Command, Error> {
+fn admit(context: &mut Context<'_>, running: &mut Running, request: Request<'_>) -> Result<&'static Command, Error> {
     let Some(command) = context.store.command_of(request).filter(|command| command.handler.is_some()) else {
         return Err(Error::text("ERR Unknown Redis command called from script"));
     };
@@ -306,6 +306,9 @@ fn admit(context: &mut Context<'_>, running: &Running, request: Request<'_>) -> 
         && !context.is_from_master()
         && let Some(error) = context.store.refusal_of_write()
     {
+        return refused(context, error);
+    }
+    if let Some(error) = context.store.refusal_in_script(command, request, &mut running.keys) {
         return refused(context, error);
     }
     let lacks_memory = running.refuses_memory && !running.has_written;

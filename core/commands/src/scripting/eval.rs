@@ -156,8 +156,8 @@ pub fn set_flag(flags: &mut ScriptFlags, name: &[u8]) -> Result<(), ()> {
         b"no-writes" => flags.no_writes = true,
         b"allow-oom" => flags.allow_oom = true,
         b"allow-stale" => flags.allow_stale = true,
-        // They are about clusters.
-        b"no-cluster" | b"allow-cross-slot-keys" => {}
+        b"no-cluster" => flags.no_cluster = true,
+        b"allow-cross-slot-keys" => flags.allow_cross_slot_keys = true,
         _ => return Err(()),
     }
     Ok(())

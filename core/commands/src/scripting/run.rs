@@ -1,7 +1,10 @@
 //! Running a script: slice by slice, with what it calls in between.
 
 use super::{Name, ScriptFlags, api, convert};
-use crate::{Context, Error, Origin, Outcome, Store, effects::Untold, error::c_text, transactions::for_each_request};
+use crate::{
+    Context, Error, Origin, Outcome, Store, cluster::KeySlot, effects::Untold, error::c_text,
+    transactions::for_each_request,
+};
 use alloc::{boxed::Box, format, vec::Vec};
 use kayvee_lua::{Event, Failure, Machine, Raise, Value};
 use kayvee_platform::Now;
@@ -41,6 +44,8 @@ pub struct Running {
     pub(super) protocol: Protocol,
     /// Its database, which `SELECT` changes for the script only.
     pub(super) db: usize,
+    /// The slot of a cluster that all its keys are in so far, if they have to be in one.
+    pub(super) keys: Option<KeySlot>,
     /// Who is not told of its effects.
     pub(super) untold: Untold,
     started_ns: u64,
@@ -89,6 +94,9 @@ pub(super) fn check_flags(context: &Context<'_>, flags: ScriptFlags, is_readonly
     if !flags.is_declared {
         return stale_data();
     }
+    if flags.no_cluster && context.store.cluster.is_some() {
+        return Err(Error::text("ERR Can not run script on cluster, 'no-cluster' flag is set."));
+    }
     if is_readonly && !flags.no_writes {
         return Err(Error::text("ERR Can not execute a script with write flag using *_ro command."));
     }
@@ -133,6 +141,7 @@ pub(super) fn start(context: &mut Context<'_>, request: Request<'_>, call: Call<
         has_written: false,
         protocol: Protocol::Resp2,
         db: store.sessions[context.slot as usize].as_ref().map_or(0, |session| session.db),
+        keys: (flags.is_declared && !flags.allow_cross_slot_keys).then(|| store.key_slot(request)),
         untold: Untold::default(),
         started_ns: store.environment.clock.monotonic_ns(),
         now: store.now,

@@ -519,3 +519,18 @@ fn the_end_waits_for_a_log_s_beginning() {
     assert!(turns.is_some_and(|turns| turns > 0), "{turns:?}");
     assert_eq!(one.reopened(ALWAYS).ask("DBSIZE"), ":2000");
 }
+
+#[test]
+fn a_shard_takes_no_other_shard_s_disk() {
+    const FIRST: &[&str] = &["--appendonly", "yes", "--cluster-shards", "a:1 b:2", "--cluster-shard", "0"];
+    const SECOND: &[&str] = &["--appendonly", "yes", "--cluster-shards", "a:1 b:2", "--cluster-shard", "1"];
+    let mut first = Durable::new(FIRST, Disk::new(8 << 20));
+    // Slot 5061, in the lower half.
+    first.expect(&[("SET bar 1", "+OK"), ("SET foo 1", "-MOVED 12182 b:2")]);
+    first.ask("BGREWRITEAOF");
+    let mut disk = first.disk.copy();
+    let error = Bench::new(SECOND).engine.open_log(&mut disk).unwrap_err().to_string();
+    assert!(error.starts_with("1 keys here belong to other shards than number 1 of 2"), "{error}");
+    // To have been tried by another one does it no harm.
+    Durable::new(FIRST, disk).expect(&[("GET bar", "$1 1")]);
+}

@@ -1,6 +1,7 @@
 //! The engine as a target drives it.
 
 mod bench;
+mod cluster;
 mod datagrams;
 mod disk;
 mod durable;
