@@ -32,8 +32,8 @@ pub fn keep_freed_memory() {
         [(libc::M_TRIM_THRESHOLD, KEPT_FREE_BYTES), (libc::M_MMAP_THRESHOLD, LARGEST_HEAP_BLOCK_BYTES)]
     {
         // SAFETY: no pointer is involved, and no other thread runs yet.
-        let is_set = unsafe { libc::mallopt(parameter, value) } != 0;
-        debug_assert!(is_set, "both are within the limits of mallopt(3)");
+        // An allocator in the place of the C library's, as a sanitizer has it, refuses and does as it likes.
+        unsafe { libc::mallopt(parameter, value) };
     }
 }
 
