@@ -41,8 +41,8 @@ const PORT: u16 = 7;
 const REQUEST_BYTES: usize = 100;
 /// The tap device's frames and some more.
 const FRAME_BYTES: usize = 2048;
-/// A connection on which nothing arrives for so long has failed.
-const STALL: Duration = Duration::from_secs(100);
+/// A connection on which nothing arrives for so long has failed: the stack counts a peer as dead sooner.
+const STALL: Duration = Duration::from_secs(130);
 
 /// What to do.
 #[derive(Clone, Debug)]
