@@ -69,8 +69,8 @@ struct Representation<'a> {
     status: Status,
     source: Source,
     range: Range<u64>,
-    content_type: &'a str,
-    cache_control: &'a str,
+    content_type: &'a [u8],
+    cache_control: &'a [u8],
     challenge: &'a str,
     coding: Coding,
     /// Whether other clients get another variant.
@@ -120,7 +120,8 @@ pub fn respond(
         return writer.error(Status::SERVICE_UNAVAILABLE, b"").into();
     }
     // RFC 9112 §3.2: the field has to be a host also where the target names another one.
-    let is_sound = request.values("host").all(|host| path::checked_host(host).is_some());
+    let is_sound =
+        request.target.authority.is_none() || request.values("host").all(|host| path::checked_host(host).is_some());
     let Some(host) = path::host_name(request.host, &mut scratch.host).filter(|_| is_sound) else {
         return writer.error(Status::BAD_REQUEST, b"").into();
     };
@@ -206,8 +207,8 @@ fn made(page: &Page) -> Representation<'_> {
         status: Status(page.status),
         source: Source::Memory(page.body.clone()),
         range: 0..body.len() as u64,
-        content_type: page.content_type,
-        cache_control: page.cache_control,
+        content_type: page.content_type.as_bytes(),
+        cache_control: page.cache_control.as_bytes(),
         challenge: page.challenge,
         coding: Coding::Identity,
         varies: false,
@@ -393,7 +394,7 @@ impl Writer<'_> {
         if page.tag.is_some() {
             self.field("ETag", etag);
         }
-        self.field("Cache-Control", page.cache_control.as_bytes());
+        self.field("Cache-Control", page.cache_control);
         if page.varies {
             self.put(b"Vary: Accept-Encoding\r\n");
         }
@@ -419,7 +420,7 @@ impl Writer<'_> {
         }
         self.head(page.status);
         self.fields(page, etag);
-        self.field("Content-Type", page.content_type.as_bytes());
+        self.field("Content-Type", page.content_type);
         let len = page.range.end - page.range.start;
         if page.delivery == Delivery::Whole {
             self.length(len);
@@ -432,7 +433,7 @@ impl Writer<'_> {
     fn one_part(&mut self, page: &Representation<'_>, etag: &[u8], part: Range<u64>) -> Sent {
         self.head(Status::PARTIAL_CONTENT);
         self.fields(page, etag);
-        self.field("Content-Type", page.content_type.as_bytes());
+        self.field("Content-Type", page.content_type);
         self.put(&content_range(&part, page.range.end - page.range.start));
         let len = part.end - part.start;
         self.length(len);
@@ -449,8 +450,8 @@ impl Writer<'_> {
             .map(|part| {
                 let content_range = content_range(part, page.range.end - page.range.start);
                 let content_type: [&[u8]; 3] = match page.content_type {
-                    "" => [b"", b"", b""],
-                    content_type => [b"Content-Type: ", content_type.as_bytes(), b"\r\n"],
+                    b"" => [b"", b"", b""],
+                    content_type => [b"Content-Type: ", content_type, b"\r\n"],
                 };
                 [b"\r\n--", &boundary[..], b"\r\n", &content_type.concat(), &content_range, b"\r\n"].concat()
             })

@@ -33,7 +33,8 @@ impl Drop for Folder {
 fn page(site: &Site, root: u16, path: &str) -> Option<(String, String, Vec<u8>)> {
     let Found::Page(entry) = site.find(root, path.as_bytes())? else { return None };
     let body = site.body(entry.identity_body()).to_vec();
-    Some((entry.content_type().into(), entry.cache_control().into(), body))
+    let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+    Some((text(entry.content_type()), text(entry.cache_control()), body))
 }
 
 #[test]

@@ -239,7 +239,7 @@ impl Site {
                 return wrong;
             }
             previous = Some(entry.key());
-            let header_texts = [entry.content_type_bytes(), entry.cache_control_bytes()];
+            let header_texts = [entry.content_type(), entry.cache_control()];
             if !header_texts.into_iter().all(is_field_value) {
                 return wrong;
             }
@@ -282,23 +282,14 @@ impl<'a> Entry<'a> {
         self.record[16] == 1
     }
 
-    fn content_type_bytes(&self) -> &'a [u8] {
+    /// The value of Content-Type, in visible ASCII.
+    pub fn content_type(&self) -> &'a [u8] {
         text(self.strings, self.record, 20, 24)
     }
 
-    fn cache_control_bytes(&self) -> &'a [u8] {
+    /// The value of Cache-Control, in visible ASCII; empty for none.
+    pub fn cache_control(&self) -> &'a [u8] {
         text(self.strings, self.record, 28, 26)
-    }
-
-    /// The value of Content-Type.
-    pub fn content_type(&self) -> &'a str {
-        // Checked to be visible ASCII.
-        core::str::from_utf8(self.content_type_bytes()).unwrap_or_default()
-    }
-
-    /// The value of Cache-Control; empty for none.
-    pub fn cache_control(&self) -> &'a str {
-        core::str::from_utf8(self.cache_control_bytes()).unwrap_or_default()
     }
 
     /// When the file was last modified, in seconds since 1970.
@@ -364,15 +355,22 @@ fn is_field_value(text: &[u8]) -> bool {
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+    u16::from_le_bytes(array_at(bytes, at))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    u32::from_le_bytes(array_at(bytes, at))
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+    u64::from_le_bytes(array_at(bytes, at))
+}
+
+#[inline(always)]
+fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[at..at + N]);
+    array
 }
 
 #[cfg(test)]

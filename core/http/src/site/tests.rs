@@ -51,7 +51,7 @@ fn what_is_packed_is_found() {
     assert_eq!((site.root(b"example.org"), site.root(b"example.net"), site.root(b"example.com")), (1, 1, 0));
     let Some(Found::Page(entry)) = site.find(0, b"/c") else { panic!("not found") };
     assert_eq!(entry.lengths(), [Some(10), Some(2), Some(1)]);
-    assert_eq!((entry.content_type(), entry.cache_control(), entry.modified_s()), ("text/plain", "", 5));
+    assert_eq!((entry.content_type(), entry.cache_control(), entry.modified_s()), (&b"text/plain"[..], &b""[..], 5));
     assert_eq!(site.pages().count(), 14);
 }
 
@@ -97,7 +97,7 @@ fn a_forged_image_never_reaches_beyond_itself() {
                 for coding in Coding::ALL.iter().filter(|coding| entry.lengths()[**coding as usize].is_some()) {
                     site.body(entry.body(*coding));
                 }
-                assert!(!entry.content_type().contains('\n'));
+                assert!(!entry.content_type().contains(&b'\n'));
             }
             site.root(b"example.org");
             site.find(0, b"/page1");
