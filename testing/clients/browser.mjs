@@ -46,6 +46,12 @@ function load() {
     return () => (clearInterval(timer), socket.destroy());
 }
 
+// Waits until the page has been told of so many more seconds.
+async function after(page, seconds) {
+    const seen = await page.evaluate(() => hist.ops.length);
+    await page.waitForFunction((wanted) => hist.ops.length >= wanted, seen + seconds);
+}
+
 const text = (page, id) => page.locator(`#${id}`).innerText();
 
 const tests = {
@@ -110,20 +116,43 @@ const tests = {
         await page.keyboard.press("Enter");
         assert.equal(await page.locator("#pause").getAttribute("aria-pressed"), "false");
     },
-    async "a silent connection is called lost"(page, wire) {
+    async "figures that begin anew are no negative rates"(page) {
+        const stop = load();
+        await after(page, 2);
+        const socket = net.connect(Number(port), host);
+        socket.write("CONFIG RESETSTAT\r\n");
+        await after(page, 3);
+        stop();
+        socket.destroy();
+        const rates = await page.evaluate(() => hist.ops);
+        assert.ok(Math.max(...rates) > 0 && Math.min(...rates) >= 0, `rates of ${rates}`);
+    },
+    async "what is paused stands still"(page) {
+        const graph = () => page.locator("#g-ops").getAttribute("points");
+        await page.click("#pause");
+        const before = await graph();
+        await after(page, 2);
+        assert.equal(await graph(), before);
+        await page.click("#pause");
+    },
+    async "a silent connection is called lost, and another one opened"(page, wire) {
         wire.stall();
         await page.waitForFunction(() => document.getElementById("state").textContent.includes("connection lost"));
         assert.equal(await page.locator("#state").getAttribute("class"), "lost");
+        await page.waitForFunction(() => document.getElementById("state").textContent === "live");
     },
     async "a lost connection is said, and found again"(page, wire) {
-        // The browser would ask over one of the silent connections.
-        wire.reset();
-        await page.reload();
-        await page.waitForFunction(() => document.getElementById("state").textContent === "live");
         const address = wire.server.address().port;
         wire.cut();
         await page.waitForFunction(() => document.getElementById("state").textContent.includes("connection lost"));
-        wire.server = net.createServer((browser) => wire.carry(browser)).listen(address, "127.0.0.1");
+        // A store that is busy refuses it at first.
+        let refused = false;
+        const carry = (browser) => {
+            if (refused) return wire.carry(browser);
+            refused = true;
+            browser.end("HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        };
+        wire.server = net.createServer(carry).listen(address, "127.0.0.1");
         await page.waitForFunction(() => document.getElementById("state").textContent === "live");
     },
 };

@@ -359,6 +359,11 @@ pub fn frames(data: &[u8]) {
     crate::network::fuzz::fuzz_frames(data);
 }
 
+/// What a peer says of the data that it is sent; see [`crate::network::sender`].
+pub fn sender(data: &[u8]) {
+    crate::network::sender::fuzz_sender(data);
+}
+
 /// The web server: what it answers does not depend on how the bytes were split, and each request takes little memory.
 pub fn http(data: &[u8]) {
     let mut server = crate::http::server();

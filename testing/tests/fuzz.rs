@@ -2,7 +2,7 @@
 
 use kayvee_testing::{
     fuzz::{self, Mutator, target},
-    network::{SeedReport, seeds},
+    network::{SeedReport, seeds, sender},
 };
 use std::panic::catch_unwind;
 
@@ -87,6 +87,16 @@ fn site_images_are_refused_or_served() {
 #[test]
 fn frames_from_the_wire() {
     run("frames", 300);
+}
+
+#[test]
+fn what_peers_say_of_what_they_are_sent() {
+    for example in (target("sender").examples)() {
+        let figures = sender::fuzz_sender(&example);
+        let recovered = [figures.fast_recoveries, figures.timeouts, figures.loss_probes];
+        assert!(figures.retransmissions > 0 && recovered != [0; 3], "{}: {recovered:?}", example.escape_ascii());
+    }
+    run("sender", 400);
 }
 
 /// If this fails, the tests above could not have found anything either.

@@ -8,8 +8,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Tests that hold 1,000 connections need more open files than many systems give at first.
-const OPEN_FILES: &str = "ulimit -S -n 8192 2>/dev/null || ulimit -S -n \"$(ulimit -H -n)\"; exec \"$0\" \"$@\"";
+/// Tests that hold 10,000 connections need more open files than many systems give at first.
+const OPEN_FILES: &str = "ulimit -S -n 16384 2>/dev/null || ulimit -S -n \"$(ulimit -H -n)\"; exec \"$0\" \"$@\"";
 
 /// How many tests passed, failed and were not run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,6 +115,14 @@ pub fn run(command: &mut Command) -> io::Result<Tally> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_may_open_as_many_files_as_the_largest_tests_need() {
+        let output = with_open_files("sh".as_ref()).args(["-c", "ulimit -S -n; ulimit -H -n"]).output().unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        let [files, most] = [0, 1].map(|at| output.lines().nth(at).unwrap().parse().unwrap_or(u64::MAX));
+        assert!(files > 10_000 || files == most, "{files} of {most}");
+    }
 
     #[test]
     fn reads_the_runners_results() {

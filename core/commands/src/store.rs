@@ -413,6 +413,7 @@ impl Store {
     /// Takes the keys of all databases away, and the copies of them that clients keep.
     pub fn flush_all(&mut self) {
         (0..self.dbs.len()).for_each(|db| self.flush(db));
+        self.forget_own();
         self.invalidate_all();
     }
 
@@ -481,6 +482,14 @@ impl Store {
     pub fn data_room_bytes(&self) -> u64 {
         let used_bytes = self.environment.heap.used_bytes();
         self.platform_limit_bytes().map_or(u64::MAX, |limit| limit.saturating_sub(used_bytes))
+    }
+
+    /// Bytes that one reply may take: all that there is but half of the reserve, which small allocations need that cannot
+    /// fail gracefully.
+    pub fn reply_room_bytes(&self) -> u64 {
+        let heap = self.environment.heap;
+        let free_bytes = |limit: u64| limit.saturating_sub(heap.used_bytes());
+        heap.limit_bytes().map_or(u64::MAX, |limit| free_bytes(limit).saturating_sub(reserve_bytes(limit) / 2))
     }
 
     /// Bytes that all clients' buffers may take together.

@@ -58,24 +58,26 @@ impl Store {
     /// Reads the string at a key of the first database, for a page.
     pub fn published(&mut self, key: &[u8]) -> Published {
         let now_ms = self.now.unix_ms();
+        let room_bytes = self.reply_room_bytes();
         let db = &mut self.dbs[0];
         let found = db.find(key, now_ms).filter(|found| db.kind(*found) == Kind::String);
         let value = found.map(|found| {
             db.touch(found, now_ms);
             match db.value(found) {
-                Value::Integer(number) => copied(Decimal::new(number).as_bytes()),
-                Value::Bytes(bytes) => copied(bytes),
+                Value::Integer(number) => copied(Decimal::new(number).as_bytes()).ok(),
+                Value::Bytes(bytes) if bytes.len() as u64 > room_bytes => None,
+                Value::Bytes(bytes) => copied(bytes).ok(),
             }
         });
         if db.expired_names.has_any() {
             self.report_expired(0);
         }
         match value {
-            Some(Ok(bytes)) => {
+            Some(Some(bytes)) => {
                 self.stats.keyspace_hits += 1;
                 Published::Value(bytes)
             }
-            Some(Err(_)) => Published::NoMemory,
+            Some(None) => Published::NoMemory,
             None => {
                 self.stats.keyspace_misses += 1;
                 Published::Missing

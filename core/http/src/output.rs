@@ -25,7 +25,10 @@ pub struct Output {
 /// Where lent bytes are.
 #[derive(Clone)]
 pub enum Source {
+    /// In the memory of the site.
     Memory(Bytes),
+    /// In a page that was made for one request.
+    Made(Bytes),
     /// Among the bodies of the site on the disk.
     Disk,
 }
@@ -41,7 +44,9 @@ impl Lent {
     /// What there is of it now: all, or its beginning.
     fn bytes<'a>(&'a self, chunks: Option<&'a Chunks>) -> &'a [u8] {
         match &self.source {
-            Source::Memory(bytes) => &(**bytes).as_ref()[self.range.start as usize..self.range.end as usize],
+            Source::Memory(bytes) | Source::Made(bytes) => {
+                &(**bytes).as_ref()[self.range.start as usize..self.range.end as usize]
+            }
             Source::Disk => chunks.map_or(&[], |chunks| chunks.beginning(&self.range)),
         }
     }
@@ -60,6 +65,14 @@ impl Output {
     /// Bytes of memory that are its own.
     pub fn own_bytes(&self) -> usize {
         self.own.capacity()
+    }
+
+    /// Bytes of a page that was made for this client and is on its way: one at a time.
+    pub fn made_bytes(&self) -> usize {
+        match self.lent.front() {
+            Some(Lent { source: Source::Made(page), .. }) => (**page).as_ref().len(),
+            _ => 0,
+        }
     }
 
     pub fn reserve(&mut self, bytes: usize) -> Result<(), TryReserveError> {

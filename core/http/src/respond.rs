@@ -34,6 +34,8 @@ pub struct Context<'a> {
     pub now_s: u64,
     pub date: &'a [u8; DATE_BYTES],
     pub stats: &'a Stats,
+    /// Whether another page may be made that does not leave with its head.
+    pub lends_made: bool,
 }
 
 /// Buffers for paths and names that have to be changed before they are looked up.
@@ -205,7 +207,7 @@ fn made(page: &Page) -> Representation<'_> {
     let body = (*page.body).as_ref();
     Representation {
         status: Status(page.status),
-        source: Source::Memory(page.body.clone()),
+        source: Source::Made(page.body.clone()),
         range: 0..body.len() as u64,
         content_type: page.content_type.as_bytes(),
         cache_control: page.cache_control.as_bytes(),
@@ -377,6 +379,12 @@ impl Writer<'_> {
                 Lookup::Failed => return self.error(Status::INTERNAL_SERVER_ERROR, b"").into(),
             }
         }
+        if let Source::Made(_) = page.source
+            && len > COPIED_BYTES as u64
+            && !self.context.lends_made
+        {
+            return self.error(Status::SERVICE_UNAVAILABLE, b"").into();
+        }
         let sent = match wanted {
             Wanted::Whole => self.whole(&page, etag),
             Wanted::Unsatisfiable => {
@@ -492,7 +500,9 @@ impl Writer<'_> {
             return self.output.lend(page.source.clone(), range);
         }
         let bytes = match &page.source {
-            Source::Memory(bytes) => &(**bytes).as_ref()[range.start as usize..range.end as usize],
+            Source::Memory(bytes) | Source::Made(bytes) => {
+                &(**bytes).as_ref()[range.start as usize..range.end as usize]
+            }
             Source::Disk => self.context.chunks.map_or(&[][..], |chunks| chunks.beginning(&range)),
         };
         match bytes.len() as u64 == len {

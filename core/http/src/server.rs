@@ -62,7 +62,8 @@ pub enum Fate {
 pub struct Limits {
     /// Connections at a time.
     pub connections: usize,
-    /// Bytes that all of them together may hold of requests and responses. Whoever needs more then is disconnected.
+    /// Bytes that all of them together may hold of requests and responses. Whoever needs more then is disconnected. While
+    /// pages that were made for them take as much again, no more are sent.
     pub buffer_bytes: usize,
     /// From the first byte of a head to its end, and the same for a body.
     pub request_ns: u64,
@@ -168,12 +169,16 @@ struct Connection {
     phase: Phase,
     deadline_ns: u64,
     is_ready: bool,
-    /// What its buffers were last counted as.
+    /// What its buffers were last counted as, and the page that was made for it.
     counted_bytes: usize,
+    counted_made_bytes: usize,
 }
 
 /// What all connections share.
 struct Shared {
+    limits: Limits,
+    /// What the pages take that were made for a client each and are on their way.
+    made_bytes: usize,
     site: Option<Site>,
     /// What is in memory of the site's bodies if they are on a disk.
     chunks: Option<Chunks>,
@@ -187,7 +192,6 @@ struct Shared {
 
 /// The web server and its connections.
 pub struct Server {
-    limits: Limits,
     connections: Vec<Option<Box<Connection>>>,
     free_slots: Vec<u32>,
     ready: VecDeque<ConnectionId>,
@@ -206,6 +210,8 @@ impl Server {
     /// A server without a site.
     pub fn new(limits: Limits, access_log: AccessLog, now: Now) -> Server {
         let shared = Shared {
+            limits,
+            made_bytes: 0,
             site: None,
             chunks: None,
             now,
@@ -216,7 +222,6 @@ impl Server {
             scratch: Scratch::default(),
         };
         Server {
-            limits,
             connections: Vec::new(),
             free_slots: Vec::new(),
             ready: VecDeque::new(),
@@ -259,7 +264,7 @@ impl Server {
     /// Admits a connection from an address.
     #[inline(never)]
     pub fn connect(&mut self, remote: &str) -> Result<ConnectionId, Refusal> {
-        let has_room = (self.shared.stats.connections as usize) < self.limits.connections;
+        let has_room = (self.shared.stats.connections as usize) < self.shared.limits.connections;
         if !has_room || (self.free_slots.is_empty() && self.reserve_slot().is_err()) {
             self.shared.stats.connections_rejected += 1;
             return Err(FULL);
@@ -284,6 +289,7 @@ impl Server {
             deadline_ns: u64::MAX,
             is_ready: false,
             counted_bytes: 0,
+            counted_made_bytes: 0,
         });
         self.enter_phase(&mut connection, Progress::None);
         self.connections[slot as usize] = Some(connection);
@@ -335,7 +341,7 @@ impl Server {
     fn settle(&mut self, id: ConnectionId, mut connection: Box<Connection>, progress: Progress, told: Told) {
         let was_streaming = connection.phase == Phase::Streaming;
         let has_grown = self.count(&mut connection);
-        if has_grown && self.buffered_bytes > self.limits.buffer_bytes {
+        if has_grown && self.buffered_bytes > self.shared.limits.buffer_bytes {
             connection.state = State::Dead;
             self.shared.stats.buffers_refused += 1;
         }
@@ -362,6 +368,9 @@ impl Server {
         let bytes = connection.buffered_bytes();
         let before = core::mem::replace(&mut connection.counted_bytes, bytes);
         self.buffered_bytes = self.buffered_bytes - before + bytes;
+        let made_bytes = connection.output.made_bytes();
+        let made_before = core::mem::replace(&mut connection.counted_made_bytes, made_bytes);
+        self.shared.made_bytes = self.shared.made_bytes - made_before + made_bytes;
         bytes > before
     }
 
@@ -372,7 +381,7 @@ impl Server {
             return;
         }
         connection.phase = phase;
-        let limits = &self.limits;
+        let limits = &self.shared.limits;
         let time_ns = match phase {
             Phase::Idle => limits.idle_ns,
             Phase::Head | Phase::Body => limits.request_ns,
@@ -391,6 +400,7 @@ impl Server {
         if let Some(connection) = self.connections.get_mut(id.0 as usize).and_then(Option::take) {
             self.listeners -= usize::from(connection.phase == Phase::Streaming);
             self.buffered_bytes -= connection.counted_bytes;
+            self.shared.made_bytes -= connection.counted_made_bytes;
             self.free_slots.push(id.0);
             self.shared.stats.connections -= 1;
         }
@@ -643,6 +653,7 @@ impl Shared {
             now_s: self.now.unix_us / 1_000_000,
             date: &self.date,
             stats: &self.stats,
+            lends_made: self.made_bytes < self.limits.buffer_bytes,
         }
     }
 

@@ -8,6 +8,9 @@ use crate::{
 };
 use kayvee_platform::FrameTx;
 
+/// The number of the extension header.
+const HOP_BY_HOP: u8 = 0;
+
 /// What of a station cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreachable {
@@ -18,15 +21,30 @@ pub(crate) enum Unreachable {
 }
 
 /// Sends a message whose checksum is zero so far. Returns whether the device had room for it.
-#[inline(never)]
 pub(crate) fn send(tx: &mut impl FrameTx, route: &Route, hop_limit: u8, parts: [&[u8]; 2]) -> bool {
+    send_behind(&[], tx, route, hop_limit, parts)
+}
+
+/// The same behind an extension header of IPv6 for routers (RFC 8200 §4.3), unless that is empty.
+#[inline(never)]
+pub(crate) fn send_behind(
+    extension: &[u8],
+    tx: &mut impl FrameTx,
+    route: &Route,
+    hop_limit: u8,
+    parts: [&[u8]; 2],
+) -> bool {
     let len = parts[0].len() + parts[1].len();
     let (protocol, pseudo) = match route.ends {
         Ends::V4 { .. } => (PROTOCOL_ICMP, 0),
         Ends::V6 { .. } => (PROTOCOL_ICMPV6, route.ends.pseudo_header(PROTOCOL_ICMPV6, len)),
     };
-    let sent = tx.transmit(ETHERNET_BYTES + route.ends.header_bytes() + len, |frame| {
-        let message = emit_headers(frame, route, protocol, hop_limit, len);
+    let first = if extension.is_empty() { protocol } else { HOP_BY_HOP };
+    let payload_bytes = extension.len() + len;
+    let sent = tx.transmit(ETHERNET_BYTES + route.ends.header_bytes() + payload_bytes, |frame| {
+        let payload = emit_headers(frame, route, first, hop_limit, payload_bytes);
+        let (before, message) = payload.split_at_mut(extension.len());
+        before.copy_from_slice(extension);
         let (head, rest) = message.split_at_mut(parts[0].len());
         head.copy_from_slice(parts[0]);
         rest.copy_from_slice(parts[1]);

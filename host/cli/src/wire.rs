@@ -167,3 +167,55 @@ impl FrameTx for Tx {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kayvee_testing::{
+        network::{SeedReport, seeds},
+        random::Random,
+    };
+
+    /// The frames of a stream, up to one that is not all there.
+    fn frames_of(mut stream: &[u8]) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        while let Some((header, rest)) = stream.split_first_chunk::<HEADER_BYTES>()
+            && let Some((frame, rest)) = rest.split_at_checked(u32::from_be_bytes(*header) as usize)
+        {
+            frames.push(frame.to_vec());
+            stream = rest;
+        }
+        frames
+    }
+
+    #[test]
+    fn any_stream_is_taken_as_the_frames_that_it_has() {
+        for seed in seeds(50) {
+            let _report = SeedReport(seed);
+            let mut random = Random::new(seed);
+            let mut stream = Vec::new();
+            for _ in 0..1 + random.below(8) {
+                // One length in eight is anything, up to more than the memory of any machine.
+                let len = [0, 1, 60, 1514, 69_632][random.below(5)];
+                let said = if random.one_in(8) { random.next_u64() as u32 >> random.below(32) } else { len };
+                stream.extend(said.to_be_bytes());
+                stream.extend(random.bytes(len as usize));
+            }
+            stream.truncate(stream.len() - random.below(stream.len()));
+            let (mut wire, mut qemu) = Wire::new([2; 6]).unwrap();
+            let mut taken = Vec::new();
+            let mut rest = &stream[..];
+            while !rest.is_empty() {
+                let (piece, behind) = rest.split_at((1 + random.below(30_000)).min(rest.len()));
+                qemu.write_all(piece).unwrap();
+                rest = behind;
+                wire.note(true, false);
+                while wire.has_frames() {
+                    taken.extend(wire.split().0.receive(|received| received.head.to_vec()));
+                }
+                assert!(wire.rx.filled.end <= READ_BYTES);
+            }
+            assert!(taken == frames_of(&stream));
+        }
+    }
+}

@@ -187,6 +187,10 @@ fn parse_acknowledgment(reply: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kayvee_testing::{
+        network::{SeedReport, seeds},
+        random::Random,
+    };
 
     #[test]
     fn lengths_cover_what_lies_in_an_attribute() {
@@ -215,5 +219,86 @@ mod tests {
         let exists = reply(libc::NLMSG_ERROR, -libc::EEXIST).unwrap_err();
         assert_eq!(exists.kind(), io::ErrorKind::AlreadyExists);
         assert!(reply(3, 0).is_err() && parse_acknowledgment(&[]).is_err());
+    }
+
+    const SOCK_DIAG_BY_FAMILY: i32 = 20;
+    /// `struct inet_diag_msg`.
+    const DIAG_BYTES: usize = 72;
+
+    fn answer(kind: i32, body: &[u8]) -> Vec<u8> {
+        let mut message = Message::new(kind as u16, 0);
+        message.0.extend(body);
+        message.finish()
+    }
+
+    /// What the kernel tells of a socket with this peer.
+    fn told_of(to: SocketAddr, random: &mut Random) -> Vec<u8> {
+        let mut body = random.bytes(DIAG_BYTES);
+        body[SOCKET_AT + 2..SOCKET_AT + 4].copy_from_slice(&to.port().to_be_bytes());
+        match to.ip() {
+            IpAddr::V4(ip) => body[SOCKET_AT + 20..SOCKET_AT + 24].copy_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => body[SOCKET_AT + 20..SOCKET_AT + 36].copy_from_slice(&ip.octets()),
+        }
+        answer(SOCK_DIAG_BY_FAMILY, &body)
+    }
+
+    #[test]
+    fn the_sockets_that_lead_to_an_address_are_found_wherever_answers_are_cut() {
+        for (family, to) in [(libc::AF_INET, "127.0.0.1:6379"), (libc::AF_INET6, "[fd00::2]:6379")] {
+            let to: SocketAddr = to.parse().unwrap();
+            let mut random = Random::new(1);
+            let other = SocketAddr::new(to.ip(), 6380);
+            let sockets = [to, other, to].map(|peer| told_of(peer, &mut random));
+            let id = |socket: &Vec<u8>| socket[HEADER_BYTES + SOCKET_AT..][..SOCKET_BYTES].to_vec();
+            let [first, second] = [id(&sockets[0]), id(&sockets[2])];
+            let answers = [sockets.concat(), answer(libc::NLMSG_DONE, &[0; 4])].concat();
+            let one = sockets[0].len();
+            for len in 0..=answers.len() {
+                let mut found = Vec::new();
+                let result = read_sockets(&answers[..len], family, to, &mut found);
+                let whole = (len / one).min(3);
+                assert_eq!(found.concat(), [&first[..], &[], &second][..whole].concat(), "{len} bytes");
+                match result {
+                    Ok(Answers::AllSeen) => assert_eq!(len, answers.len()),
+                    // A piece that is shorter than a header is passed over.
+                    Ok(Answers::More) => assert!(len - whole * one < HEADER_BYTES, "{len} bytes"),
+                    Err(error) => assert_eq!(error.kind(), io::ErrorKind::InvalidData),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn any_answer_is_read_or_refused() {
+        let to: SocketAddr = "127.0.0.1:6379".parse().unwrap();
+        for seed in seeds(50) {
+            let _report = SeedReport(seed);
+            let mut random = Random::new(seed);
+            let mut answers = Vec::new();
+            for _ in 0..random.below(4) {
+                let len = random.below(100);
+                let body = random.bytes(len);
+                answers.extend(match random.below(5) {
+                    0 => body,
+                    1 => answer(libc::NLMSG_ERROR, &body),
+                    2 => answer(random.below(30) as i32, &body),
+                    _ => told_of(to, &mut random),
+                });
+            }
+            for _ in 0..random.below(4) {
+                let at = random.below(answers.len() + 1);
+                // Lengths as well, to numbers that make the next message begin anywhere.
+                answers.splice(
+                    at..(at + 4).min(answers.len()),
+                    (random.next_u64() as u32 >> random.below(32)).to_ne_bytes(),
+                );
+            }
+            for len in 0..=answers.len() {
+                let mut found = Vec::new();
+                let _ = read_sockets(&answers[..len], libc::AF_INET, to, &mut found);
+                assert!(found.len() * (HEADER_BYTES + SOCKET_AT + SOCKET_BYTES) <= len, "more than was said");
+                let _ = parse_acknowledgment(&answers[..len]);
+            }
+        }
     }
 }

@@ -79,9 +79,7 @@ impl Watch {
                 (message.bytes, time.unwrap_or_default())
             }
         };
-        let (header, frame) = self.bytes[..len].split_at_mut(HEADER_BYTES.min(len));
-        let unfinished = parse(header).filter(|unfinished| unfinished.field + 2 <= frame.len());
-        Ok(Some(Seen { frame, at, unfinished }))
+        Ok(Some(see(&mut self.bytes[..len], at)))
     }
 
     /// How many frames have passed, since the last time this was asked, that will never be taken.
@@ -94,6 +92,13 @@ impl AsFd for Watch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// A frame behind its header. The checksum that this speaks of lies in the frame.
+fn see(bytes: &mut [u8], at: Duration) -> Seen<'_> {
+    let (header, frame) = bytes.split_at_mut(HEADER_BYTES.min(bytes.len()));
+    let unfinished = parse(header).filter(|unfinished| unfinished.field + 2 <= frame.len());
+    Seen { frame, at, unfinished }
 }
 
 /// What the header before a frame says of its checksum.
@@ -110,6 +115,10 @@ fn parse(header: &[u8]) -> Option<Unfinished> {
 mod tests {
     use super::*;
     use crate::{Namespace, VethPair};
+    use kayvee_testing::{
+        network::{SeedReport, seeds},
+        random::Random,
+    };
     use std::net::UdpSocket;
 
     #[test]
@@ -122,6 +131,23 @@ mod tests {
         assert_eq!(parse(&header(1, u16::MAX, u16::MAX)), Some(Unfinished { start: 65_535, field: 131_070 }));
         assert_eq!(parse(&header(2, 34, 16)), None);
         assert_eq!(parse(&[1; HEADER_BYTES - 1]), None);
+    }
+
+    #[test]
+    fn whatever_a_header_says_a_checksum_lies_in_its_frame() {
+        for seed in seeds(50) {
+            let _report = SeedReport(seed);
+            let mut random = Random::new(seed);
+            let mut bytes = random.bytes(HEADER_BYTES + 100);
+            // Numbers about as large as the frame.
+            (bytes[0], bytes[7], bytes[9]) = (NEEDS_CHECKSUM, 0, random.below(2) as u8);
+            for len in 0..=bytes.len() {
+                let Seen { frame, unfinished, .. } = see(&mut bytes[..len], Duration::ZERO);
+                assert_eq!(frame.len(), len.saturating_sub(HEADER_BYTES));
+                let lies_within = |Unfinished { start, field }| start <= field && field + 2 <= frame.len();
+                assert!(unfinished.is_none_or(lies_within), "{unfinished:?} of {len} bytes");
+            }
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub struct Target {
 }
 
 /// All of them but the monitor's devices, which `kayvee-vmm` has.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     Target { name: "resp", harness: super::resp, examples: || streams(&[0, 5]), words: request_words },
     Target { name: "words", harness: super::words, examples: lines, words: request_words },
     Target { name: "boot_args", harness: super::boot_args, examples: boot_args, words: option_words },
@@ -37,6 +37,7 @@ pub const TARGETS: [Target; 14] = [
     Target { name: "files", harness: super::file, examples: files, words: request_words },
     Target { name: "master", harness: super::master, examples: master, words: request_words },
     Target { name: "frames", harness: super::frames, examples: frames, words: Vec::new },
+    Target { name: "sender", harness: super::sender, examples: sender, words: Vec::new },
     Target { name: "log", harness: super::log, examples: log, words: Vec::new },
     Target { name: "lua", harness: super::lua, examples: lua, words: || owned(LUA_WORDS) },
     Target { name: "http", harness: super::http, examples: http, words: || owned(HTTP_WORDS) },
@@ -424,6 +425,24 @@ fn frames() -> Vec<Vec<u8>> {
         examples.extend(frames.iter().map(|frame| [&[3], &with_length(frame, 10)[..]].concat()));
     }
     examples
+}
+
+/// Peers that lack one segment, or two, or get them late or twice, or are silent and have forgotten then, by turns.
+fn sender() -> Vec<Vec<u8>> {
+    // What is acknowledged is mark 16, and a segment is four marks.
+    let one_hole =
+        [[0x44, 16, 255, 20, 20, 24, 0, 0], [0x44, 16, 255, 0, 20, 28, 0, 0], [0x44, 16, 255, 0, 20, 36, 0, 0]];
+    let two_holes = [[0x84, 16, 255, 20, 20, 28, 32, 56], [0x84, 16, 255, 20, 32, 56, 20, 28]];
+    let sent_again_is_lost = [[0x44, 16, 255, 20, 20, 60, 0, 0], [0x44, 16, 255, 20, 20, 80, 0, 0]];
+    let late = [[4, 36, 255, 10, 0, 0, 0, 0]];
+    let twice = [[0x44, 24, 255, 10, 16, 20, 0, 0]];
+    let silence = [[3, 0, 0, 205, 0, 0, 0, 0], [3, 0, 0, 220, 0, 0, 0, 0], [4, 20, 255, 10, 0, 0, 0, 0]];
+    let no_room = [[4, 24, 0, 10, 0, 0, 0, 0], [3, 0, 0, 210, 0, 0, 0, 0], [4, 16, 255, 10, 0, 0, 0, 0]];
+    let all = [&one_hole[..], &late, &two_holes, &silence, &sent_again_is_lost, &twice, &silence, &no_room, &two_holes];
+    let parts = [&one_hole[..], &two_holes, &sent_again_is_lost, &silence, &no_room];
+    let talks = parts.into_iter().map(<[_]>::to_vec).chain([all.concat()]);
+    let of = |mode: u8, talk: &Vec<[u8; 8]>| [&[mode], talk.as_flattened()].concat();
+    talks.flat_map(|talk| [0, 1, 6, 11].map(|mode| of(mode, &talk))).collect()
 }
 
 /// A byte of a superblock, of a batch's header, of a record; then all three with checksums that fit.

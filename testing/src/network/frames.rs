@@ -50,11 +50,16 @@ impl Segment<'_> {
             timestamp: None,
             payload: self.payload,
         };
-        ipv4_frame(self.to, IpProtocol::Tcp, tcp.buffer_len(), |bytes| {
-            let (from, to) = (IpAddress::Ipv4(CLIENT), IpAddress::Ipv4(self.to));
-            tcp.emit(&mut TcpPacket::new_unchecked(bytes), &from, &to, &ChecksumCapabilities::default());
-        })
+        tcp_frame(self.to, &tcp)
     }
+}
+
+/// A TCP segment from the client.
+pub fn tcp_frame(to: Ipv4Addr, tcp: &TcpRepr<'_>) -> Vec<u8> {
+    ipv4_frame(to, IpProtocol::Tcp, tcp.buffer_len(), |bytes| {
+        let (from, to) = (IpAddress::Ipv4(CLIENT), IpAddress::Ipv4(to));
+        tcp.emit(&mut TcpPacket::new_unchecked(bytes), &from, &to, &ChecksumCapabilities::default());
+    })
 }
 
 /// A client of the server that answers nothing and knows what to expect.
@@ -92,10 +97,14 @@ impl Client {
 
 /// The sequence number of a TCP segment if it is a SYN with an acknowledgement.
 pub fn syn_ack_sequence(frame: &[u8]) -> Option<TcpSeqNumber> {
+    tcp_of(frame).filter(|tcp| tcp.syn() && tcp.ack()).map(|tcp| tcp.seq_number())
+}
+
+/// The TCP segment in a frame, if there is one.
+pub fn tcp_of(frame: &[u8]) -> Option<TcpPacket<&[u8]>> {
     let ethernet = EthernetFrame::new_checked(frame).ok()?;
     let ip = Ipv4Packet::new_checked(ethernet.payload()).ok().filter(|ip| ip.next_header() == IpProtocol::Tcp)?;
-    let tcp = TcpPacket::new_checked(ip.payload()).ok()?;
-    (tcp.syn() && tcp.ack()).then(|| tcp.seq_number())
+    TcpPacket::new_checked(ip.payload()).ok()
 }
 
 /// The client asks who has an address, by which it makes itself known.

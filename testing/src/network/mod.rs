@@ -6,6 +6,7 @@ pub mod frames;
 pub mod fuzz;
 pub mod offload;
 pub mod peer;
+pub mod sender;
 pub mod wire;
 pub mod world;
 

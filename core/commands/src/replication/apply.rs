@@ -115,6 +115,11 @@ impl Store {
         }
     }
 
+    /// Forgets which keys are a replica's own.
+    pub(crate) fn forget_own(&mut self) {
+        self.replication.own.clear();
+    }
+
     /// Removes those of a replica's own keys whose time has come.
     pub(super) fn expire_own(&mut self) {
         let now_ms = self.now.unix_ms();

@@ -240,7 +240,7 @@ impl Store {
     pub(super) fn stand_alone(&mut self) {
         self.hang_up();
         self.replication.link = None;
-        self.replication.own.clear();
+        self.forget_own();
         self.set_master_option("");
         let id = self.new_id();
         self.replication.former_id = core::mem::replace(&mut self.replication.id, id);

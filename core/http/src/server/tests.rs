@@ -245,6 +245,55 @@ fn made_pages_have_validators_and_challenges() {
     assert!(!refused.contains("ETag"));
 }
 
+struct Large;
+
+impl Pages for Large {
+    fn reserved(&mut self, _: &PageRequest<'_>) -> Option<Page> {
+        None
+    }
+
+    fn missing(&mut self, _: &PageRequest<'_>) -> Option<Page> {
+        Some(Page {
+            status: 200,
+            content_type: "text/plain",
+            cache_control: "",
+            challenge: "",
+            body: Arc::new(alloc::vec![b'x'; BUFFER_BYTES / 4]),
+            delivery: Delivery::Whole,
+        })
+    }
+}
+
+/// A page that is made for one client is in memory once for each: clients that take nothing get no more of them, others are
+/// served as before.
+#[test]
+fn pages_that_were_made_are_bounded() {
+    let mut server = server(Limits::new(100, BUFFER_BYTES));
+    let made = b"GET /made HTTP/1.1\r\nHost: h\r\n\r\n";
+    let ids: Vec<_> = (0..10).map(|_| server.connect("").expect("room")).collect();
+    for (number, id) in ids.iter().enumerate() {
+        server.receive(*id, made, &mut Large);
+        let status = if number < 4 { "HTTP/1.1 200 " } else { "HTTP/1.1 503 " };
+        assert!(text(&server, *id).starts_with(status), "{number}");
+    }
+    let take = |server: &mut Server, id| {
+        let len = server.output(id).concat().len();
+        server.sent(id, len, &mut Large);
+    };
+    ids[4..].iter().for_each(|id| take(&mut server, *id));
+    server.receive(ids[4], b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n", &mut Large);
+    assert!(text(&server, ids[4]).starts_with("HTTP/1.1 200 "), "what the site lends takes no memory");
+    // Room comes back when such a page is sent, and when its client goes.
+    take(&mut server, ids[0]);
+    server.disconnect(ids[1]);
+    for (number, status) in [(5, "HTTP/1.1 200 "), (6, "HTTP/1.1 200 "), (7, "HTTP/1.1 503 ")] {
+        server.receive(ids[number], made, &mut Large);
+        assert!(text(&server, ids[number]).starts_with(status), "{number}");
+    }
+    ids.iter().for_each(|id| server.disconnect(*id));
+    assert_eq!(server.shared.made_bytes, 0);
+}
+
 /// Heads that never end, and clients that take nothing, hold so much and no more; others are served.
 #[test]
 fn all_buffers_together_are_bounded() {

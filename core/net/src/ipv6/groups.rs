@@ -13,11 +13,12 @@ use super::{
     message::{hardware_of, solicited_node},
 };
 use crate::{
-    checksum,
     ends::Ends,
-    frame::{ETHERNET_BYTES, Icmpv6, Route, emit_headers},
+    frame::{Icmpv6, Route},
+    icmp,
     ipv6::PROTOCOL_ICMPV6,
 };
+use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 use kayvee_platform::FrameTx;
 use smoltcp::wire::EthernetAddress;
@@ -29,16 +30,12 @@ const REPORT: u8 = 143;
 /// Bytes of a query of version 1, and of the least of version 2 (RFC 3810 §8.1).
 const QUERY_1_BYTES: usize = 24;
 const QUERY_BYTES: usize = 28;
-/// Bytes before the records of a report, and of each.
-const HEAD_BYTES: usize = 8;
-const RECORD_BYTES: usize = 20;
 
 /// Where reports go (RFC 3810 §5.2.14).
 const ALL_LISTENERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 /// The hop limit of all these messages (RFC 3810 §5).
 const HOP_LIMIT: u8 = 1;
 /// The extension header that all of them have: routers are to look at the packet (RFC 2711 §2.1), and a pad.
-const HOP_BY_HOP: u8 = 0;
 const ROUTER_ALERT: [u8; 8] = [PROTOCOL_ICMPV6, 0, 5, 2, 0, 0, 1, 0];
 
 /// What a record says: sources are never chosen (RFC 3810 §5.2.12).
@@ -102,45 +99,19 @@ pub(super) fn report(
     (version, record): (Version, Record),
     addresses: impl ExactSizeIterator<Item = Ipv6Addr>,
 ) -> bool {
+    let mut send = |group, head: [u8; 8], rest: &[u8]| {
+        let route = Route { mac, hardware: hardware_of(group), ends: Ends::V6 { own, remote: group } };
+        icmp::send_behind(&ROUTER_ALERT, tx, &route, HOP_LIMIT, [&head, rest])
+    };
     let mut groups = addresses.map(solicited_node);
     if version == Version::One {
-        return groups.all(|group| {
-            send(tx, mac, own, group, HEAD_BYTES + 16, |message| {
-                message[0] = REPORT_1;
-                message[HEAD_BYTES..].copy_from_slice(&group.octets());
-            })
-        });
+        return groups.all(|group| send(group, [REPORT_1, 0, 0, 0, 0, 0, 0, 0], &group.octets()));
     }
-    let count = groups.len();
-    send(tx, mac, own, ALL_LISTENERS, HEAD_BYTES + count * RECORD_BYTES, |message| {
-        message[0] = REPORT;
-        message[6..8].copy_from_slice(&(count as u16).to_be_bytes());
-        for (bytes, group) in message[HEAD_BYTES..].chunks_exact_mut(RECORD_BYTES).zip(groups) {
-            bytes[0] = record as u8;
-            bytes[4..].copy_from_slice(&group.octets());
-        }
-    })
-}
-
-/// Sends a message of so many bytes, which `fill` writes over zeros.
-fn send(
-    tx: &mut impl FrameTx,
-    mac: EthernetAddress,
-    own: Ipv6Addr,
-    group: Ipv6Addr,
-    len: usize,
-    fill: impl FnOnce(&mut [u8]),
-) -> bool {
-    let route = Route { mac, hardware: hardware_of(group), ends: Ends::V6 { own, remote: group } };
-    let payload_bytes = ROUTER_ALERT.len() + len;
-    let sent = tx.transmit(ETHERNET_BYTES + route.ends.header_bytes() + payload_bytes, |frame| {
-        let payload = emit_headers(frame, &route, HOP_BY_HOP, HOP_LIMIT, payload_bytes);
-        let (extension, message) = payload.split_at_mut(ROUTER_ALERT.len());
-        extension.copy_from_slice(&ROUTER_ALERT);
-        message.fill(0);
-        fill(message);
-        let sum = checksum::finish(route.ends.pseudo_header(PROTOCOL_ICMPV6, len) + checksum::sum(message));
-        message[2..4].copy_from_slice(&sum);
-    });
-    sent.is_some()
+    let [a, b] = (groups.len() as u16).to_be_bytes();
+    let mut records = Vec::new();
+    for group in groups {
+        records.extend([record as u8, 0, 0, 0]);
+        records.extend(group.octets());
+    }
+    send(ALL_LISTENERS, [REPORT, 0, 0, 0, 0, 0, a, b], &records)
 }

@@ -55,8 +55,7 @@ impl Engine {
 
     /// Whether so little memory is left that small allocations, which cannot fail gracefully, are in danger.
     pub(super) fn is_short_of_memory(&self) -> bool {
-        let heap = self.store.environment.heap;
-        heap.limit_bytes().is_some_and(|limit| limit.saturating_sub(heap.used_bytes()) < (limit / 32).min(8 << 20))
+        self.store.reply_room_bytes() == 0
     }
 
     /// Ends the connections that take the most memory while all together take more than `maxmemory-clients`.

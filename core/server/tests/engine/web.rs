@@ -2,6 +2,7 @@
 
 use crate::bench::Bench;
 use kayvee_http::{PageRequest, Pages, Stats};
+use std::sync::atomic::Ordering;
 
 /// The statuses of the pages for operators, for somebody who says to be this.
 fn statuses(bench: &mut Bench, authorization: Option<&str>) -> [u16; 3] {
@@ -39,4 +40,25 @@ fn users_see_what_they_may_ask_for() {
     assert_eq!(bench.ask(client, "ACL SETUSER default nopass -@all +acl\r\n"), "+OK\r\n");
     assert_eq!(statuses(&mut bench, None), REFUSED);
     assert_eq!(statuses(&mut bench, Some("Basic b3BlcmF0b3I6cA==")), SEEN);
+}
+
+/// The copy of a value for a page leaves alone what everything else needs to go on.
+#[test]
+fn a_key_is_no_page_where_its_copy_takes_the_last_memory() {
+    let mut bench = Bench::new(&["--http-keys", "page:"]);
+    let client = bench.connect();
+    let large = format!("SET page:large {}\r\nSET page:small x\r\n", "x".repeat(10_000));
+    assert_eq!(bench.ask(client, &large), "+OK\r\n+OK\r\n");
+    bench.heap.limit.store(16 << 20, Ordering::Relaxed);
+    let mut statuses = |free_bytes: u64| {
+        bench.heap.used.store((16 << 20) - free_bytes, Ordering::Relaxed);
+        ["/large", "/small"].map(|path| {
+            let request = PageRequest { path: path.as_bytes(), authorization: None, stats: &Stats::default() };
+            bench.engine.web().missing(&request).expect("it is there").status
+        })
+    };
+    let half_of_reserve = 512 << 10;
+    assert_eq!(statuses(half_of_reserve + 10_000), [200, 200]);
+    assert_eq!(statuses(half_of_reserve + 9_999), [503, 200]);
+    assert_eq!(statuses(half_of_reserve), [503, 503]);
 }

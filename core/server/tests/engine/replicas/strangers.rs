@@ -48,6 +48,35 @@ fn keys_of_a_replica_go_when_the_master_says_so() {
     assert_eq!(bench.ask(user, "GET k\r\nDBSIZE\r\n"), "$-1\r\n:1\r\n");
 }
 
+/// What a client has given a time to live goes by itself; not what a master sends anew under the same name.
+#[test]
+fn keys_of_a_replica_are_the_master_s_after_it_has_sent_all() {
+    let (mut bench, user, link) = replica_of_a_stranger();
+    bench.engine.receive(link, format!("+PONG\r\n+OK\r\n+OK\r\n+CONTINUE {HISTORY}\r\n").as_bytes());
+    let given = "CONFIG SET replica-read-only no\r\nSET k v PX 3000\r\n";
+    assert_eq!(bench.ask(user, given), "+OK\r\n+OK\r\n");
+    let pass = |bench: &mut Bench| {
+        bench.advance_ms(2000);
+        bench.ask(user, "PING\r\n");
+    };
+    (0..2).for_each(|_| pass(&mut bench));
+    assert_eq!(bench.ask(user, &format!("DBSIZE\r\n{given}")), ":0\r\n+OK\r\n+OK\r\n");
+    bench.engine.disconnect(link);
+    pass(&mut bench);
+    let dial = bench.engine.next_dial().expect("it asks its master again");
+    let link = bench.engine.dialed(&dial, peer(2)).expect("it was asked for");
+    bench.engine.receive(link, format!("+PONG\r\n+OK\r\n+OK\r\n+FULLRESYNC {HISTORY} 5\r\n").as_bytes());
+    let dump = b"REDIS0011\xfe\x00\xfc\x01\x00\x00\x00\x00\x00\x00\x00\x00\x01k\x01w\xff\0\0\0\0\0\0\0\0";
+    bench.engine.receive(link, &[format!("${}\r\n", dump.len()).as_bytes(), dump].concat());
+    assert!(bench.ask(user, "INFO replication\r\n").contains("master_link_status:up"));
+    pass(&mut bench);
+    assert_eq!(
+        bench.ask(user, "GET k\r\nDBSIZE\r\n"),
+        "$-1\r\n:1\r\n",
+        "it is hidden until the master says that it goes"
+    );
+}
+
 /// What a replica's log says is the same without the master: of keys whose time is over, too, which the master has kept, or
 /// a client of a writable replica has found missing.
 #[test]
