@@ -7,7 +7,7 @@ mod commands;
 
 pub use commands::COMMANDS;
 
-use crate::{Context, Error, Origin, Store, options::Options, table::Command};
+use crate::{Context, Error, Origin, Outcome, Store, options::Options, table::Command};
 use alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::Vec};
 use core::ops::Range;
 use crc::{CRC_16_XMODEM, Crc, Table};
@@ -108,6 +108,9 @@ impl Cluster {
                 "cluster-shard is {own}, but cluster-shards names {count}, and they are counted from 0"
             ));
         }
+        if shards.iter().map(|shard| &shard.id).collect::<BTreeSet<_>>().len() < count {
+            return Err("cluster-shards names a shard twice".into());
+        }
         let own_slots = slots_of(own, count);
         Ok(Some(Box::new(Cluster { shards, own, own_slots, relays: BTreeSet::new() })))
     }
@@ -189,6 +192,11 @@ impl Store {
         let keys = keys.as_mut()?;
         *keys = keys.and(slot);
         (*keys == KeySlot::Several).then_some(CROSS_SLOT)
+    }
+
+    /// Says why a command that is about more than one shard's keys may not run, where this is one.
+    pub(crate) fn refuse_in_cluster(&self, why: &str) -> Outcome {
+        if self.cluster.is_some() { Err(format!("ERR {why}").into()) } else { Ok(()) }
     }
 
     /// The slots of a request's keys, in a cluster.

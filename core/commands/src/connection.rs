@@ -55,7 +55,11 @@ fn echo(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 fn select(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let index = int(&request[1])?;
     let index = usize::try_from(index).ok().filter(|&index| index < context.store.dbs.len());
-    context.session().db = index.ok_or(Error::DB_INDEX)?;
+    let Some(index) = index else {
+        context.store.refuse_in_cluster("SELECT is not allowed in cluster mode")?;
+        return Err(Error::DB_INDEX);
+    };
+    context.session().db = index;
     context.reply.ok();
     Ok(())
 }

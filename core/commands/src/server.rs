@@ -186,6 +186,7 @@ fn flushall(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 fn swapdb(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    context.store.refuse_in_cluster("SWAPDB is not allowed in cluster mode")?;
     let first = int(&request[1]).map_err(|_| Error::text("ERR invalid first DB index"))?;
     let second = int(&request[2]).map_err(|_| Error::text("ERR invalid second DB index"))?;
     let index =

@@ -383,6 +383,10 @@ impl Store {
         store.apply_use_policy();
         store.follow_options();
         match Cluster::new(&store.options) {
+            Ok(Some(_)) if store.replication.has_master() => {
+                log::error!("Aborting startup: replicaof directive not allowed in cluster mode");
+                store.shutdown = Some(1);
+            }
             Ok(cluster) => store.cluster = cluster,
             Err(why) => {
                 log::error!("Aborting startup: {why}");

@@ -66,6 +66,7 @@ fn parse(request: Request<'_>) -> Result<Order, Error> {
 pub(super) fn failover(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let order = parse(request)?;
     let store = &mut *context.store;
+    store.refuse_in_cluster("FAILOVER not allowed in cluster mode. Use CLUSTER FAILOVER command instead.")?;
     if store.fails_over() {
         if !order.aborts {
             return Err(Error::text("ERR FAILOVER already in progress."));

@@ -160,6 +160,8 @@ impl Link {
 }
 
 pub(super) fn replicaof(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    // It would have all of its master's keys, and no others.
+    context.store.refuse_in_cluster("REPLICAOF not allowed in cluster mode.")?;
     if context.store.fails_over() {
         return Err(Error::text("ERR REPLICAOF not allowed while failing over."));
     }

@@ -29,7 +29,7 @@ fn clients_are_sent_to_the_shard_that_has_a_key() {
     assert_eq!(bench.ask(client, "MSET {bar}a 1 {bar}b 2\r\n"), "+OK\r\n");
     assert_eq!(bench.ask(client, "SSUBSCRIBE foo\r\n"), "-MOVED 12182 ::1:7002\r\n");
     assert_eq!(bench.ask(client, "PING\r\nDBSIZE\r\nSELECT 0\r\n"), "+PONG\r\n:3\r\n+OK\r\n");
-    assert_eq!(bench.ask(client, "SELECT 1\r\n"), "-ERR DB index is out of range\r\n");
+    assert_eq!(bench.ask(client, "SELECT 1\r\n"), "-ERR SELECT is not allowed in cluster mode\r\n");
     assert_eq!(bench.ask(client, "ASKING\r\nREADONLY\r\nREADWRITE\r\n"), "+OK\r\n+OK\r\n+OK\r\n");
     assert_eq!(bench.ask(client, "SORT bar BY w_*\r\n"), "-ERR BY and GET options of SORT denied in cluster mode\r\n");
 }
@@ -163,4 +163,24 @@ fn options_that_make_no_cluster_are_refused() {
     // Which one it is can be wrong in either order, so it is seen at the start.
     let bench = Bench::new(&["--cluster-shards", "x:1 y:2", "--cluster-shard", "2"]);
     assert_eq!(bench.engine.shutdown().map(|shutdown| shutdown.status), Some(1));
+    // Whoever is sent to it would be sent to itself.
+    let bench = Bench::new(&["--cluster-shards", "x:1 y:2 x:1"]);
+    assert_eq!(bench.engine.shutdown().map(|shutdown| shutdown.status), Some(1));
+}
+
+/// A shard that took all keys of another store would have many that nobody asks it for, and not start again.
+#[test]
+fn a_shard_follows_nobody() {
+    let mut bench = shard("0");
+    let client = bench.connect();
+    for (request, why) in [
+        ("REPLICAOF 10.0.0.9 1", "REPLICAOF not allowed in cluster mode."),
+        ("SLAVEOF NO ONE", "REPLICAOF not allowed in cluster mode."),
+        ("FAILOVER", "FAILOVER not allowed in cluster mode. Use CLUSTER FAILOVER command instead."),
+        ("SWAPDB 0 0", "SWAPDB is not allowed in cluster mode"),
+    ] {
+        assert_eq!(bench.ask(client, &format!("{request}\r\n")), format!("-ERR {why}\r\n"));
+    }
+    let options = ["--cluster-shards", SHARDS, "--replicaof", "10.0.0.9 1"];
+    assert_eq!(Bench::new(&options).engine.shutdown().map(|shutdown| shutdown.status), Some(1));
 }
