@@ -7,15 +7,19 @@ use crate::{
 use anyhow::{Context, Result};
 use kayvee_files::Replacement;
 use kayvee_site::{Effort, FileSink};
-use std::path::Path;
+use std::{fs, path::Path};
 
 /// The image of a site for a guest, in memory: packed from a directory, or the file as it is.
 pub fn image(site: &Path) -> Result<Image> {
     let image = Image::empty("site.image")?;
-    if !site.is_dir() {
+    let file = image.file().try_clone()?;
+    if site.is_dir() {
+        kayvee_site::pack_into(site, Effort::Quick, FileSink::new(file))?.finish().context("packing the site")?;
+    } else {
         kayvee_site::check(site)?;
+        let mut source = fs::File::open(site).with_context(|| site.display().to_string())?;
+        std::io::copy(&mut source, &mut &file).with_context(|| site.display().to_string())?;
     }
-    kayvee_site::write_image(site, image.file().try_clone()?)?;
     Ok(image)
 }
 

@@ -12,13 +12,17 @@ pub use image::{FileSink, check};
 use anyhow::{Context, Result, bail};
 use brotli::enc::BrotliEncoderParams;
 use flate2::{Compression, GzBuilder};
-use kayvee_http::site::{Builder, File, Sink};
+use kayvee_http::{
+    Site,
+    site::{Builder, File, Sink},
+};
 use rules::Rules;
 use std::{
     env, fs,
-    io::{self, Write},
+    io::Write,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, UNIX_EPOCH},
 };
 
@@ -104,15 +108,14 @@ pub fn pack_into<S: Sink>(dir: &Path, effort: Effort, sink: S) -> Result<S> {
     Ok(builder.finish()?)
 }
 
-/// Writes the image of a site to be served into an empty file: a directory is packed quickly, an image that was packed before
-/// is copied.
-pub fn write_image(site: &Path, mut file: fs::File) -> Result<fs::File> {
-    if site.is_dir() {
-        return Ok(pack_into(site, Effort::Quick, FileSink::new(file))?.finish()?);
-    }
-    let reading = || format!("reading {}", site.display());
-    io::copy(&mut fs::File::open(site).with_context(reading)?, &mut file).with_context(reading)?;
-    Ok(file)
+/// Opens a site to be served: a directory, which is packed quickly, or an image that was packed before.
+pub fn open(site: &Path) -> Result<Site> {
+    let image = if site.is_dir() {
+        pack(site, Effort::Quick)?
+    } else {
+        fs::read(site).with_context(|| format!("reading {}", site.display()))?
+    };
+    Site::open(Arc::new(image)).with_context(|| site.display().to_string())
 }
 
 /// What tells one state of a directory from another: names, times and sizes of all its files.

@@ -113,15 +113,3 @@ fn mistakes_are_told() {
     }
     assert!(pack(Path::new("/nonexistent"), Effort::Best).is_err());
 }
-
-#[test]
-fn a_folder_is_served_as_its_image_is() -> Result<()> {
-    let folder = Folder::new("served", &[("index.html", "<p>home"), ("a/b.txt", "text")]);
-    let files = Folder::new("served-files", &[("first", ""), ("second", "")]);
-    let [first, second] = ["first", "second"].map(|name| files.0.join(name));
-    drop(write_image(&folder.0, fs::File::create(&first)?)?);
-    drop(write_image(&first, fs::File::create(&second)?)?);
-    assert_eq!(fs::read(&first)?, pack(&folder.0, Effort::Quick)?);
-    assert_eq!(fs::read(&second)?, fs::read(&first)?);
-    Ok(())
-}

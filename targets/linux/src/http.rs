@@ -4,7 +4,6 @@ use crate::{
     bell::Bell,
     listeners,
     site::{self, Sites},
-    sys::SealedMemory,
 };
 use kayvee_disk::FileDisk;
 use kayvee_http::{AccessLog, ConnectionId, Fate, Limits, Server};
@@ -16,14 +15,12 @@ use mio::{
     event::Event,
     net::{TcpListener, TcpStream},
 };
-use socket2::SockRef;
 use std::{
     collections::VecDeque,
     fs::OpenOptions,
     io::{self, IoSlice, Read, Write},
     net::Shutdown,
     path::Path,
-    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -31,9 +28,6 @@ use std::{
 const READ_BYTES: usize = 16 << 10;
 /// Bytes sent to one client in a turn, so that a long file does not keep the others waiting.
 const WRITE_BYTES_PER_TURN: usize = 1 << 20;
-/// A part of a site of at least so many bytes is sent from where it lies: shorter ones are copied sooner than their pages are
-/// handed over.
-const LEAST_BYTES_UNCOPIED: usize = 32 << 10;
 /// Connections accepted in a turn on each address.
 const ACCEPTS_PER_TURN: usize = 1000;
 
@@ -75,8 +69,6 @@ pub struct Http {
     active: VecDeque<ConnectionId>,
     crowd: Crowd,
     sites: Option<Sites>,
-    /// The memory of the site, and of those before it that are still being sent.
-    images: Vec<Weak<SealedMemory>>,
     /// The disk of a site that stays there.
     disk: Option<FileDisk>,
     log: Option<Box<dyn Write>>,
@@ -109,7 +101,7 @@ impl Http {
         let access_log = if log.is_some() { AccessLog::Common } else { AccessLog::Off };
         let limits = Limits::new(options.maxclients as usize, BUFFER_BYTES);
         let mut server = Server::new(limits, access_log, now);
-        let (mut sites, mut images, mut disk) = (None, Vec::new(), None);
+        let (mut sites, mut disk) = (None, None);
         if !options.site_disk.is_empty() {
             if !options.site.is_empty() {
                 return Err(io::Error::other("options 'site' and 'site-disk' exclude each other"));
@@ -118,11 +110,9 @@ impl Http {
         }
         if !options.site.is_empty() {
             let path = Path::new(&options.site);
-            let ((site, image), fingerprint) =
-                site::load(path).map_err(|error| io::Error::other(format!("site: {error:#}")))?;
+            let (site, fingerprint) = site::load(path).map_err(|error| io::Error::other(format!("site: {error:#}")))?;
             log::info!("site {}: {} paths", path.display(), site.len());
             server.set_site(site);
-            images.push(Arc::downgrade(&image));
             sites = Some(Sites::watch(path, fingerprint, Bell::new(registry, bell)?)?);
         }
         let (clients, active) = (Vec::new(), VecDeque::new());
@@ -133,7 +123,6 @@ impl Http {
             active,
             crowd: Crowd::default(),
             sites,
-            images,
             disk,
             log,
             next_status_ns: 0,
@@ -184,11 +173,9 @@ impl Http {
     pub fn turn(&mut self, engine: &mut Engine, registry: &Registry, now: Now) {
         self.server.begin_turn(now);
         self.crowd.begin_turn(now);
-        while let Some((site, image)) = self.sites.as_ref().and_then(Sites::next) {
+        while let Some(site) = self.sites.as_ref().and_then(Sites::next) {
             log::info!("the site has changed: {} paths", site.len());
             self.server.set_site(site);
-            self.images.retain(|image| image.strong_count() > 0);
-            self.images.push(Arc::downgrade(&image));
         }
         if let Some(disk) = &mut self.disk {
             self.server.take_from_disk(disk, &mut engine.web());
@@ -320,18 +307,11 @@ impl Http {
             if len == 0 || !client.writable || budget == 0 {
                 return self.rest(id, fate, len);
             }
-            let first = &first[..first.len().min(budget)];
-            let second = &second[..second.len().min(budget - first.len())];
-            let all = first.len() + second.len();
-            let (wanted, written) = if let Some((image, at)) = uncopied(&self.images, first) {
-                (first.len(), image.send(&client.stream, at, first.len()))
-            } else if uncopied(&self.images, second).is_some() {
-                // What comes next leaves with it.
-                (first.len(), SockRef::from(&client.stream).send_with_flags(first, libc::MSG_MORE | libc::MSG_NOSIGNAL))
-            } else if second.is_empty() {
-                (all, client.stream.write(first))
-            } else {
-                (all, client.stream.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]))
+            let second = &second[..second.len().min(WRITE_BYTES_PER_TURN)];
+            let wanted = (first.len() + second.len()).min(budget);
+            let written = match second {
+                [] => client.stream.write(first),
+                second => client.stream.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]),
             };
             match written {
                 Ok(sent) => {
@@ -391,15 +371,6 @@ impl Http {
             self.log = None;
         }
     }
-}
-
-/// The memory that a long part is lent from, and where it lies there, if it is a site's.
-fn uncopied(images: &[Weak<SealedMemory>], part: &[u8]) -> Option<(Arc<SealedMemory>, usize)> {
-    let found = |image: &Weak<SealedMemory>| {
-        let image = image.upgrade()?;
-        image.place_of(part).map(|at| (image, at))
-    };
-    if part.len() < LEAST_BYTES_UNCOPIED { None } else { images.iter().find_map(found) }
 }
 
 /// Opens a site that stays on the disk.

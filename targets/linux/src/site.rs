@@ -1,18 +1,13 @@
 //! The site that is served: packed from a directory, or read from an image, and again whenever it has changed.
 
-use crate::{bell::Bell, sys::SealedMemory};
-use anyhow::{Context, Result};
+use crate::bell::Bell;
+use anyhow::Result;
 use kayvee_http::Site;
 use kayvee_site::{Fingerprint, fingerprint};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::{
-    fs::File,
     io,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        mpsc::{Receiver, Sender, channel},
-    },
+    sync::mpsc::{Receiver, Sender, channel},
     thread,
     time::Duration,
 };
@@ -20,21 +15,15 @@ use std::{
 /// How often the files are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A site, and the memory that it lends its pages from.
-pub type Loaded = (Site, Arc<SealedMemory>);
-
 /// Loads a site, and says by what its next state can be told from this one. Files that change meanwhile are seen as
 /// changed.
-pub fn load(path: &Path) -> Result<(Loaded, Fingerprint)> {
+pub fn load(path: &Path) -> Result<(Site, Fingerprint)> {
     let before = fingerprint(path)?;
-    let file = memfd_create("site", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
-    let image = Arc::new(SealedMemory::seal(kayvee_site::write_image(path, File::from(file))?)?);
-    let site = Site::open(image.clone()).with_context(|| path.display().to_string())?;
-    Ok(((site, image), before))
+    Ok((kayvee_site::open(path)?, before))
 }
 
 /// The site's later states.
-pub struct Sites(Receiver<Loaded>);
+pub struct Sites(Receiver<Site>);
 
 impl Sites {
     /// Watches a site's files, in a thread that wakes the loop. It ends with the process.
@@ -46,12 +35,12 @@ impl Sites {
     }
 
     /// The next state, if there is one.
-    pub fn next(&self) -> Option<Loaded> {
+    pub fn next(&self) -> Option<Site> {
         self.0.try_recv().ok()
     }
 }
 
-fn watch(path: PathBuf, mut seen: Fingerprint, sender: &Sender<Loaded>, bell: &Bell) {
+fn watch(path: PathBuf, mut seen: Fingerprint, sender: &Sender<Site>, bell: &Bell) {
     loop {
         thread::sleep(LOOK_INTERVAL);
         // Files may be gone between two looks; what is there next time counts.

@@ -1,18 +1,11 @@
-//! The heap, counted, datagrams sent together, and memory that is sent from where it lies: the one place of this program with
-//! `unsafe` in it.
+//! The heap, counted, and datagrams sent together: the one place of this program with `unsafe` in it.
 
 use kayvee_platform::Heap;
-use nix::{
-    fcntl::{FcntlArg, SealFlag, fcntl},
-    sys::sendfile::sendfile,
-};
 use socket2::SockAddr;
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     fs, io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
-    ptr::{self, NonNull},
-    slice,
+    os::fd::{AsRawFd, BorrowedFd},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -67,63 +60,6 @@ pub fn send_datagrams(socket: BorrowedFd<'_>, datagrams: &[(&SockAddr, &[u8])]) 
     // the headers' lengths.
     let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
-}
-
-/// A file in memory that nobody can change any more, as bytes, which the kernel can send without a copy.
-pub struct SealedMemory {
-    file: fs::File,
-    start: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: the bytes are never written while it lives, and mapped until it is dropped; nothing belongs to one thread.
-unsafe impl Send for SealedMemory {}
-// SAFETY: as before.
-unsafe impl Sync for SealedMemory {}
-
-impl SealedMemory {
-    /// Seals a file of memfd_create(2) as it is now.
-    pub fn seal(file: fs::File) -> io::Result<SealedMemory> {
-        let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
-        let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
-        let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE);
-        // SAFETY: a new mapping at an address that the kernel chooses touches no other memory.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len.max(1), protection, flags, file.as_raw_fd(), 0) };
-        match NonNull::new(start).filter(|_| start != libc::MAP_FAILED) {
-            Some(start) => Ok(SealedMemory { file, start: start.cast(), len }),
-            None => Err(io::Error::last_os_error()),
-        }
-    }
-
-    /// Where a part of these bytes lies among them; none if it is of other memory.
-    pub fn place_of(&self, part: &[u8]) -> Option<usize> {
-        let at = part.as_ptr().addr().checked_sub(self.start.addr().get())?;
-        (at + part.len() <= self.len).then_some(at)
-    }
-
-    /// Sends some of these bytes, as far as there is room.
-    pub fn send(&self, socket: impl AsFd, at: usize, len: usize) -> io::Result<usize> {
-        let mut at = libc::off_t::try_from(at).map_err(io::Error::other)?;
-        Ok(sendfile(socket, &self.file, Some(&mut at), len)?)
-    }
-}
-
-impl AsRef<[u8]> for SealedMemory {
-    fn as_ref(&self) -> &[u8] {
-        // SAFETY:
-        // 1. So many bytes are mapped until it is dropped, and the file cannot shrink below them: it is sealed.
-        // 2. Nobody writes them: the mapping is read-only, and the seal forbids all other ways.
-        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
-    }
-}
-
-impl Drop for SealedMemory {
-    fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nothing is borrowed from it any more.
-        let is_unmapped = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len.max(1)) } == 0;
-        debug_assert!(is_unmapped, "what was mapped can be unmapped");
-    }
 }
 
 /// The C library's allocator with a count of what it has given out.
@@ -205,39 +141,6 @@ impl Heap for CountedHeap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::memfd::{MFdFlags, memfd_create};
-    use std::{
-        io::{Read, Write},
-        os::unix::net::UnixStream,
-    };
-
-    fn memory(bytes: &[u8]) -> io::Result<(SealedMemory, fs::File)> {
-        let mut file = fs::File::from(memfd_create("test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
-        file.write_all(bytes)?;
-        let other = file.try_clone()?;
-        Ok((SealedMemory::seal(file)?, other))
-    }
-
-    #[test]
-    fn sealed_memory_stays_as_it_is_and_is_sent_by_its_places() -> io::Result<()> {
-        let (sealed, mut other) = memory(b"0123456789")?;
-        let bytes = sealed.as_ref();
-        assert_eq!(bytes, b"0123456789");
-        assert!(other.write_all(b"x").is_err() && other.set_len(0).is_err());
-        assert_eq!(sealed.place_of(bytes), Some(0));
-        assert_eq!(sealed.place_of(&bytes[4..]), Some(4));
-        let (second, _) = memory(b"0123456789")?;
-        assert_eq!(sealed.place_of(second.as_ref()), None);
-        assert_eq!(second.place_of(bytes), None);
-        let (to, mut from) = UnixStream::pair()?;
-        assert_eq!(sealed.send(&to, 4, 3)?, 3);
-        drop(to);
-        let mut sent = Vec::new();
-        from.read_to_end(&mut sent)?;
-        assert_eq!(sent, b"456");
-        assert_eq!(memory(b"")?.0.as_ref(), b"");
-        Ok(())
-    }
 
     #[test]
     fn what_is_allocated_is_counted() {
