@@ -4,7 +4,7 @@ use super::{
     hash::{Place, Shape},
     place, place_of, reply_distance, reply_place, unit_m,
 };
-use crate::{Context, Error, EventClass, Outcome, args, double, zset::Gathered};
+use crate::{Context, Error, EventClass, Outcome, args, double, order, zset::Gathered};
 use alloc::{format, vec::Vec};
 use core::ops::{Bound, ControlFlow};
 use kayvee_keyspace::{Direction, Found, Kind, SortedSetView};
@@ -231,37 +231,37 @@ impl<'a> Query<'a> {
                         result = Err(Error::OUT_OF_MEMORY);
                         return ControlFlow::Break(());
                     }
-                    hits.push(Hit { member, score, place, distance: distance_m / self.unit_m, found: hits.len() });
+                    hits.push(Hit { member, score, place, distance: distance_m / self.unit_m });
                 }
                 if is_enough(&hits) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
         }
         result?;
-        if self.order != Order::None {
-            hits.sort_unstable_by(|a, b| {
-                let by_distance = a.distance.total_cmp(&b.distance);
-                let by_distance = if self.order == Order::Nearest { by_distance } else { by_distance.reverse() };
-                by_distance.then(a.found.cmp(&b.found))
-            });
+        let wanted = if self.count > 0 { self.count.min(hits.len()) } else { hits.len() };
+        if self.order == Order::None {
+            hits.truncate(wanted);
+            return Ok(hits);
         }
-        if self.count > 0 {
-            hits.truncate(self.count);
-        }
-        Ok(hits)
+        // Distances are not negative, so their bits have their order.
+        let farthest = if self.order == Order::Farthest { usize::MAX } else { 0 };
+        let order = order::by_key(hits.len(), |at| hits[at].distance.to_bits() as usize ^ farthest)?;
+        let mut sorted = Vec::new();
+        sorted.try_reserve_exact(wanted).map_err(|_| Error::OUT_OF_MEMORY)?;
+        sorted.extend(order.take(wanted).map(|at| hits[at]));
+        Ok(sorted)
     }
 }
 
 const COUNT: Error = Error::text("ERR COUNT must be > 0");
 
 /// A place that was found.
+#[derive(Clone, Copy)]
 struct Hit<'a> {
     member: &'a [u8],
     score: f64,
     place: Place,
     /// In the unit that was asked for.
     distance: f64,
-    /// How many were found before it.
-    found: usize,
 }
 
 fn search(context: &mut Context<'_>, request: Request<'_>, form: Form, may_store: bool) -> Outcome {

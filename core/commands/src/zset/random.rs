@@ -1,7 +1,7 @@
 //! Random members.
 
 use super::Members;
-use crate::{Context, Error, Outcome, args, random};
+use crate::{Context, Error, Outcome, args, order, random};
 use alloc::vec::Vec;
 use kayvee_keyspace::Kind;
 use kayvee_resp::Request;
@@ -74,8 +74,12 @@ fn distinct(len: usize, count: usize, rng: &mut fastrand::Rng) -> Result<Vec<usi
         for _ in ranks.len()..count {
             ranks.push(rng.usize(..len));
         }
-        ranks.sort_unstable();
-        ranks.dedup();
+        let order = order::by_key(ranks.len(), |at| ranks[at])?;
+        let mut sorted = Vec::new();
+        sorted.try_reserve_exact(count).map_err(|_| Error::OUT_OF_MEMORY)?;
+        sorted.extend(order.map(|at| ranks[at]));
+        sorted.dedup();
+        ranks = sorted;
     }
     Ok(ranks)
 }
