@@ -100,6 +100,9 @@ impl Cluster {
             })
             .collect();
         let count = shards.len();
+        if count == 0 && options.cluster_enabled {
+            return Err("cluster-enabled needs cluster-shards, the addresses of all shards".into());
+        }
         if count == 0 {
             return Ok(None);
         }

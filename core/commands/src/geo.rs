@@ -3,10 +3,10 @@
 use crate::{
     Context, Error, Outcome, args,
     double::{self, DoubleText},
-    table::{Begin, Categories, Command, Find, Flags, Group, KeyFlags, Keys},
+    table::{Begin, Categories, Command, Find, Flags, Group, KeyAt, KeyFlags, Keys},
     zset::{AddOptions, add_scored, reply_from},
 };
-use alloc::{format, vec::Vec};
+use alloc::{format, vec, vec::Vec};
 use hash::{Place, STEP_LIMIT};
 use kayvee_keyspace::{Decimal, SortedSetView};
 use kayvee_resp::{Request, Writer};
@@ -29,6 +29,24 @@ const fn storing(option: &'static str, from: i16) -> Keys {
     Keys { begin: Begin::Keyword(option, from), find, flags: OVERWRITING }
 }
 
+/// The keys that the request names. Of several options that store the result the last one does.
+fn radius_keys(request: Request<'_>) -> Option<Vec<KeyAt>> {
+    const OPTIONS_FROM: usize = 5;
+    let (mut store, mut at) = (None, OPTIONS_FROM);
+    while at + 1 < request.len() {
+        let is_storing = args::is(&request[at], "store") || args::is(&request[at], "storedist");
+        at += 1;
+        if is_storing {
+            // Its key may have an option's name.
+            store = Some((at, OVERWRITING));
+            at += 1;
+        }
+    }
+    let mut found = vec![(1, READING)];
+    found.extend(store);
+    Some(found)
+}
+
 /// What all rows share.
 const ROW: Command = Command { categories: Categories::GEO, group: Group::Geo, ..Command::ROW };
 
@@ -42,6 +60,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -6,
         flags: GROW.union(Flags::MOVABLEKEYS),
         keys: &[Keys::one(1, READING), storing("STORE", 6), storing("STOREDIST", 6)],
+        find_keys: Some(radius_keys),
         handler: Some(search::georadius),
         ..ROW
     },
@@ -58,6 +77,7 @@ pub static COMMANDS: &[Command] = &[
         arity: -5,
         flags: GROW.union(Flags::MOVABLEKEYS),
         keys: &[Keys::one(1, READING), storing("STORE", 5), storing("STOREDIST", 5)],
+        find_keys: Some(radius_keys),
         handler: Some(search::georadiusbymember),
         ..ROW
     },

@@ -302,7 +302,8 @@ pub struct Options {
     /// The UDP port that answers memcached's get and set (guests and AF_XDP only); 0 for none.
     pub udp_memcached_port: u16,
     /// The shards of the cluster that this store is one of, `HOST:PORT`, in the order of their slots, and which of them it
-    /// is, from 0; none for a store that is alone.
+    /// is, from 0; none for a store that is alone, which `cluster-enabled` refuses.
+    pub cluster_enabled: bool,
     pub cluster_shards: Vec<String>,
     pub cluster_shard: u16,
     /// The log's disk, `FILE[:SIZE]` (Linux target only); empty for a file with the usual name in `dir`.
@@ -444,6 +445,7 @@ impl Default for Options {
             status: false,
             udp_echo_port: 0,
             udp_memcached_port: 0,
+            cluster_enabled: false,
             cluster_shards: Vec::new(),
             cluster_shard: 0,
             disk: String::new(),

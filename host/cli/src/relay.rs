@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use kayvee_server::Options;
 use socket2::{SockRef, TcpKeepalive};
 use std::{
+    convert::Infallible,
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
     sync::Arc,
@@ -14,8 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Shards that start together find each other within this time. Later it is worth a word.
+/// Shards that start together find each other within this time. What fails for longer is worth a word.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a shard may take to answer: it may be busy with a script.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a shard that is not there is left alone: within that time, and behind it.
 const RETRY_INTERVALS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 /// A silent host is asked after this time whether it is there.
@@ -43,21 +46,16 @@ struct Line {
 
 impl Line {
     fn carry_for_ever(&self, log: &Log) {
-        let mut since = Some(Instant::now());
+        let mut failing_since = Instant::now();
         let mut has_complained = false;
         loop {
-            let failed = self.open().and_then(|(listener, own)| {
-                if has_complained {
-                    log.line(&format!("kayvee: what is published on {} is heard here again", self.peer));
-                }
-                (since, has_complained) = (None, false);
-                carry(listener, own)
-            });
-            let is_old = since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE;
-            if let Err(error) = failed
-                && is_old
-                && !has_complained
-            {
+            let began = Instant::now();
+            let Err(error) = self.carry();
+            if began.elapsed() >= PATIENCE {
+                (failing_since, has_complained) = (Instant::now(), false);
+            }
+            let is_old = failing_since.elapsed() >= PATIENCE;
+            if is_old && !has_complained {
                 log.line(&format!("kayvee: what is published on {} is not heard here: {error:#}", self.peer));
                 has_complained = true;
             }
@@ -65,18 +63,32 @@ impl Line {
         }
     }
 
-    /// A connection that listens at the other shard, and one that tells this one.
-    fn open(&self) -> Result<(BufReader<TcpStream>, TcpStream)> {
+    /// Carries messages until one of the connections fails.
+    fn carry(&self) -> Result<Infallible> {
         let mut listener = self.connect(&self.peer)?;
         ask(&mut listener, &[b"CLUSTER", b"RELAY"])?;
-        let own = self.connect(&self.own)?.into_inner();
-        send(&own, &[b"CLIENT", b"REPLY", b"OFF"])?;
-        Ok((listener, own))
+        // There may be nothing to hear for days; whether the peer is still there, the kernel asks.
+        listener.get_ref().set_read_timeout(None)?;
+        let mut own = self.connect(&self.own)?;
+        loop {
+            let message = next_message(&mut listener)?;
+            let [kind, channel, text] = &message[..] else { bail!("a message of {} parts", message.len()) };
+            if kind != b"message" {
+                bail!("a message of another kind");
+            }
+            if deliver(&mut own, channel, text).is_err() {
+                // A connection that was idle for long may have been closed.
+                own = self.connect(&self.own)?;
+                deliver(&mut own, channel, text)?;
+            }
+        }
     }
 
     fn connect(&self, address: &str) -> Result<BufReader<TcpStream>> {
         let stream = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
         stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
         let mut connection = BufReader::new(stream);
         if !self.password.is_empty() {
@@ -86,15 +98,12 @@ impl Line {
     }
 }
 
-/// Carries messages until one of the connections ends.
-fn carry(mut listener: BufReader<TcpStream>, own: TcpStream) -> Result<()> {
-    loop {
-        let message = next_message(&mut listener)?;
-        let [kind, channel, text] = &message[..] else { bail!("a message of {} parts", message.len()) };
-        if kind != b"message" {
-            bail!("a message of another kind");
-        }
-        send(&own, &[b"CLUSTER", b"DELIVER", channel, text])?;
+/// Tells a shard what was published on another one.
+fn deliver(own: &mut BufReader<TcpStream>, channel: &[u8], text: &[u8]) -> Result<()> {
+    send(own.get_ref(), &[b"CLUSTER", b"DELIVER", channel, text])?;
+    match next_line(own)? {
+        reply if reply.starts_with(':') => Ok(()),
+        reply => bail!("{reply}"),
     }
 }
 
@@ -153,9 +162,10 @@ mod tests {
         let one = b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$4\r\n\r\n\r\n\r\n*3\r\n$7\r\nmessage\r\n$0\r\n\r\n$1\r\nx\r\n";
         let mut from: &[u8] = one;
         assert_eq!(next_message(&mut from).unwrap(), [&b"message"[..], b"c", b"\r\n\r\n"]);
+        let first_len = one.len() - from.len();
         assert_eq!(next_message(&mut from).unwrap(), [&b"message"[..], b"", b"x"]);
         assert!(next_message(&mut from).is_err(), "the end");
-        for len in 0..40 {
+        for len in 0..first_len {
             assert!(next_message(&mut &one[..len]).is_err(), "cut off at {len}");
         }
         for wrong in

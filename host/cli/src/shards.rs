@@ -22,6 +22,8 @@ use std::{
 
 /// Where clients on this host find the shards, unless they are told otherwise.
 const USUAL_HOST: &str = "127.0.0.1";
+/// Options of the store that name files of its own.
+const FILES: [&str; 4] = ["--dbfilename", "--logfile", "--pidfile", "--unixsocket"];
 const ANNOUNCED_IP: &str = "--cluster-announce-ip";
 
 /// Starts the shards, and stays with them until their end unless they are to run in the background.
@@ -47,6 +49,9 @@ fn divide(args: &RunArgs, count: u16) -> Result<Vec<RunArgs>> {
     if store::names(&args.redis_options, "--port") {
         return usage("with --shards, --port belongs before '--': it is the first of as many");
     }
+    if store.disk().is_some_and(|disk| !disk.path.is_file() && disk.path.exists()) {
+        return usage("with --shards each has a file, named by a number behind --disk: it cannot be a block device");
+    }
     let first_port = options.port;
     let port_of = |first: u16, number: u16| {
         let what = || UsageError(format!("there are no {count} ports from {first} on"));
@@ -69,6 +74,14 @@ fn divide(args: &RunArgs, count: u16) -> Result<Vec<RunArgs>> {
                 format!("{}{size}", numbered(&disk.path).display())
             });
             shard.pcap = args.pcap.as_deref().map(numbered);
+            for at in 1..args.redis_options.len() {
+                if FILES.contains(&args.redis_options[at - 1].as_str()) {
+                    shard.redis_options[at] = numbered(Path::new(&args.redis_options[at])).display().to_string();
+                }
+            }
+            if !store::names(&args.redis_options, "--dbfilename") {
+                shard.redis_options.extend(["--dbfilename".into(), format!("dump-{number}.rdb")]);
+            }
             shard.name = Some(format!("{}-{number}", args.instance_name()));
             let words = ["--cluster-shards", &addresses.join(" "), "--cluster-shard", &number.to_string()];
             shard.redis_options.extend(words.map(String::from));

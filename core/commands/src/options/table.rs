@@ -195,13 +195,9 @@ const BIND: Access = field!(|o| o.bind.join(" ").into_bytes(), |o, v| {
     Ok(())
 });
 
-/// It follows from `cluster-shards`.
-const CLUSTER_ENABLED: Access = field!(|o| yes_no(!o.cluster_shards.is_empty()).into(), |o, v| {
-    if yes_or_no(v)? && o.cluster_shards.is_empty() {
-        return Err(
-            "give cluster-shards, the addresses of all shards, and cluster-shard, the number of this one".into()
-        );
-    }
+/// `cluster-shards` says it as well, which may come before or behind it.
+const CLUSTER_ENABLED: Access = field!(|o| yes_no(o.cluster_enabled || !o.cluster_shards.is_empty()).into(), |o, v| {
+    o.cluster_enabled = yes_or_no(v)?;
     Ok(())
 });
 

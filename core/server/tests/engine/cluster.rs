@@ -27,6 +27,17 @@ fn clients_are_sent_to_the_shard_that_has_a_key() {
     assert_eq!(bench.ask(client, "GET b\r\nGET bar\r\nGET foo\r\n"), "$-1\r\n$1\r\n1\r\n-MOVED 12182 ::1:7002\r\n");
     assert_eq!(bench.ask(client, "MGET bar foo\r\n"), "-CROSSSLOT Keys in request don't hash to the same slot\r\n");
     assert_eq!(bench.ask(client, "MSET {bar}a 1 {bar}b 2\r\n"), "+OK\r\n");
+    for (store, goes) in [
+        ("STORE {bar}x STORE b", false),
+        ("STORE b STOREDIST {bar}x", true),
+        ("STORE STOREDIST COUNT 1", false),
+        ("STOREDIST STORE", false),
+    ] {
+        let reply = bench.ask(client, &format!("GEORADIUS {{bar}}g 1 1 10 km {store}\r\n"));
+        assert_eq!(reply.starts_with("-CROSSSLOT"), !goes, "{store}: {reply}");
+        let reply = bench.ask(client, &format!("GEORADIUSBYMEMBER {{bar}}g m 10 km {store}\r\n"));
+        assert_eq!(reply.starts_with("-CROSSSLOT"), !goes, "{store}: {reply}");
+    }
     assert_eq!(bench.ask(client, "SSUBSCRIBE foo\r\n"), "-MOVED 12182 ::1:7002\r\n");
     assert_eq!(bench.ask(client, "PING\r\nDBSIZE\r\nSELECT 0\r\n"), "+PONG\r\n:3\r\n+OK\r\n");
     assert_eq!(bench.ask(client, "SELECT 1\r\n"), "-ERR SELECT is not allowed in cluster mode\r\n");
@@ -155,11 +166,16 @@ fn keys_of_a_slot_are_told() {
 #[test]
 fn options_that_make_no_cluster_are_refused() {
     let refused = |words: &[&str]| kayvee_server::Options::from_args(words.iter().map(|word| word.as_bytes())).is_err();
-    assert!(refused(&["--cluster-enabled", "yes"]));
     for shards in ["x", "x:", ":1", "x:0", "x:65536", "a b:1", "x/y:1"] {
         assert!(refused(&["--cluster-shards", shards]), "{shards}");
     }
-    assert!(!refused(&["--cluster-shards", "x:1 y:2", "--cluster-enabled", "yes"]));
+    for words in [
+        ["--cluster-shards", "x:1", "--cluster-enabled", "yes"],
+        ["--cluster-enabled", "yes", "--cluster-shards", "x:1"],
+    ] {
+        assert!(Bench::new(&words).engine.shutdown().is_none());
+    }
+    assert!(Bench::new(&["--cluster-enabled", "yes"]).engine.shutdown().is_some());
     // Which one it is can be wrong in either order, so it is seen at the start.
     let bench = Bench::new(&["--cluster-shards", "x:1 y:2", "--cluster-shard", "2"]);
     assert_eq!(bench.engine.shutdown().map(|shutdown| shutdown.status), Some(1));
