@@ -314,7 +314,7 @@ fn channels(context: &mut Context<'_>, request: Request<'_>, scope: Scope) -> Ou
 }
 
 fn numsub(context: &mut Context<'_>, request: Request<'_>, scope: Scope) -> Outcome {
-    context.reply.map(request.len() - 2);
+    context.reply.array((request.len() - 2) * 2);
     for name in request.from(2) {
         let count = context.store.listeners.names[scope as usize].get(name).map_or(0, BTreeSet::len);
         context.reply.bulk(name);
