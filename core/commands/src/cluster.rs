@@ -127,6 +127,15 @@ impl Cluster {
         slots_of(shard, self.shards.len())
     }
 
+    /// Why a client's request is not for this shard.
+    fn refusal(&self, command: &Command, request: Request<'_>) -> Option<Error> {
+        match KeySlot::of(command, request) {
+            KeySlot::Several => Some(CROSS_SLOT),
+            KeySlot::One(slot) if !self.has(slot) => Some(self.moved(slot)),
+            _ => None,
+        }
+    }
+
     /// Where clients find a slot that is not here.
     #[cold]
     fn moved(&self, slot: u16) -> Error {
@@ -153,14 +162,7 @@ impl Context<'_> {
     fn redirection_in_cluster(&self, command: &'static Command, request: Request<'_>) -> Option<Error> {
         let cluster = self.store.cluster.as_deref()?;
         // Of all others it was asked when a client sent them.
-        if self.origin != Origin::Client {
-            return None;
-        }
-        match KeySlot::of(command, request) {
-            KeySlot::Several => Some(CROSS_SLOT),
-            KeySlot::One(slot) if !cluster.has(slot) => Some(cluster.moved(slot)),
-            _ => None,
-        }
+        if self.origin == Origin::Client { cluster.refusal(command, request) } else { None }
     }
 }
 
@@ -168,11 +170,7 @@ impl Store {
     /// Whether a plain request is for this store, as it mostly is.
     #[inline]
     pub(crate) fn has_keys_of(&self, command: &Command, request: Request<'_>) -> bool {
-        self.cluster.as_deref().is_none_or(|cluster| match KeySlot::of(command, request) {
-            KeySlot::None => true,
-            KeySlot::One(slot) => cluster.has(slot),
-            KeySlot::Several => false,
-        })
+        self.cluster.as_deref().is_none_or(|cluster| cluster.refusal(command, request).is_none())
     }
 
     /// Why a script may not call a command on this shard of a cluster. `keys` are the slots that it has asked for, if all have
@@ -204,10 +202,10 @@ impl Store {
 
     /// The slots of a request's keys, in a cluster.
     pub(crate) fn key_slot(&self, request: Request<'_>) -> KeySlot {
-        match self.command_of(request).filter(|_| self.cluster.is_some()) {
-            Some(command) => KeySlot::of(command, request),
-            None => KeySlot::None,
+        if self.cluster.is_none() {
+            return KeySlot::None;
         }
+        self.command_of(request).map_or(KeySlot::None, |command| KeySlot::of(command, request))
     }
 
     /// Makes sure that the data can be this shard's.

@@ -195,9 +195,9 @@ fn nodes(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 }
 
 fn slots(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
+    cluster_of(context)?;
     let Context { store, reply, .. } = context;
-    let cluster = store.cluster.as_deref();
-    let Some(cluster) = cluster else { return cluster_of(context).map(|_| ()) };
+    let Some(cluster) = store.cluster.as_deref() else { return Ok(()) };
     reply.array(cluster.shards.len());
     for (number, Shard { host, port, id }) in cluster.shards.iter().enumerate() {
         let slots = cluster.slots_of(number);
