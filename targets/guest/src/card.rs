@@ -54,6 +54,11 @@ impl Card {
         either!(Card, self, card => card.is_sending())
     }
 
+    /// Whether a thread of the host's carries its frames, which needs a processor for that.
+    pub fn is_carried(&self) -> bool {
+        matches!(self, Card::Virtio(_))
+    }
+
     /// Lets the next frame end a sleep. To be followed by a look for frames that came before.
     pub fn enable_interrupts(&mut self) {
         match self {

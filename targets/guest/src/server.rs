@@ -9,6 +9,9 @@ use kayvee_x86::{console, machine::Machine, power::Status};
 /// How long the loop looks for more to do before it sleeps. Going to sleep and waking up costs an interrupt and several
 /// exits to the hypervisor; a busy client's next request is nearly always here sooner.
 const POLL_NS: u64 = 100_000;
+/// The same while many clients are busy: one interrupt stands for the frames of many, which come sooner where the host has
+/// this processor to carry them.
+const CROWD_POLL_NS: u64 = 5_000;
 /// The same while the disk writes: a flush takes some 100 µs.
 const DISK_POLL_NS: u64 = 300_000;
 /// A sleep while the card still holds frames to send: it does not interrupt when it has sent them.
@@ -149,8 +152,12 @@ impl<'a> Server<'a> {
         self.disk.iter_mut().chain(&mut self.site_disk)
     }
 
-    /// How long to poll: longer while clients wait for the disk, whose end is near.
+    /// How long to poll: longer while clients wait for the disk, whose end is near, but hardly where others of this host carry
+    /// the frames of many.
     fn poll_ns(&mut self) -> u64 {
+        if self.card.is_carried() && self.station.is_crowded() {
+            return CROWD_POLL_NS;
+        }
         if self.disks().any(|disk| disk.is_busy()) { DISK_POLL_NS } else { POLL_NS }
     }
 
