@@ -7,8 +7,9 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 pub(crate) const BLOCK_BYTES: usize = 2048;
 /// What any connection may hold in one direction as long as there is a free block at all.
 const MIN_BLOCKS: usize = 2;
-/// What no connection may exceed in one direction.
-pub(crate) const MAX_BLOCKS: usize = 128;
+/// What no connection may exceed in one direction: 4 MiB, where the pool is that large. What is on its way to a peer or from it
+/// is bounded by this, so a link on which it takes 50 ms there and back carries 80 MB/s of a connection.
+pub(crate) const MAX_BLOCKS: usize = 2048;
 /// The part of the pool that only connections with few blocks can use: 1/4.
 const RESERVE_DIVISOR: usize = 4;
 /// A connection may hold a quarter of what is free behind the reserve. So a single one gets a fifth of that, a hundred

@@ -1,6 +1,7 @@
 //! Segment by segment: what a peer sends, and what the standards say that comes back.
 
 use super::{
+    connection::OWN_WINDOW_SCALE,
     segment::{Flags, SackBlocks, Segment, Timestamps},
     seq::Seq,
     *,
@@ -614,14 +615,14 @@ fn a_window_opens_by_whole_segments() {
     script.pass(40 * MS);
     script.say(ACK, b"more than there is room for");
     script.seq = script.connection.rcv_nxt;
-    let told = u32::from(script.answer().window) << 3;
+    let told = u32::from(script.answer().window) << OWN_WINDOW_SCALE;
     let held = script.connection.rx.len();
     assert!(held > 2000 && told == 0, "{held} {told}");
     script.connection.consume(10, &mut script.resources.pool);
     assert_eq!(script.sent(), []);
     script.connection.consume(held.min(2000) - 10, &mut script.resources.pool);
     script.read();
-    assert!(u32::from(script.answer().window) << 3 >= 1448);
+    assert!(u32::from(script.answer().window) << OWN_WINDOW_SCALE >= 1448);
 }
 
 /// RFC 7323 §2.3.
