@@ -639,6 +639,20 @@ fn windows_are_scaled_but_in_a_handshake() {
     assert_eq!(script.sent_data().iter().map(|(_, len)| len).sum::<usize>(), 1280);
 }
 
+/// RFC 7323 §2.3: where there is memory a peer may have 4 MiB on their way, and so may we.
+#[test]
+fn much_is_on_its_way_where_there_is_memory() {
+    let mut script = Script::half_open(setup(), Segment { window_scale: Some(7), ..syn() });
+    script.resources.pool = Pool::new(64 << 20);
+    script.sent();
+    script.say(ACK, b"");
+    script.say(ACK, &[7; 1000]);
+    script.pass(40 * MS);
+    let told = u32::from(script.answer().window) << OWN_WINDOW_SCALE;
+    assert_eq!(told, ((4 << 20) - 1000) >> OWN_WINDOW_SCALE << OWN_WINDOW_SCALE);
+    assert_eq!(script.connection.send(&vec![7; 5 << 20], &mut script.resources.pool), 4 << 20);
+}
+
 /// RFC 9293 §3.6, figure 12, on the side that closes first.
 #[test]
 fn an_orderly_end_waits_for_old_segments() {
