@@ -62,11 +62,7 @@ impl Guest<'_> {
             let descriptor = end.descriptor();
             let number = descriptor.unwrap_or_default().to_string();
             match end {
-                End::Tap(_, mac) => {
-                    // Each frame that a client sends wakes the thread that carries it.
-                    sys::await_turns(&mut command);
-                    command.args(["--tap", &number, "--mac", &network::mac_text(*mac)])
-                }
+                End::Tap(_, mac) => command.args(["--tap", &number, "--mac", &network::mac_text(*mac)]),
                 End::Stream(_, mac) => command.args(["--stream", &number, "--mac", &network::mac_text(*mac)]),
                 End::Direct(pair) => command.args(["--xdp", &Attachment::to_pair(pair).to_string()]),
                 End::Interface(attachment) => command.args(["--xdp", &attachment.to_string()]),

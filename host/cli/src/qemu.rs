@@ -1,6 +1,6 @@
 //! QEMU: its command line, and what the ways in which it ends mean. Both are documented in `docs/boot.md`.
 
-use crate::{args::Machine, image::Image, network::End, sys};
+use crate::{args::Machine, image::Image, network::End};
 use anyhow::{Result, anyhow};
 use kayvee_disk::Prepared;
 use std::{
@@ -66,8 +66,6 @@ impl Guest<'_> {
     /// The command for this guest without a network.
     pub fn command(&self, qemu: &Path, boot_line: &str) -> Command {
         let mut command = Command::new(qemu);
-        // Each frame that a client sends wakes QEMU's I/O thread.
-        sys::await_turns(&mut command);
         let machine: &[&str] = match self.machine {
             Machine::Microvm => {
                 &["-M", "microvm,acpi=off,rtc=on,pit=off,pic=off", "-global", "virtio-mmio.force-legacy=false"]

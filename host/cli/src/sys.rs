@@ -67,24 +67,6 @@ pub fn tie_to_this_process(command: &mut Command, inherited: &[RawFd]) {
     unsafe { command.pre_exec(prepare) };
 }
 
-/// Has a child's threads wait for a turn of their own when something wakes them, instead of taking the processor from who
-/// runs (SCHED_BATCH, sched(7)): a client sends all that it has before the first frame is carried. Another policy, which the
-/// user has chosen for this process, is left to the child.
-pub fn await_turns(command: &mut Command) {
-    let prepare = || {
-        // SAFETY: the calls touch no memory but the parameters, which live here.
-        unsafe {
-            if libc::sched_getscheduler(0) == libc::SCHED_OTHER {
-                // A child that may not is slower, and works.
-                libc::sched_setscheduler(0, libc::SCHED_BATCH, &libc::sched_param { sched_priority: 0 });
-            }
-        }
-        Ok(())
-    };
-    // SAFETY: between fork and exec the closure makes system calls only, and allocates nothing.
-    unsafe { command.pre_exec(prepare) };
-}
-
 /// Has a child start a session of its own, away from the terminal of this one.
 pub fn leave_session(command: &mut Command) {
     // SAFETY: setsid is a system call that touches no memory.
@@ -135,28 +117,4 @@ pub fn wait_readable(fd: &impl AsFd, limit: Duration) -> io::Result<bool> {
     let mut fds = [poll::PollFd::new(fd.as_fd(), poll::PollFlags::POLLIN)];
     let limit = poll::PollTimeout::try_from(limit).unwrap_or(poll::PollTimeout::MAX);
     Ok(poll::poll(&mut fds, limit)? > 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The policy of a child of this thread that awaits turns.
-    fn childs_policy() -> String {
-        // The 41st field of proc(5)'s stat; the program's name has no space.
-        let mut command = Command::new("cut");
-        await_turns(command.args(["-d", " ", "-f", "41", "/proc/self/stat"]));
-        let output = command.output().unwrap();
-        assert!(output.status.success());
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    }
-
-    #[test]
-    fn a_child_awaits_turns_unless_the_user_has_chosen_otherwise() {
-        assert_eq!(childs_policy(), libc::SCHED_BATCH.to_string());
-        // SAFETY: the call touches no memory but the parameters, which live here.
-        let chosen = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &libc::sched_param { sched_priority: 0 }) };
-        Errno::result(chosen).unwrap();
-        assert_eq!(childs_policy(), libc::SCHED_IDLE.to_string());
-    }
 }
