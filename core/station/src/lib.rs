@@ -157,6 +157,11 @@ impl Station {
         !self.unread.is_empty()
     }
 
+    /// Whether more than one client is busy.
+    pub fn serves_several(&self) -> bool {
+        self.crowd.has_several()
+    }
+
     /// Whether many clients are busy.
     pub fn is_crowded(&self) -> bool {
         self.crowd.is_there()

@@ -107,8 +107,8 @@ pub(super) struct PeerClock {
 /// A time that does not come.
 pub(crate) const NEVER_NS: u64 = u64::MAX;
 
-/// The window scale that is offered (RFC 7323 §2.3): windows of up to 8 MiB, by 128 bytes.
-pub(super) const OWN_WINDOW_SCALE: u8 = 7;
+/// The window scale that is offered (RFC 7323 §2.3): windows of up to 512 KiB.
+pub(super) const OWN_WINDOW_SCALE: u8 = 3;
 
 /// A connection. Without bytes in its buffers it is all there is: a few hundred bytes.
 #[derive(Debug)]
