@@ -154,6 +154,39 @@ fn a_flood_delays_nobody() {
     assert!(longest(&flooded_ns) <= 2 * longest(&alone_ns), "{alone_ns:?} {flooded_ns:?}");
 }
 
+/// Who always has more to send than the card takes at a time does not keep it from the others.
+#[test]
+fn connections_take_turns_at_the_card() {
+    let limits = Limits { connections: 4, buffer_bytes: 8 << 20 };
+    let mut world = World::new(Faults::NONE, Traffic::BothWaysAtOnce, limits, 1);
+    let much = Client::with_buffers(1 << 20, &mut world, Vec::new());
+    world.run_until(SECOND_NS);
+    let &greedy = world.pending.keys().next().unwrap();
+    connect(&mut world, 1);
+    let &modest = world.pending.keys().find(|connection| **connection != greedy).unwrap();
+    // Its congestion window grows.
+    let mut sent_bytes = 0;
+    while sent_bytes < 16 << 20 {
+        sent_bytes += world.stack.send(greedy, &[7; 100_000]);
+        world.step();
+        let socket = world.peer.socket(much.handle);
+        while socket.can_recv() {
+            socket.recv(|bytes| (bytes.len(), ())).unwrap();
+        }
+    }
+    while world.stack.buffer_bytes() > 0 {
+        world.step();
+    }
+    while world.stack.send(greedy, &[7; 10_000]) > 0 {}
+    world.stack.send(modest, b"a little");
+    let mut turn = || {
+        world.stack.flush(&mut world.wire.server, world.now_ns);
+        world.wire.server.drain_sent().collect::<Vec<_>>()
+    };
+    assert!(turn().iter().all(|frame| frame.len() > 1000), "the card is full of the one's");
+    assert!(turn().iter().any(|frame| frame.ends_with(b"a little")), "and then the other is first");
+}
+
 /// On a link with large frames peers are told to send such as fit into the memory that there is, many times.
 #[test]
 fn segments_are_small_where_memory_is() {

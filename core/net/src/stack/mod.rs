@@ -399,11 +399,14 @@ impl Stack {
     /// Sends what the application queued, acknowledges what it read, and retransmits what is overdue.
     pub fn flush<D: FrameDevice>(&mut self, device: &mut D, now_ns: u64) {
         let (_, mut tx) = device.split();
-        while let Some(&slot) = self.egress.front() {
-            if !tx.ready() || !self.send_segments(slot, &mut tx, now_ns) {
+        while let Some(&slot) = self.egress.front().filter(|_| tx.ready()) {
+            let is_done = self.send_segments(slot, &mut tx, now_ns);
+            self.egress.pop_front();
+            if !is_done {
+                // Who has more than the device takes is not to keep it from the others.
+                self.egress.push_back(slot);
                 break;
             }
-            self.egress.pop_front();
         }
         self.feed_starved();
         tx.flush();
