@@ -1,6 +1,7 @@
 //! The TCP/IP stack where things run out, fall silent or are hostile.
 
 use kayvee_net::{Addressing, Addressing6, Config, ConnectionId, Event, Limits, Stack, Take};
+use kayvee_platform::{FrameDevice, FrameTx};
 use kayvee_testing::{
     network::{
         frames::{Segment, arp_request, datagram, echo_request},
@@ -185,6 +186,24 @@ fn connections_take_turns_at_the_card() {
     };
     assert!(turn().iter().all(|frame| frame.len() > 1000), "the card is full of the one's");
     assert!(turn().iter().any(|frame| frame.ends_with(b"a little")), "and then the other is first");
+}
+
+/// Two stations that both cannot send would else wait for each other.
+#[test]
+fn what_arrives_is_taken_though_nothing_can_be_sent() {
+    let mut world = world(4);
+    let clients = connect(&mut world, 1);
+    while world.wire.server.split().1.ready() {
+        world.wire.server.send(vec![0; 60]);
+    }
+    world.peer.socket(clients[0].handle).send_slice(b"something").unwrap();
+    world.peer.poll(&mut world.wire.client, world.now_ns);
+    let frames: Vec<Vec<u8>> = world.wire.client.drain_sent().collect();
+    frames.into_iter().for_each(|frame| world.wire.server.inject(frame));
+    world.stack.poll(&mut world.wire.server, world.now_ns);
+    assert_eq!(world.stack.next_event(), None, "there may be room in a moment");
+    world.stack.poll(&mut world.wire.server, world.now_ns + SECOND_NS / 100);
+    assert!(matches!(world.stack.next_event(), Some(Event::Readable(_))));
 }
 
 /// On a link with large frames peers are told to send such as fit into the memory that there is, many times.

@@ -122,11 +122,11 @@ impl Usernet {
 
     /// How long to wait for events.
     fn timeout(&mut self) -> Option<Duration> {
-        if self.wire.is_full() {
-            // Nothing can be done for the stack before QEMU has read.
-            None
-        } else if !self.active.is_empty() || self.wire.has_frames() {
+        if !self.active.is_empty() || self.wire.has_frames() {
             Some(Duration::ZERO)
+        } else if self.wire.is_full() {
+            // Nothing else can be done for the stack before QEMU has read.
+            None
         } else {
             let due_ns = self.stack.next_deadline_ns()?;
             Some(Duration::from_nanos(due_ns.saturating_sub(self.now_ns())))

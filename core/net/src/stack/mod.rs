@@ -20,7 +20,7 @@ use crate::{
     rate::RateLimit,
     secrets::Secrets,
     slab::Slab,
-    tcp::{Change, Origin, Owner, Resources, State},
+    tcp::{Change, NEVER_NS, Origin, Owner, Resources, State},
     wheel::Wheel,
 };
 use alloc::{
@@ -33,6 +33,9 @@ use smoltcp::wire::EthernetAddress;
 
 /// Frames taken from the device in one [`Stack::poll`], so that the application gets its turn under any load.
 const MAX_FRAMES_PER_POLL: usize = 256;
+
+/// How long a device that cannot send keeps arriving frames from being taken.
+const FULL_NS: u64 = 1_000_000;
 
 /// The largest frame takes at most this part of all buffers, so that there is room for one on many connections: 1/64.
 const FRAME_SHARE: usize = 64;
@@ -92,6 +95,8 @@ pub struct Stack {
     events: VecDeque<u32>,
     /// Connections that may have segments to send or timers to set.
     egress: VecDeque<u32>,
+    /// Since when the device could not send at any poll.
+    full_since_ns: u64,
     /// Connections whose neighbors' addresses are not known.
     unresolved: VecDeque<u32>,
     /// Connections that could not send for want of memory.
@@ -145,6 +150,7 @@ impl Stack {
             // Where memory is short these cannot grow, so they have their size from the start.
             events: VecDeque::with_capacity(connections),
             egress: VecDeque::with_capacity(connections),
+            full_since_ns: NEVER_NS,
             unresolved: VecDeque::with_capacity(connections),
             starved: VecDeque::with_capacity(connections),
             resets: RateLimit::new(RESETS_PER_S),
@@ -267,8 +273,9 @@ impl Stack {
     /// Takes frames from `device`, answers what needs no application, and collects events for
     /// [`next_event`](Self::next_event).
     ///
-    /// Frames are left in the device when it cannot send, so that no answer is lost, and when there are very many, so
-    /// that the application gets its turn.
+    /// Frames are left in the device when there are very many, so that the application gets its turn, and when it cannot send, so
+    /// that no answer is lost; but not for longer than a moment ([`FULL_NS`]): who is at the other end may be unable to send for
+    /// the same reason, and one of the two has to receive.
     pub fn poll<D: FrameDevice>(&mut self, device: &mut D, now_ns: u64) {
         self.poll_with(device, &mut NobodyTakes, now_ns);
     }
@@ -277,8 +284,12 @@ impl Stack {
     /// never copied.
     pub fn poll_with<D: FrameDevice>(&mut self, device: &mut D, take: &mut impl Take, now_ns: u64) {
         let (mut rx, mut tx) = device.split();
+        self.full_since_ns = if tx.ready() { NEVER_NS } else { self.full_since_ns.min(now_ns) };
+        let is_stuck = now_ns.saturating_sub(self.full_since_ns) >= FULL_NS;
         for _ in 0..MAX_FRAMES_PER_POLL {
-            if !tx.ready() || rx.receive(|frame| self.receive_frame(&frame, &mut tx, take, now_ns)).is_none() {
+            if !(is_stuck || tx.ready())
+                || rx.receive(|frame| self.receive_frame(&frame, &mut tx, take, now_ns)).is_none()
+            {
                 break;
             }
         }
