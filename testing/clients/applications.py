@@ -75,7 +75,10 @@ def celery_tasks(url, env):
         assert tasks.fails_twice.delay().get(timeout=60) == 2
     finally:
         worker.terminate()
-        worker.wait(timeout=60)
+        try:
+            worker.wait(timeout=60)
+        finally:
+            worker.kill()
 
 
 def main():

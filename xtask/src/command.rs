@@ -1,5 +1,6 @@
 //! Running commands and counting what they test.
 
+use crate::watchdog;
 use std::{
     fmt,
     io::{self, BufRead, BufReader, Write},
@@ -96,11 +97,12 @@ pub fn run(command: &mut Command) -> io::Result<Tally> {
         .spawn()
         .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", command.get_program().display())))?;
     let mut tally = Tally::default();
-    let mut stdout = io::stdout().lock();
+    let mut stdout = io::stdout();
     for line in BufReader::new(child.stdout.take().expect("it is piped")).split(b'\n') {
         let line = line?;
         stdout.write_all(&line)?;
         writeln!(stdout)?;
+        watchdog::heard();
         tally += Tally::read(&String::from_utf8_lossy(&line)).unwrap_or_default();
     }
     let succeeded = child.wait()?.success();

@@ -8,13 +8,14 @@ mod compatibility;
 mod fuzz;
 mod store;
 mod suite;
+mod watchdog;
 mod web;
 
 use command::{Tally, cargo, run, testing};
 use std::{
     io,
     process::{Command, ExitCode},
-    time::Instant,
+    time::{Duration, Instant},
 };
 use store::{RedisServer, Store};
 
@@ -30,6 +31,9 @@ Runs everything that CI runs, or the sections named. --long takes longer and fin
 
 /// A larger image is a mistake to be looked for: code made several times, or built for speed that nobody needs.
 const IMAGE_BYTES_MAX: u64 = 2 << 20;
+
+/// For so long a test may be silent: cargo tells of each that ends, and of those that take over a minute.
+const SILENCE_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// How thorough a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,9 +186,16 @@ fn usage() -> String {
 fn test(names: &[&String], effort: Effort) -> ExitCode {
     let mut total = Tally::default();
     let mut failed_sections = Vec::new();
+    // One of the long ones may be silent for hours, and somebody who has asked for it looks at it.
+    if effort == Effort::Usual
+        && let Err(error) = watchdog::watch(SILENCE_MAX)
+    {
+        println!("nobody ends tests that hang: {error}");
+    }
     let wanted = |section: &&Section| names.is_empty() || names.iter().any(|name| *name == section.name);
     for section in SECTIONS.iter().filter(wanted) {
         println!("\n== {}: {}", section.name, section.what);
+        watchdog::heard();
         let start = Instant::now();
         let tally = (section.run)(effort).unwrap_or_else(|error| {
             println!("FAILED {}: {error}", section.name);
