@@ -208,6 +208,7 @@ fn test(names: &[&String], effort: Effort) -> ExitCode {
         total += tally;
     }
     println!();
+    total += watchdog::end_left_behind();
     if !failed_sections.is_empty() {
         println!("failed: {}", failed_sections.join(", "));
     }

@@ -1,8 +1,10 @@
-//! An end to tests that hang: when nothing has been heard of them for too long, what they run is shown and killed, so that
-//! they fail and the others go on.
+//! An end to what tests have started: when nothing has been heard of them for too long, what they run is shown and killed, so
+//! that they fail and the others go on; and so is what they have left behind in the end.
 
+use crate::command::Tally;
 use std::{
     fs, io,
+    path::PathBuf,
     process::{self, Command, Stdio},
     sync::{Mutex, PoisonError},
     thread,
@@ -41,6 +43,16 @@ fn note(at: Option<Instant>) {
     *HEARD.lock().unwrap_or_else(PoisonError::into_inner) = at;
 }
 
+/// Ends what has outlived the tests, each of which counts as failed, and has whoever reads this output wait for more.
+pub fn end_left_behind() -> Tally {
+    let left = sharing_output();
+    if !left.is_empty() {
+        println!("FAILED these were left behind, and end now:");
+        end(&left);
+    }
+    Tally { failed: left.len() as u32, ..Tally::default() }
+}
+
 /// Shows processes and kills them.
 fn end(processes: &[u32]) {
     let mut kill = Command::new("kill");
@@ -55,25 +67,51 @@ fn end(processes: &[u32]) {
     let _ = kill.status();
 }
 
+/// The processes that write into the same pipe as this one and are younger: tests have started them.
+fn sharing_output() -> Vec<u32> {
+    let outputs = |pid: u32| [1, 2].map(|fd| fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap_or_default());
+    let own = outputs(process::id()).into_iter().filter(|output| output.to_string_lossy().starts_with("pipe:"));
+    let own: Vec<PathBuf> = own.collect();
+    let began = Stat::of(process::id()).map_or(u64::MAX, |stat| stat.began);
+    let is_ours =
+        |(pid, stat): &(u32, Stat)| stat.began > began && outputs(*pid).iter().any(|output| own.contains(output));
+    all().into_iter().filter(is_ours).map(|(pid, _)| pid).collect()
+}
+
 /// The processes that one has started, those that they have started, and so on: parents come first.
 fn descendants(of: u32) -> Vec<u32> {
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let parents: Vec<(u32, u32)> = pids.filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let all = all();
     let mut found = vec![of];
     let mut at = 0;
     while at < found.len() {
         let of = found[at];
-        found.extend(parents.iter().filter(|(_, parent)| *parent == of).map(|(pid, _)| *pid));
+        found.extend(all.iter().filter(|(_, stat)| stat.parent == of).map(|(pid, _)| *pid));
         at += 1;
     }
     found.split_off(1)
 }
 
-/// The fourth field of `/proc/PID/stat` (proc_pid_stat(5)); the second one, a name in parentheses, may hold anything.
-fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+/// What `/proc/PID/stat` says of a process.
+struct Stat {
+    parent: u32,
+    /// When it began, in clock ticks.
+    began: u64,
+}
+
+impl Stat {
+    /// Fields 4 and 22 of proc_pid_stat(5); the second one, a name in parentheses, may hold anything.
+    fn of(pid: u32) -> Option<Stat> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(1);
+        Some(Stat { parent: fields.next()?.parse().ok()?, began: fields.nth(17)?.parse().ok()? })
+    }
+}
+
+/// All processes that can be seen here.
+fn all() -> Vec<(u32, Stat)> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid| Some((pid, Stat::of(pid)?))).collect()
 }
 
 #[cfg(test)]
@@ -96,5 +134,14 @@ mod tests {
         end(&[vec![shell.id()], below].concat());
         assert_eq!(shell.wait().unwrap().signal(), Some(SIGKILL));
         assert_eq!(io::Read::read(&mut output, &mut [0]).unwrap(), 0, "nobody is left who holds it");
+    }
+
+    #[test]
+    fn the_times_of_processes_are_read() {
+        let mut sleep = Command::new("sleep").arg("1000").spawn().unwrap();
+        let [own, new] = [process::id(), sleep.id()].map(|pid| Stat::of(pid).unwrap());
+        assert!(new.parent == process::id() && new.began >= own.began, "{} {} {}", new.parent, new.began, own.began);
+        sleep.kill().unwrap();
+        sleep.wait().unwrap();
     }
 }
