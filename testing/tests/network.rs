@@ -5,7 +5,8 @@ use kayvee_platform::MAX_FRAME_BYTES;
 use kayvee_testing::{
     network::{
         SeedReport, seeds,
-        wire::{Faults, Offload, Wire},
+        transfer::transfer,
+        wire::{Bottleneck, Faults, Offload, Wire},
         world::{Client, Family, SECOND_NS, Traffic, World},
     },
     random::Random,
@@ -97,4 +98,19 @@ fn a_forged_byte_is_found() {
 #[should_panic(expected = "not done")]
 fn a_cut_wire_is_noticed() {
     exchange(Faults { loss_per_mille: 1000, ..Faults::NONE }, Traffic::OneWayThenBack, 5, 50_000, 1);
+}
+
+/// A way with a queue that holds half of what is on its way is filled by one connection, without waiting for a timeout, though
+/// the start loses much.
+#[test]
+fn a_narrow_way_is_filled() {
+    const BYTES: usize = 10_000_000;
+    const BYTES_PER_S: u64 = 12_500_000;
+    for queue_bytes in [256 << 10, 512 << 10, 1 << 20] {
+        let bottleneck = Some(Bottleneck { bytes_per_s: BYTES_PER_S, queue_bytes });
+        let way = Faults { min_delay_ns: 20_000_000, max_delay_ns: 20_000_000, bottleneck, ..Faults::NONE };
+        let cost = transfer(way, BYTES, 1);
+        let most_s = 1.5 * BYTES as f64 / BYTES_PER_S as f64;
+        assert!(cost.seconds < most_s && cost.timeouts == 0, "{queue_bytes}: {cost:?}");
+    }
 }

@@ -167,16 +167,15 @@ fn connections_take_turns_at_the_card() {
     let &modest = world.pending.keys().find(|connection| **connection != greedy).unwrap();
     // Its congestion window grows.
     let mut sent_bytes = 0;
-    while sent_bytes < 16 << 20 {
-        sent_bytes += world.stack.send(greedy, &[7; 100_000]);
+    while sent_bytes < 16 << 20 || world.stack.buffer_bytes() > 0 {
+        if sent_bytes < 16 << 20 {
+            sent_bytes += world.stack.send(greedy, &[7; 100_000]);
+        }
         world.step();
         let socket = world.peer.socket(much.handle);
         while socket.can_recv() {
             socket.recv(|bytes| (bytes.len(), ())).unwrap();
         }
-    }
-    while world.stack.buffer_bytes() > 0 {
-        world.step();
     }
     while world.stack.send(greedy, &[7; 10_000]) > 0 {}
     world.stack.send(modest, b"a little");

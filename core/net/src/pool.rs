@@ -7,8 +7,15 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 pub(crate) const BLOCK_BYTES: usize = 2048;
 /// What any connection may hold in one direction as long as there is a free block at all.
 const MIN_BLOCKS: usize = 2;
-/// What no connection may exceed in one direction.
-pub(crate) const MAX_BLOCKS: usize = 128;
+/// What a connection may hold in one direction before it has shown that it needs more, and where less than half of the pool is
+/// free: 256 KiB.
+pub(crate) const FIRST_BLOCKS: usize = 128;
+/// What no connection may exceed in one direction: 4 MiB. As much may be on its way to a peer or from it, so where that takes
+/// 50 ms there and back a connection carries 80 MB/s.
+pub(crate) const MAX_BLOCKS: usize = 2048;
+/// The part of the pool that peers are told of beyond [`FIRST_BLOCKS`] each, at most: 1/2. What one is told of it may send at
+/// any time.
+const GRANTED_DIVISOR: usize = 2;
 /// The part of the pool that only connections with few blocks can use: 1/4.
 const RESERVE_DIVISOR: usize = 4;
 /// A connection may hold a quarter of what is free behind the reserve. So a single one gets a fifth of that, a hundred
@@ -26,6 +33,7 @@ pub(crate) type Block = Box<[u8; BLOCK_BYTES]>;
 pub(crate) struct Pool {
     limit: usize,
     used: usize,
+    granted: usize,
     cached: Vec<Block>,
 }
 
@@ -33,7 +41,7 @@ impl Pool {
     pub fn new(limit_bytes: usize) -> Pool {
         let limit = limit_bytes / BLOCK_BYTES;
         let cached = Vec::with_capacity(MAX_CACHED_BLOCKS.min(limit / CACHED_DIVISOR));
-        Pool { limit, used: 0, cached }
+        Pool { limit, used: 0, granted: 0, cached }
     }
 
     /// Bytes of the blocks that are in use.
@@ -65,7 +73,27 @@ impl Pool {
         // Of what it holds now and may take now, together, it may have 1/SHARE_DIVISOR of what stays free.
         let more = unreserved.saturating_sub(SHARE_DIVISOR * held) / (SHARE_DIVISOR + 1);
         let least = least.min(held + unreserved).max(MIN_BLOCKS.min(held + free));
-        (held + more).clamp(least, MAX_BLOCKS)
+        let most = if self.used < self.limit / 2 { MAX_BLOCKS } else { FIRST_BLOCKS };
+        (held + more).clamp(least, most)
+    }
+
+    /// Lets a peer be told of so many more blocks than it is at first, if there are so many left to tell of.
+    pub fn grant(&mut self, blocks: usize) -> bool {
+        let can_grant = self.granted + blocks <= self.limit / GRANTED_DIVISOR;
+        if can_grant {
+            self.granted += blocks;
+        }
+        can_grant
+    }
+
+    #[cfg(test)]
+    pub fn granted_bytes(&self) -> usize {
+        self.granted * BLOCK_BYTES
+    }
+
+    /// Takes back what was granted by [`grant`](Self::grant).
+    pub fn revoke(&mut self, blocks: usize) {
+        self.granted -= blocks;
     }
 
     /// A block, its bytes of no meaning.
@@ -96,10 +124,35 @@ impl Pool {
     }
 }
 
+/// The blocks of a buffer, in their order. Some may be missing.
+pub(crate) type Table = VecDeque<Option<Block>>;
+
+/// Gives back what the table of a buffer has too much of: nothing else counts it. A small one saves the next bytes the way to the
+/// heap.
+#[inline]
+pub(crate) fn fit_table(table: &mut Table) {
+    const KEPT_BLOCKS: usize = 64;
+    if table.capacity() > KEPT_BLOCKS && table.len() < table.capacity() / 4 {
+        shrink_table(table);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn shrink_table(table: &mut Table) {
+    let mut fitting = Table::new();
+    if fitting.try_reserve_exact(2 * table.len()).is_ok() {
+        while let Some(block) = table.pop_front() {
+            fitting.push_back(block);
+        }
+        *table = fitting;
+    }
+}
+
 /// Bytes that were sent or are to be, until they are acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
-    blocks: VecDeque<Block>,
+    blocks: Table,
     /// Where in the first block the bytes begin.
     start: usize,
     len: usize,
@@ -117,17 +170,17 @@ impl SendQueue {
         self.blocks.len()
     }
 
-    /// Appends what there is room for and returns how much that was.
-    pub fn push(&mut self, bytes: &[u8], pool: &mut Pool) -> usize {
+    /// Appends what there is room for, in at most so many blocks, and returns how much that was.
+    pub fn push(&mut self, bytes: &[u8], most_blocks: usize, pool: &mut Pool) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() {
             let end = self.start + self.len;
-            if end == self.blocks.len() * BLOCK_BYTES && !self.grow(pool) {
+            if end == self.blocks.len() * BLOCK_BYTES && !self.grow(most_blocks, pool) {
                 break;
             }
             let at = end % BLOCK_BYTES;
             let (now, later) = rest.split_at(rest.len().min(BLOCK_BYTES - at));
-            let Some(block) = self.blocks.back_mut() else { break };
+            let Some(Some(block)) = self.blocks.back_mut() else { break };
             block[at..at + now.len()].copy_from_slice(now);
             self.len += now.len();
             rest = later;
@@ -135,15 +188,18 @@ impl SendQueue {
         bytes.len() - rest.len()
     }
 
-    fn grow(&mut self, pool: &mut Pool) -> bool {
-        if self.blocks.len() >= pool.allowance(self.blocks.len()) || self.blocks.try_reserve(1).is_err() {
+    fn grow(&mut self, most_blocks: usize, pool: &mut Pool) -> bool {
+        if self.blocks.len() >= pool.allowance(self.blocks.len()).min(most_blocks)
+            || self.blocks.try_reserve(1).is_err()
+        {
             return false;
         }
-        match pool.take() {
-            Some(block) => self.blocks.push_back(block),
-            None => return false,
+        let block = pool.take();
+        let has_grown = block.is_some();
+        if has_grown {
+            self.blocks.push_back(block);
         }
-        true
+        has_grown
     }
 
     /// Copies the bytes from `offset` on.
@@ -153,7 +209,8 @@ impl SendQueue {
         while !out.is_empty() {
             let within = at % BLOCK_BYTES;
             let (now, later) = out.split_at_mut((BLOCK_BYTES - within).min(out.len()));
-            now.copy_from_slice(&self.blocks[at / BLOCK_BYTES][within..within + now.len()]);
+            let Some(block) = &self.blocks[at / BLOCK_BYTES] else { break };
+            now.copy_from_slice(&block[within..within + now.len()]);
             at += now.len();
             out = later;
         }
@@ -167,18 +224,20 @@ impl SendQueue {
         self.len -= count;
         while self.start >= BLOCK_BYTES || self.len == 0 {
             let Some(block) = self.blocks.pop_front() else { break };
-            pool.give(block);
+            block.into_iter().for_each(|block| pool.give(block));
             self.start = self.start.saturating_sub(BLOCK_BYTES);
         }
         if self.len == 0 {
             self.start = 0;
         }
+        fit_table(&mut self.blocks);
     }
 
     /// Gives everything back.
+    #[inline(never)]
     pub fn clear(&mut self, pool: &mut Pool) {
         self.drop_front(self.len, pool);
-        self.blocks = VecDeque::new();
+        self.blocks = Table::new();
     }
 }
 
@@ -200,7 +259,7 @@ mod tests {
         };
         for _ in 0..20_000 {
             let bytes: Vec<u8> = (0..random() % 700).map(|n| (n ^ random()) as u8).collect();
-            let pushed = queue.push(&bytes, &mut pool);
+            let pushed = queue.push(&bytes, MAX_BLOCKS, &mut pool);
             model.extend(&bytes[..pushed]);
             assert_eq!(queue.len(), model.len());
             let (from, len) = if model.is_empty() { (0, 0) } else { (random() % model.len(), random() % 3000) };
@@ -222,13 +281,13 @@ mod tests {
         let mut greedy: Vec<SendQueue> = (0..200).map(|_| SendQueue::default()).collect();
         for _ in 0..300 {
             for queue in &mut greedy {
-                queue.push(&[1; BLOCK_BYTES], &mut pool);
+                queue.push(&[1; BLOCK_BYTES], MAX_BLOCKS, &mut pool);
             }
         }
-        assert!(greedy[0].held() < MAX_BLOCKS, "one alone cannot have it all: {}", greedy[0].held());
+        assert!(greedy[0].held() < 40, "nobody can have it all: {}", greedy[0].held());
         for _ in 0..100 {
             let mut modest = SendQueue::default();
-            assert_eq!(modest.push(&[2; 3000], &mut pool), 3000);
+            assert_eq!(modest.push(&[2; 3000], MAX_BLOCKS, &mut pool), 3000);
             greedy.push(modest);
         }
         for queue in &mut greedy {
@@ -251,9 +310,9 @@ mod tests {
     fn a_pool_that_is_empty_gives_nothing() {
         let mut pool = Pool::new(2 * BLOCK_BYTES);
         let (mut first, mut second) = (SendQueue::default(), SendQueue::default());
-        assert_eq!(first.push(&[1; 3 * BLOCK_BYTES], &mut pool), 2 * BLOCK_BYTES);
-        assert_eq!(second.push(b"x", &mut pool), 0);
+        assert_eq!(first.push(&[1; 3 * BLOCK_BYTES], MAX_BLOCKS, &mut pool), 2 * BLOCK_BYTES);
+        assert_eq!(second.push(b"x", MAX_BLOCKS, &mut pool), 0);
         first.drop_front(BLOCK_BYTES, &mut pool);
-        assert_eq!(second.push(b"x", &mut pool), 1);
+        assert_eq!(second.push(b"x", MAX_BLOCKS, &mut pool), 1);
     }
 }

@@ -50,11 +50,6 @@ impl Crowd {
         }
     }
 
-    /// Whether more than one client is busy.
-    pub fn has_several(&self) -> bool {
-        self.was_busy > 1
-    }
-
     /// Whether many clients are busy.
     pub fn is_there(&self) -> bool {
         self.was_busy >= MIN_BUSY_CLIENTS

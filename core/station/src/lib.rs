@@ -32,6 +32,9 @@ const LINGER_NS: u64 = 500_000_000;
 /// ... unless nothing has arrived or left for so long.
 const LINGER_QUIET_NS: u64 = 20_000_000;
 
+/// So much of what a client has sent before is read in a turn: what came behind a hole may be a hundred thousand requests.
+const READ_BYTES_MAX: usize = 256 << 10;
+
 /// Who can reach the station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peers {
@@ -155,11 +158,6 @@ impl Station {
     #[inline]
     pub fn is_behind(&self) -> bool {
         !self.unread.is_empty()
-    }
-
-    /// Whether more than one client is busy.
-    pub fn serves_several(&self) -> bool {
-        self.crowd.has_several()
     }
 
     /// Whether many clients are busy.
@@ -340,14 +338,19 @@ impl Station {
         self.clients.get_mut(id.0 as usize)?.as_mut()
     }
 
-    /// Gives the engine all that has arrived from a client, or as much as it wants.
+    /// Gives the engine all that has arrived from a client, or as much as it wants and does not keep the others waiting.
     fn read(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
         client.unread = false;
+        let mut read_bytes = 0;
         loop {
             let bytes = self.stack.readable(client.connection);
             if bytes.is_empty() {
                 return;
+            }
+            if read_bytes >= READ_BYTES_MAX {
+                client.unread = true;
+                return self.writable.push(id);
             }
             if self.engine.fate(id) != Fate::Open {
                 client.unread = true;
@@ -357,6 +360,7 @@ impl Station {
             self.crowd.serve(&mut client.busy_period);
             self.engine.receive(id, bytes);
             self.stack.consume(client.connection, len);
+            read_bytes += len;
         }
     }
 

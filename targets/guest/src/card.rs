@@ -75,13 +75,6 @@ impl Card {
         }
     }
 
-    /// Has the frames of a turn sent by the machine's own thread where they have so many bytes, if there is a choice.
-    pub fn set_much(&mut self, bytes: usize) {
-        if let Card::Xdp(card) = self {
-            card.doorbell().set_much(bytes);
-        }
-    }
-
     /// Has the frames of this turn sent by the machine's own thread, which then rests for so long, where there is a choice.
     pub fn set_rest(&mut self, rest: Option<Duration>) {
         if let Card::Xdp(card) = self {

@@ -17,10 +17,6 @@ const DISK_POLL_NS: u64 = 300_000;
 /// A sleep while the card still holds frames to send: it does not interrupt when it has sent them.
 const SENDING_NS: u64 = 1_000_000;
 
-/// So much takes the host longer to send than a thread of its own to wake up, which would take the processor that the clients
-/// run on.
-const MUCH_BYTES: usize = 32 << 10;
-
 /// So long after something has happened the console is looked at: it may have been what happened. To look costs an exit to
 /// the hypervisor.
 const CONSOLE_NS: u64 = 100_000_000;
@@ -80,8 +76,6 @@ impl<'a> Server<'a> {
         while let Some((address, prefix_bits)) = self.station.next_address() {
             self.announce(address, prefix_bits);
         }
-        // One client waits for its reply, and its processor is free to send it.
-        self.card.set_much(if self.station.serves_several() { MUCH_BYTES } else { usize::MAX });
         if self.station.is_crowded() {
             self.card.set_rest(Some(self.station.nap().unwrap_or_default()));
         }

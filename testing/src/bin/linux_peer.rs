@@ -179,6 +179,7 @@ impl Echo {
             forgery_per_mille: 0,
             min_delay_ns: 500_000,
             max_delay_ns: 1_500_000,
+            bottleneck: None,
         };
         let mut wire = Wire::new(faults, run.seed);
         let addressing = Addressing::Static { address: OWN, prefix_bits: 24, gateway: None };

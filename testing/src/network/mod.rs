@@ -7,6 +7,7 @@ pub mod fuzz;
 pub mod offload;
 pub mod peer;
 pub mod sender;
+pub mod transfer;
 pub mod wire;
 pub mod world;
 

@@ -22,6 +22,17 @@ pub struct Faults {
     pub min_delay_ns: u64,
     /// Longest way of a frame. Frames overtake each other where it exceeds the shortest.
     pub max_delay_ns: u64,
+    /// What each direction has to pass on its way, if there is anything narrow.
+    pub bottleneck: Option<Bottleneck>,
+}
+
+/// The narrowest part of a way, and what waits before it.
+#[derive(Clone, Copy, Debug)]
+pub struct Bottleneck {
+    /// What it carries.
+    pub bytes_per_s: u64,
+    /// Frames for which its queue has no room are lost.
+    pub queue_bytes: u64,
 }
 
 impl Faults {
@@ -33,6 +44,7 @@ impl Faults {
         forgery_per_mille: 0,
         min_delay_ns: 50_000,
         max_delay_ns: 50_000,
+        bottleneck: None,
     };
     /// All faults at once, each often enough to meet in every run.
     pub const SEVERE: Faults = Faults {
@@ -42,6 +54,7 @@ impl Faults {
         forgery_per_mille: 0,
         min_delay_ns: 50_000,
         max_delay_ns: 5_000_000,
+        bottleneck: None,
     };
 }
 
@@ -226,6 +239,8 @@ pub struct Wire {
     /// By time of arrival, then in the order of departure.
     in_flight: BTreeMap<(u64, u64), (Destination, Vec<u8>)>,
     frames: u64,
+    /// Until when the bottleneck is taken, by [`Destination`].
+    taken_until_ns: [u64; 2],
     /// Frames sent to the server, if they are recorded.
     recorded: Option<Vec<Vec<u8>>>,
 }
@@ -252,6 +267,7 @@ impl Wire {
             rng: Random::new(seed),
             in_flight: BTreeMap::new(),
             frames: 0,
+            taken_until_ns: [0; 2],
             recorded: None,
         }
     }
@@ -327,7 +343,21 @@ impl Wire {
     fn schedule(&mut self, destination: Destination, frame: Vec<u8>, now_ns: u64) {
         let spread_ns = self.faults.max_delay_ns - self.faults.min_delay_ns;
         let delay_ns = self.faults.min_delay_ns + self.rng.below(spread_ns as usize + 1) as u64;
+        let Some(passed_ns) = self.pass_bottleneck(destination, frame.len() as u64, now_ns) else { return };
         self.frames += 1;
-        self.in_flight.insert((now_ns + delay_ns, self.frames), (destination, frame));
+        self.in_flight.insert((passed_ns + delay_ns, self.frames), (destination, frame));
+    }
+
+    /// When a frame has passed the bottleneck, unless its queue is full.
+    fn pass_bottleneck(&mut self, destination: Destination, len: u64, now_ns: u64) -> Option<u64> {
+        const NS_PER_S: u64 = 1_000_000_000;
+        let Some(Bottleneck { bytes_per_s, queue_bytes }) = self.faults.bottleneck else { return Some(now_ns) };
+        let taken_until_ns = &mut self.taken_until_ns[destination as usize];
+        let begins_ns = now_ns.max(*taken_until_ns);
+        if (begins_ns - now_ns) * bytes_per_s / NS_PER_S + len > queue_bytes {
+            return None;
+        }
+        *taken_until_ns = begins_ns + len * NS_PER_S / bytes_per_s;
+        Some(*taken_until_ns)
     }
 }

@@ -9,14 +9,36 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// Segments by which one acknowledgment lets the window grow at most while it doubles: what is sent at once is not paced (L of
 /// RFC 9406 §4.3).
 const SLOW_START_SEGMENTS: u32 = 8;
+/// A round trip that has become longer by so much of it (RFC 9406 §4.2 and §4.3: between 1/8, 4 ms at least, and 16 ms) says that
+/// the window fills a queue.
+const LATE_PART: u64 = 8;
+const LATE_NS: core::ops::RangeInclusive<u64> = 4_000_000..=16_000_000;
+/// So much slower it grows then, and so many round trips, before it is believed.
+const CAUTION: u32 = 4;
+const CAUTIOUS_ROUNDS: u8 = 5;
 /// No window needs more: the send buffer is smaller.
 const MAX_WINDOW: u32 = 1 << 24;
+
+/// HyStart++ (RFC 9406), with one sample a round trip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SlowStart {
+    Usual,
+    /// A round trip has become longer, to this, and stayed so for some more.
+    Cautious {
+        baseline_ns: u64,
+        rounds: u8,
+    },
+}
 
 /// The congestion window of a connection, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Congestion {
     window: u32,
     slow_start_threshold: u32,
+    /// The round trip before.
+    round_trip_ns: u64,
+    /// How the slow start goes.
+    start: SlowStart,
     /// Something was held back by the window since it last grew: a window that is not used says nothing of the way
     /// (RFC 9438 §5.8).
     is_limiting: bool,
@@ -35,6 +57,8 @@ impl Congestion {
         Congestion {
             window: (10 * segment_bytes).min(14_600.max(2 * segment_bytes)),
             slow_start_threshold: MAX_WINDOW,
+            round_trip_ns: 0,
+            start: SlowStart::Usual,
             is_limiting: false,
             max: 0.0,
             epoch_ns: None,
@@ -62,11 +86,38 @@ impl Congestion {
         }
         let grown = if self.window < self.slow_start_threshold {
             // RFC 3465 §2.2: by what was acknowledged, as one acknowledgement may stand for several segments.
-            self.window + bytes.min(SLOW_START_SEGMENTS * segment_bytes)
+            let caution = if self.start == SlowStart::Usual { 1 } else { CAUTION };
+            self.window + bytes.min(SLOW_START_SEGMENTS * segment_bytes) / caution
         } else {
             self.cubic(bytes, segment_bytes, round_trip_ns, now_ns)
         };
         self.window = grown.min(MAX_WINDOW);
+    }
+
+    /// What was sent once took so long there and back. A slow start ends where the way's queue fills up, before it overflows.
+    #[inline]
+    pub fn note_round_trip(&mut self, took_ns: u64) {
+        let before_ns = core::mem::replace(&mut self.round_trip_ns, took_ns);
+        // §4.3: the first one only; one after a loss ends below what the way has carried.
+        if self.slow_start_threshold < MAX_WINDOW {
+            return;
+        }
+        self.start = match self.start {
+            SlowStart::Usual => {
+                let late_ns = (before_ns / LATE_PART).clamp(*LATE_NS.start(), *LATE_NS.end());
+                match before_ns > 0 && took_ns >= before_ns + late_ns {
+                    true => SlowStart::Cautious { baseline_ns: took_ns, rounds: 0 },
+                    false => SlowStart::Usual,
+                }
+            }
+            SlowStart::Cautious { baseline_ns, .. } if took_ns < baseline_ns => SlowStart::Usual,
+            SlowStart::Cautious { baseline_ns, rounds } => {
+                if rounds + 1 == CAUTIOUS_ROUNDS {
+                    self.slow_start_threshold = self.window;
+                }
+                SlowStart::Cautious { baseline_ns, rounds: rounds + 1 }
+            }
+        };
     }
 
     /// RFC 9438 §4.2 to §4.5, in segments.
@@ -94,6 +145,7 @@ impl Congestion {
         let window = f64::from(self.window) / f64::from(segment_bytes);
         self.max = if window < self.max { window * (1.0 + BETA) / 2.0 } else { window };
         self.epoch_ns = None;
+        self.start = SlowStart::Usual;
         self.slow_start_threshold = ((f64::from(self.window) * BETA) as u32).max(2 * segment_bytes);
         self.window = self.slow_start_threshold.min(self.window);
     }
@@ -179,6 +231,37 @@ mod tests {
         assert!((154..=161).contains(&at_k), "{at_k}");
         rounds(&mut congestion, 100 + k_rounds, k_rounds);
         assert!(congestion.window() / MSS > 190, "{}", congestion.window() / MSS);
+    }
+
+    /// RFC 9406: a window that fills a queue grows by a quarter of what it did, and after five round trips no longer doubles.
+    #[test]
+    fn a_slow_start_ends_where_the_queue_fills_up() {
+        const MS: u64 = 1_000_000;
+        let mut congestion = Congestion::new(MSS);
+        for (round, took_ms) in [40, 41, 44, 39, 43].into_iter().enumerate() {
+            congestion.note_round_trip(took_ms * MS);
+            rounds(&mut congestion, round as u64, 1);
+            assert_eq!(congestion.window(), (20 << round) * MSS, "less than 5 ms longer");
+        }
+        // Longer once, and then as before: it was something else.
+        congestion.note_round_trip(60 * MS);
+        rounds(&mut congestion, 5, 1);
+        assert_eq!(congestion.window(), 400 * MSS);
+        congestion.note_round_trip(40 * MS);
+        rounds(&mut congestion, 6, 1);
+        assert_eq!(congestion.window(), 800 * MSS);
+        // Longer and longer: five such round trips more, and it is over.
+        let mut window = congestion.window();
+        for round in 0..6 {
+            congestion.note_round_trip((60 + 10 * round) * MS);
+            assert_eq!(congestion.slow_start_threshold, if round < 5 { MAX_WINDOW } else { window });
+            rounds(&mut congestion, 7 + round, 1);
+            if round < 5 {
+                window += window / MSS * (MSS / CAUTION);
+                assert_eq!(congestion.window(), window);
+            }
+        }
+        assert!(congestion.window() < window + window / 10, "{}", congestion.window());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     ends::{Ends, FlowKey},
     ipv6::MIN_MTU,
-    pool::{BLOCK_BYTES, Pool, SendQueue},
+    pool::{BLOCK_BYTES, FIRST_BLOCKS, MAX_BLOCKS, Pool, SendQueue},
 };
 use alloc::boxed::Box;
 use kayvee_platform::NetworkFigures;
@@ -107,8 +107,8 @@ pub(super) struct PeerClock {
 /// A time that does not come.
 pub(crate) const NEVER_NS: u64 = u64::MAX;
 
-/// The window scale that is offered (RFC 7323 §2.3): windows of up to 512 KiB.
-pub(super) const OWN_WINDOW_SCALE: u8 = 3;
+/// The window scale that is offered (RFC 7323 §2.3): windows of up to 8 MiB, in steps of 128 bytes.
+pub(super) const OWN_WINDOW_SCALE: u8 = 7;
 
 /// A connection. Without bytes in its buffers it is all there is: a few hundred bytes.
 #[derive(Debug)]
@@ -393,10 +393,23 @@ impl Connection {
         matches!(self.state, State::Established | State::CloseWait) && !self.finishing
     }
 
-    /// Whether half of what its send buffer may take is free.
+    /// Whether half of what its send buffer may take is free, or so much that it is worth a turn.
     pub fn has_room(&self, pool: &Pool) -> bool {
-        let capacity = pool.allowance(self.tx.held()) * BLOCK_BYTES;
-        self.takes_data() && capacity > self.tx.len() && capacity - self.tx.len() >= capacity / 2
+        let capacity = self.send_capacity(pool);
+        let least = (capacity / 2).min(FIRST_BLOCKS / 2 * BLOCK_BYTES);
+        self.takes_data() && capacity > self.tx.len() && capacity - self.tx.len() >= least
+    }
+
+    /// Bytes that its send buffer may take now.
+    pub(super) fn send_capacity(&self, pool: &Pool) -> usize {
+        pool.allowance(self.tx.held()).min(self.most_send_blocks()) * BLOCK_BYTES
+    }
+
+    /// What may be on its way, and as much again that goes when that has arrived.
+    #[inline]
+    fn most_send_blocks(&self) -> usize {
+        let way_bytes = self.congestion.window().min(self.window) as usize;
+        (2 * way_bytes / BLOCK_BYTES).clamp(FIRST_BLOCKS, MAX_BLOCKS)
     }
 
     /// Whether its application waits to be told of room.
@@ -412,7 +425,16 @@ impl Connection {
     #[inline]
     pub fn consume(&mut self, count: usize, pool: &mut Pool) {
         self.rx.consume(count, pool);
+        self.note_read(count, pool);
         self.offer_window(pool);
+    }
+
+    /// Notes that the application has read bytes, just after they have come or later.
+    #[inline]
+    pub(super) fn note_read(&mut self, count: usize, pool: &mut Pool) {
+        if !self.end_received {
+            self.rx.note_read(count, self.trip.smoothed_ns(), self.heard_ns, pool);
+        }
     }
 
     /// Whether the end of the stream may have been reached.
@@ -423,7 +445,7 @@ impl Connection {
     /// Queues what fits of `bytes` and returns how much that was.
     #[inline]
     pub fn send(&mut self, bytes: &[u8], pool: &mut Pool) -> usize {
-        let sent = if self.takes_data() { self.tx.push(bytes, pool) } else { 0 };
+        let sent = if self.takes_data() { self.tx.push(bytes, self.most_send_blocks(), pool) } else { 0 };
         self.wants_room |= sent < bytes.len();
         sent
     }
@@ -450,6 +472,7 @@ impl Connection {
         self.finish();
         self.owner = Owner::Nobody;
         self.linger_until_ns = linger_until_ns;
+        self.rx.narrow(pool);
         self.discard_received(pool);
     }
 

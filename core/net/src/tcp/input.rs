@@ -9,6 +9,7 @@ use super::{
     segment::{Flags, Segment},
     seq::Seq,
 };
+use crate::pool::{BLOCK_BYTES, MAX_BLOCKS};
 
 /// TIME-WAIT lasts two maximum segment lifetimes (RFC 9293 §3.4.2) of 30 seconds each, as everybody has them.
 const TIME_WAIT_NS: u64 = 60_000_000_000;
@@ -20,7 +21,7 @@ const TIMESTAMP_LIFETIME_NS: u64 = 24 * 86_400 * 1_000_000_000;
 const MAX_DUPLICATES_DUE: u8 = 3;
 
 /// What has come twice is told of as long as it is no older than the largest window.
-const OLD_BYTES_MAX: u32 = 1 << 20;
+const OLD_BYTES_MAX: u32 = (MAX_BLOCKS * BLOCK_BYTES) as u32;
 
 /// What came of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -350,7 +351,9 @@ impl Connection {
             && !self.una.before(seq)
         {
             self.timed = None;
-            self.trip.sample(now_ns.saturating_sub(sent_ns));
+            let sample_ns = now_ns.saturating_sub(sent_ns);
+            self.trip.sample(sample_ns);
+            self.congestion.note_round_trip(sample_ns);
         } else if let (Some(timestamps), true) = (segment.timestamps, self.trip.backoff() > 0) {
             let elapsed_ms = self.timestamp(now_ns).wrapping_sub(timestamps.echo);
             self.trip.sample_ambiguous(u64::from(elapsed_ms.clamp(1, 60_000)) * 1_000_000);
@@ -550,6 +553,7 @@ impl Connection {
         }
         self.acknowledge_data(seq, before, had_runs, now_ns);
         if taken > 0 {
+            self.note_read(taken, &mut resources.pool);
             self.offer_window(&resources.pool);
         }
         if self.peer_fin == Some(self.rcv_nxt) {
@@ -582,6 +586,7 @@ impl Connection {
         self.rcv_nxt += 1;
         self.rcv_right = self.rcv_right.max(self.rcv_nxt);
         self.end_received = true;
+        self.rx.narrow(&mut resources.pool);
         self.peer_fin = None;
         self.acknowledge = Acknowledge::Now;
         match self.state {

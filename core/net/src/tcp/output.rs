@@ -309,7 +309,7 @@ impl Connection {
         // An acknowledgment would not tell which of both it is for (RFC 6298 §3).
         self.timed = None;
         if let Some(rack) = &mut self.rack {
-            rack.note_resent(from, from + len, now_ns);
+            rack.note_resent(from, from + len, self.nxt.since(self.una), now_ns);
         }
         self.data(from, len, &resources.pool, now_ns)
     }
@@ -322,7 +322,7 @@ impl Connection {
         if self.segment_bytes.min(unsent) <= ETHERNET_SEGMENT_BYTES {
             return self.segment_bytes;
         }
-        let capacity = (pool.allowance(self.tx.held()) * BLOCK_BYTES) as u32;
+        let capacity = self.send_capacity(pool) as u32;
         self.segment_bytes.min((capacity.min(self.max_window) / SEGMENTS).max(ETHERNET_SEGMENT_BYTES))
     }
 

@@ -13,8 +13,11 @@ use alloc::{boxed::Box, vec::Vec};
 const MAX_MARKS: usize = 16;
 /// A mark covers no more than this part of a round trip, unless there are too many.
 const MARK_PART: u64 = 16;
-/// Retransmissions that are remembered. Where there are more, those beyond are left to the retransmission timer.
-const MAX_RESENT: usize = 64;
+/// Retransmissions that are remembered: so many in any case, and one for each KiB on its way, up to a bound. Where there are more,
+/// those beyond are left to the retransmission timer.
+const FEW_RESENT: usize = 64;
+const MAX_RESENT: usize = 512;
+const RESENT_BYTES: u32 = 1024;
 /// How much of a shortest round trip the window for reordering has, and gets with each retransmission that came for nothing
 /// (§6.2, step 4).
 const WINDOW_PART: u64 = 4;
@@ -149,16 +152,17 @@ impl Rack {
         self.marks.push(Mark { end, first_ns: now_ns, last_ns: now_ns });
     }
 
-    /// Notes that something leaves again.
-    pub fn note_resent(&mut self, from: Seq, to: Seq, now_ns: u64) {
+    /// Notes that something leaves again, of so many bytes that are on their way.
+    pub fn note_resent(&mut self, from: Seq, to: Seq, way_bytes: u32, now_ns: u64) {
         let missing = to.since(from);
+        let most = ((way_bytes / RESENT_BYTES) as usize).clamp(FEW_RESENT, MAX_RESENT);
         if let Some(last) = self.resent.last_mut()
             && last.to == from
             && last.sent_ns == now_ns
             && !last.is_lost
         {
             (last.to, last.missing) = (to, last.missing + missing);
-        } else if self.resent.len() < MAX_RESENT && self.resent.try_reserve(1).is_ok() {
+        } else if self.resent.len() < most && self.resent.try_reserve(1).is_ok() {
             self.resent.push(Resent { from, to, sent_ns: now_ns, missing, is_lost: false });
         } else {
             self.is_overfull = true;

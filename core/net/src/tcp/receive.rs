@@ -4,22 +4,34 @@ use super::{
     segment::{SACK_BLOCKS, SackBlocks},
     seq::Seq,
 };
-use crate::pool::{BLOCK_BYTES, Block, Pool};
-use alloc::{collections::VecDeque, vec::Vec};
+use crate::pool::{BLOCK_BYTES, Block, FIRST_BLOCKS, MAX_BLOCKS, Pool, Table, fit_table};
+use alloc::vec::Vec;
 
-/// Most runs of bytes beyond a hole. A segment that would make one more is dropped: its sender sends it again.
-const MAX_RUNS: usize = 32;
+/// Most runs of bytes beyond a hole: so many in any case, and one for each block that is held, up to a bound. A segment that
+/// would make one more is dropped: its sender sends it again.
+const FEW_RUNS: usize = 32;
+const MAX_RUNS: usize = 256;
+
+/// A window may hold its sender back where so much is read in as many round trips or less, or in this time.
+const LAP_ROUND_TRIPS: u64 = 8;
+const LAP_NS: u64 = 10_000_000;
 
 /// The receive buffer of a connection. Blocks are taken where bytes have arrived, so a hole in front of them costs
 /// nothing but its number.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ReceiveQueue {
-    blocks: VecDeque<Option<Block>>,
+    blocks: Table,
     /// How many of these are there.
     held: u32,
     /// Blocks for a segment of the peer's, wherever it begins. With a window of less than a segment Linux sends nothing
     /// but a probe now and then.
     least: u32,
+    /// Most blocks that it may hold, by how it is used.
+    most: u32,
+    /// Bytes that were read in this lap, which ends when they are as many as `most` blocks hold.
+    lap_bytes: u32,
+    /// When it began.
+    lap_began_ns: u64,
     /// Where in the first block the readable bytes begin.
     start: usize,
     /// Readable bytes.
@@ -34,7 +46,18 @@ impl ReceiveQueue {
     /// For segments of so many bytes.
     pub fn new(segment_bytes: u16) -> ReceiveQueue {
         let least = usize::from(segment_bytes).div_ceil(BLOCK_BYTES) + 1;
-        ReceiveQueue { least: least as u32, ..ReceiveQueue::default() }
+        ReceiveQueue {
+            blocks: Table::new(),
+            held: 0,
+            least: least as u32,
+            most: FIRST_BLOCKS as u32,
+            lap_bytes: 0,
+            lap_began_ns: 0,
+            start: 0,
+            len: 0,
+            runs: Vec::new(),
+            latest: Seq(0),
+        }
     }
 
     #[inline]
@@ -51,7 +74,45 @@ impl ReceiveQueue {
     /// Most blocks that it may hold now.
     #[inline]
     pub fn allowance(&self, pool: &Pool) -> usize {
+        self.share(pool).min(self.most as usize)
+    }
+
+    /// Most blocks that the pool has for it now.
+    #[inline]
+    fn share(&self, pool: &Pool) -> usize {
         pool.allowance_from(self.least as usize, self.held as usize)
+    }
+
+    /// Notes that so many bytes were read, in order.
+    #[inline]
+    pub fn note_read(&mut self, bytes: usize, round_trip_ns: u64, now_ns: u64, pool: &mut Pool) {
+        self.lap_bytes += bytes as u32;
+        if self.lap_bytes >= self.most * BLOCK_BYTES as u32 {
+            self.end_lap(round_trip_ns, now_ns, pool);
+        }
+    }
+
+    /// Has it hold twice as much where it may hold its sender back, and half as much where it does not.
+    #[cold]
+    #[inline(never)]
+    fn end_lap(&mut self, round_trip_ns: u64, now_ns: u64, pool: &mut Pool) {
+        let lap_ns = now_ns.saturating_sub(self.lap_began_ns);
+        let most = self.most as usize;
+        if lap_ns > LAP_NS.max(LAP_ROUND_TRIPS * round_trip_ns) {
+            if most > FIRST_BLOCKS {
+                self.most /= 2;
+                pool.revoke(most / 2);
+            }
+        } else if most < MAX_BLOCKS && self.share(pool) > most && pool.grant(most) {
+            self.most *= 2;
+        }
+        (self.lap_bytes, self.lap_began_ns) = (0, now_ns);
+    }
+
+    /// Has it hold no more than at first: no more will come, or nobody reads it.
+    pub fn narrow(&mut self, pool: &mut Pool) {
+        pool.revoke(self.most as usize - FIRST_BLOCKS);
+        (self.most, self.lap_bytes) = (FIRST_BLOCKS as u32, 0);
     }
 
     #[inline]
@@ -122,7 +183,8 @@ impl ReceiveQueue {
         let first = self.runs.iter().take_while(|(_, end)| end.before(from)).count();
         let touched = self.runs[first..].iter().take_while(|(start, _)| !start.after(to)).count();
         let is_new = touched == 0;
-        if is_new && (self.runs.len() == MAX_RUNS || self.runs.try_reserve(1).is_err()) || !store(self) {
+        let most_runs = (self.held as usize).clamp(FEW_RUNS, MAX_RUNS);
+        if is_new && (self.runs.len() >= most_runs || self.runs.try_reserve(1).is_err()) || !store(self) {
             return false;
         }
         if is_new {
@@ -195,13 +257,16 @@ impl ReceiveQueue {
         if is_empty {
             self.start = 0;
         }
+        fit_table(&mut self.blocks);
     }
 
     /// Gives everything back.
+    #[inline(never)]
     pub fn clear(&mut self, pool: &mut Pool) {
         self.runs = Vec::new();
         self.consume(self.len, pool);
-        self.blocks = VecDeque::new();
+        self.blocks = Table::new();
+        self.narrow(pool);
     }
 
     /// Whether all of this has come already, beyond a hole.
@@ -308,7 +373,7 @@ mod tests {
         for at in 0..1000 {
             queue.insert(Seq(0), Seq(1 + 2 * at), b"x", &mut pool);
         }
-        assert_eq!(queue.runs.len(), MAX_RUNS);
+        assert_eq!(queue.runs.len(), FEW_RUNS);
         queue.clear(&mut pool);
         assert_eq!(pool.used_bytes(), 0);
     }

@@ -3,8 +3,11 @@
 use super::seq::Seq;
 use alloc::vec::Vec;
 
-/// Most runs that are remembered; of more the peer tells again.
-const MAX_RUNS: usize = 32;
+/// Most runs that are remembered: so many in any case, and one for each 2 KiB on their way, up to a bound. A peer tells of the
+/// latest ones only, so what is forgotten is sent again.
+const FEW_RUNS: usize = 32;
+const MAX_RUNS: usize = 256;
+const RUN_BYTES: u32 = 2048;
 /// Segments beyond a missing one that prove it lost (RFC 5681 §3.2, RFC 6675 §2).
 pub(crate) const DUPLICATE_THRESHOLD: u32 = 3;
 
@@ -27,20 +30,21 @@ impl Scoreboard {
     /// say nothing that could be believed.
     pub fn add(&mut self, blocks: &[(Seq, Seq)], una: Seq, next: Seq) -> bool {
         let before = self.bytes;
+        let most_runs = (next.since(una) / RUN_BYTES).clamp(FEW_RUNS as u32, MAX_RUNS as u32) as usize;
         for &(from, to) in blocks {
             // By how far they lie behind `una`: a run around more than half of all numbers looks as if it ended before it.
             if from != una && from.since(una) < to.since(una) && to.since(una) <= next.since(una) {
-                self.add_run(from, to);
+                self.add_run(from, to, most_runs);
             }
         }
         self.bytes > before
     }
 
-    fn add_run(&mut self, from: Seq, to: Seq) {
+    fn add_run(&mut self, from: Seq, to: Seq, most_runs: usize) {
         let first = self.runs.iter().take_while(|(_, end)| end.before(from)).count();
         let touched = self.runs[first..].iter().take_while(|(start, _)| !start.after(to)).count();
         if touched == 0 {
-            if self.runs.len() < MAX_RUNS && self.runs.try_reserve(1).is_ok() {
+            if self.runs.len() < most_runs && self.runs.try_reserve(1).is_ok() {
                 self.runs.insert(first, (from, to));
                 self.bytes += to.since(from);
             }

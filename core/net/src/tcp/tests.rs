@@ -1,6 +1,7 @@
 //! Segment by segment: what a peer sends, and what the standards say that comes back.
 
 use super::{
+    connection::OWN_WINDOW_SCALE,
     segment::{Flags, SackBlocks, Segment, Timestamps},
     seq::Seq,
     *,
@@ -614,14 +615,90 @@ fn a_window_opens_by_whole_segments() {
     script.pass(40 * MS);
     script.say(ACK, b"more than there is room for");
     script.seq = script.connection.rcv_nxt;
-    let told = u32::from(script.answer().window) << 3;
+    let told = u32::from(script.answer().window) << OWN_WINDOW_SCALE;
     let held = script.connection.rx.len();
     assert!(held > 2000 && told == 0, "{held} {told}");
     script.connection.consume(10, &mut script.resources.pool);
     assert_eq!(script.sent(), []);
     script.connection.consume(held.min(2000) - 10, &mut script.resources.pool);
     script.read();
-    assert!(u32::from(script.answer().window) << 3 >= 1448);
+    assert!(u32::from(script.answer().window) << OWN_WINDOW_SCALE >= 1448);
+}
+
+/// The largest window that this peer is told of while it sends that much, `ns_per_kib` for each KiB, and is read.
+fn window_of_uploader(script: &mut Script, bytes: usize, ns_per_kib: u64) -> u32 {
+    let mut largest = 0;
+    for _ in 0..bytes / 32_768 {
+        script.say(ACK, &[7; 32_768]);
+        script.read();
+        script.pass(32 * ns_per_kib);
+        let told = script.sent().last().map(|(segment, ..)| u32::from(segment.window) << OWN_WINDOW_SCALE);
+        largest = largest.max(told.unwrap_or_default());
+    }
+    largest
+}
+
+/// Who has sent little has little to be told of; who uses its window up has more, as long as there is some left for others.
+#[test]
+fn windows_grow_with_their_use() {
+    const FIRST: u32 = 256 << 10;
+    const MOST: u32 = 4 << 20;
+    let mut first = Script::established(syn());
+    first.resources.pool = Pool::new(64 << 20);
+    assert_eq!(window_of_uploader(&mut first, 256 << 10, 1000), FIRST, "before it has used it up");
+    assert_eq!(window_of_uploader(&mut first, 16 << 20, 8 * MS), FIRST, "125 KiB/s do not use it up");
+    assert_eq!(window_of_uploader(&mut first, 16 << 20, 1000), MOST);
+    // Half of the pool may be told of, whoever comes first. They share what the last one has.
+    let (mut uploaders, mut windows) = (vec![first], vec![MOST]);
+    for _ in 0..11 {
+        let mut next = Script::established(syn());
+        std::mem::swap(&mut next.resources, &mut uploaders.last_mut().unwrap().resources);
+        windows.push(window_of_uploader(&mut next, 16 << 20, 1000));
+        uploaders.push(next);
+    }
+    assert_eq!(windows, [&[MOST; 8][..], &[MOST / 2, 2 * FIRST, FIRST, FIRST]].concat());
+    // However one ends, or falls silent, another may be told of that.
+    let mut resources = resources();
+    std::mem::swap(&mut resources, &mut uploaders.last_mut().unwrap().resources);
+    let mut granted = resources.pool.granted_bytes();
+    for (way, uploader) in uploaders.iter_mut().take(5).enumerate() {
+        std::mem::swap(&mut resources, &mut uploader.resources);
+        match way {
+            0 => assert_eq!(window_of_uploader(uploader, 64 << 20, 8 * MS), MOST, "it never moves to the left"),
+            1 => uploader.connection.close(uploader.now_ns + SECOND, &mut uploader.resources.pool),
+            2 => uploader.say(FIN_ACK, b""),
+            3 => uploader.say(Flags::RST, b""),
+            _ => uploader.connection.abort(&mut uploader.resources.pool),
+        }
+        let left = granted - uploader.resources.pool.granted_bytes();
+        assert_eq!(left, (MOST - FIRST) as usize, "{way}");
+        granted -= left;
+        std::mem::swap(&mut resources, &mut uploader.resources);
+    }
+    for uploader in &mut uploaders {
+        uploader.connection.abort(&mut resources.pool);
+    }
+    assert_eq!((resources.pool.used_bytes(), resources.pool.granted_bytes()), (0, 0));
+}
+
+/// What is not acknowledged is bounded by what is on its way: who does not read has no more kept for it than at first.
+#[test]
+fn send_buffers_grow_with_what_arrives() {
+    let mut script = Script::established(Segment { window_scale: Some(9), ..syn() });
+    script.resources.pool = Pool::new(64 << 20);
+    let queued = |script: &mut Script| {
+        while script.connection.send(&[7; 10_000], &mut script.resources.pool) > 0 {}
+        script.connection.tx.len()
+    };
+    assert_eq!(queued(&mut script), 256 << 10);
+    let mut largest = 0;
+    for _ in 0..400 {
+        let sent: usize = script.sent_data().iter().map(|(_, len)| len).sum();
+        script.pass(MS);
+        script.acknowledge(sent as u32);
+        largest = largest.max(queued(&mut script));
+    }
+    assert_eq!(largest, 4 << 20);
 }
 
 /// RFC 7323 §2.3.

@@ -11,6 +11,9 @@ use kayvee_xdp::{
 const PLACES: core::ops::Range<u64> = 3 << 30..4 << 30;
 /// A monitor's ports that ring 3 can reach.
 const PORTS_END: u16 = 0x1000;
+/// So much takes the host longer to send than a thread of its own to wake up, which would take the processor that the clients
+/// run on.
+const MUCH_BYTES: usize = 32 << 10;
 
 /// The ports by which the monitor is told of frames to send.
 #[derive(Debug)]
@@ -21,16 +24,9 @@ pub struct DoorbellPort {
     send: u16,
     /// How long the machine is to rest after the frames of this turn are sent.
     rest: Option<Duration>,
-    /// So many bytes are sent in the exit in any case.
-    much_bytes: usize,
 }
 
 impl DoorbellPort {
-    /// Has frames of so many bytes sent in the exit itself.
-    pub fn set_much(&mut self, bytes: usize) {
-        self.much_bytes = bytes;
-    }
-
     /// Has the next frames sent in the exit itself, and the machine rest in the same.
     pub fn set_rest(&mut self, rest: Option<Duration>) {
         self.rest = rest;
@@ -44,7 +40,7 @@ impl DoorbellPort {
 
 impl Doorbell for DoorbellPort {
     fn ring(&mut self, bytes: usize) -> bool {
-        let rest = self.rest.take().or((bytes >= self.much_bytes).then_some(Duration::ZERO));
+        let rest = self.rest.take().or((bytes >= MUCH_BYTES).then_some(Duration::ZERO));
         match rest {
             // SAFETY: the monitor has named the port for this purpose; it knows no memory.
             None => CLOCK.count_notification(|| unsafe { port::write_u8(self.bell, 0) }),
@@ -80,8 +76,7 @@ pub fn open(setup: &mut Setup, description_at: u64) -> Result<XdpDevice<Doorbell
         tx: ring(tx, Ring::of_descriptors)?,
     };
     let parts = Parts { mac, checksums, frames, frame_bytes, max_frame_bytes, rings };
-    XdpDevice::new(parts, DoorbellPort { bell, send, rest: None, much_bytes: usize::MAX })
-        .map_err(|error| format!("{error}"))
+    XdpDevice::new(parts, DoorbellPort { bell, send, rest: None }).map_err(|error| format!("{error}"))
 }
 
 /// Maps what the monitor shares with this machine.

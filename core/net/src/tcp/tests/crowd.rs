@@ -190,6 +190,7 @@ impl Crowd {
             self.step();
         }
         assert_eq!(self.shared.pool.used_bytes(), 0, "buffers leak");
+        assert_eq!(self.shared.pool.granted_bytes(), 0, "windows leak");
         end_ms
     }
 }

@@ -135,10 +135,10 @@ fn room_for_a_large_segment_is_told_at_once() {
     script.say(ACK, b"");
     script.sent();
     script.say(ACK, &[7; 8000]);
-    let told = u32::from(script.answer().window) << 3;
+    let told = u32::from(script.answer().window) << OWN_WINDOW_SCALE;
     assert!(told < SEGMENT_BYTES.into(), "{told}");
     script.read();
-    let told = u32::from(script.answer().window) << 3;
+    let told = u32::from(script.answer().window) << OWN_WINDOW_SCALE;
     assert!(told >= SEGMENT_BYTES.into(), "{told}");
 }
 
