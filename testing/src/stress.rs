@@ -50,6 +50,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("maxclients", maxclients),
     ("slow-reader", slow_reader),
     ("thousand-late-readers", thousand_late_readers),
+    ("large-values-both-ways", large_values_both_ways),
     ("never-reading-client", never_reading_client),
     ("announced-but-never-sent", announced_but_never_sent),
     ("byte-by-byte-clients", byte_by_byte_clients),
@@ -332,6 +333,34 @@ fn thousand_late_readers(target: &Target) -> Outcome {
                 return Err(format!("connection {at} has another value").into());
             }
         }
+    }
+    ok(&mut control, &["FLUSHALL"])
+}
+
+/// Some send large values and others read them, all at once: where either end of a link cannot send, it receives.
+fn large_values_both_ways(target: &Target) -> Outcome {
+    const EACH: usize = 20;
+    const TIMES: usize = 10;
+    let value = patterned(MIB.min(target.memory_bytes / (4 * 2 * EACH)));
+    let mut control = target.connect()?;
+    control.call(&[b"SET", b"v".as_slice(), &value])?;
+    let exchange = &|sends: bool| -> io::Result<bool> {
+        let mut client = target.connect()?;
+        (0..TIMES).try_fold(true, |is_right, _| {
+            let reply = if sends {
+                client.call(&[b"SET", b"v".as_slice(), &value])? == Reply::Simple(b"OK".to_vec())
+            } else {
+                client.call(&["GET", "v"])?.text() == Some(&value)
+            };
+            Ok(is_right && reply)
+        })
+    };
+    let all_right = thread::scope(|scope| {
+        let threads: Vec<_> = (0..2 * EACH).map(|at| scope.spawn(move || exchange(at < EACH))).collect();
+        threads.into_iter().try_fold(true, |all, thread| Ok::<_, io::Error>(all & thread.join().unwrap_or(Ok(false))?))
+    })?;
+    if !all_right {
+        return Err("a reply is wrong".into());
     }
     ok(&mut control, &["FLUSHALL"])
 }

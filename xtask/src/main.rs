@@ -89,12 +89,12 @@ const SECTIONS: &[Section] = &[
     },
     Section {
         name: "pci",
-        what: "vectors and redis-cli on a guest with its devices on PCI",
+        what: "vectors, redis-cli and large values on a guest with its devices on PCI",
         run: |_| some(&["--target", "tcg", "--machine", "q35", "--memory", "64"]),
     },
     Section {
         name: "user",
-        what: "vectors and redis-cli on a guest whose network needs no rights",
+        what: "vectors, redis-cli and large values on a guest whose network needs no rights",
         run: |_| some(&["--target", "tcg", "--net", "user", "--memory", "64"]),
     },
     Section { name: "xdp", what: "vectors, load and Linux' own TCP on a process past the kernel's network", run: xdp },
@@ -402,6 +402,7 @@ fn some(arguments: &[&str]) -> io::Result<Tally> {
     let store = Store::start(arguments)?;
     let mut tally = run(testing("conformance").args(["--addr", &store.addr]))?;
     tally += clients::redis_cli(&store.addr)?;
+    tally += run(testing("stress").args(["--addr", &store.addr, "large-values"]))?;
     tally += store.end()?;
     Ok(tally)
 }
