@@ -124,6 +124,9 @@ impl Pool {
     }
 }
 
+/// What a table may have room for in any case: 512 bytes.
+const KEPT_BLOCKS: usize = 64;
+
 /// The blocks of a buffer, in their order. Some may be missing.
 pub(crate) type Table = VecDeque<Option<Block>>;
 
@@ -131,7 +134,6 @@ pub(crate) type Table = VecDeque<Option<Block>>;
 /// heap.
 #[inline]
 pub(crate) fn fit_table(table: &mut Table) {
-    const KEPT_BLOCKS: usize = 64;
     if table.capacity() > KEPT_BLOCKS && table.len() < table.capacity() / 4 {
         shrink_table(table);
     }
@@ -141,7 +143,7 @@ pub(crate) fn fit_table(table: &mut Table) {
 #[inline(never)]
 fn shrink_table(table: &mut Table) {
     let mut fitting = Table::new();
-    if fitting.try_reserve_exact(2 * table.len()).is_ok() {
+    if fitting.try_reserve_exact((2 * table.len()).max(KEPT_BLOCKS)).is_ok() {
         while let Some(block) = table.pop_front() {
             fitting.push_back(block);
         }

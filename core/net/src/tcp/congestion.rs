@@ -11,8 +11,8 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 const SLOW_START_SEGMENTS: u32 = 8;
 /// A round trip that has become longer by so much of it (RFC 9406 §4.2 and §4.3: between 1/8, 4 ms at least, and 16 ms) says that
 /// the window fills a queue.
-const LATE_PART: u64 = 8;
-const LATE_NS: core::ops::RangeInclusive<u64> = 4_000_000..=16_000_000;
+const LATE_PART: u32 = 8;
+const LATE_US: core::ops::RangeInclusive<u32> = 4_000..=16_000;
 /// So much slower it grows then, and so many round trips, before it is believed.
 const CAUTION: u32 = 4;
 const CAUTIOUS_ROUNDS: u8 = 5;
@@ -25,7 +25,7 @@ enum SlowStart {
     Usual,
     /// A round trip has become longer, to this, and stayed so for some more.
     Cautious {
-        baseline_ns: u64,
+        baseline_us: u32,
         rounds: u8,
     },
 }
@@ -36,7 +36,7 @@ pub(crate) struct Congestion {
     window: u32,
     slow_start_threshold: u32,
     /// The round trip before.
-    round_trip_ns: u64,
+    round_trip_us: u32,
     /// How the slow start goes.
     start: SlowStart,
     /// Something was held back by the window since it last grew: a window that is not used says nothing of the way
@@ -57,7 +57,7 @@ impl Congestion {
         Congestion {
             window: (10 * segment_bytes).min(14_600.max(2 * segment_bytes)),
             slow_start_threshold: MAX_WINDOW,
-            round_trip_ns: 0,
+            round_trip_us: 0,
             start: SlowStart::Usual,
             is_limiting: false,
             max: 0.0,
@@ -97,25 +97,28 @@ impl Congestion {
     /// What was sent once took so long there and back. A slow start ends where the way's queue fills up, before it overflows.
     #[inline]
     pub fn note_round_trip(&mut self, took_ns: u64) {
-        let before_ns = core::mem::replace(&mut self.round_trip_ns, took_ns);
-        // §4.3: the first one only; one after a loss ends below what the way has carried.
-        if self.slow_start_threshold < MAX_WINDOW {
+        let took_us = u32::try_from(took_ns / 1000).unwrap_or(u32::MAX);
+        let before_us = core::mem::replace(&mut self.round_trip_us, took_us);
+        // The first one only (§4.3): one after a loss ends below what the way has carried. And a window that is not full fills no
+        // queue: what takes longer then is something else.
+        if self.slow_start_threshold < MAX_WINDOW || !self.is_limiting {
+            self.start = SlowStart::Usual;
             return;
         }
         self.start = match self.start {
             SlowStart::Usual => {
-                let late_ns = (before_ns / LATE_PART).clamp(*LATE_NS.start(), *LATE_NS.end());
-                match before_ns > 0 && took_ns >= before_ns + late_ns {
-                    true => SlowStart::Cautious { baseline_ns: took_ns, rounds: 0 },
+                let late_us = (before_us / LATE_PART).clamp(*LATE_US.start(), *LATE_US.end());
+                match before_us > 0 && took_us >= before_us.saturating_add(late_us) {
+                    true => SlowStart::Cautious { baseline_us: took_us, rounds: 0 },
                     false => SlowStart::Usual,
                 }
             }
-            SlowStart::Cautious { baseline_ns, .. } if took_ns < baseline_ns => SlowStart::Usual,
-            SlowStart::Cautious { baseline_ns, rounds } => {
+            SlowStart::Cautious { baseline_us, .. } if took_us < baseline_us => SlowStart::Usual,
+            SlowStart::Cautious { baseline_us, rounds } => {
                 if rounds + 1 == CAUTIOUS_ROUNDS {
                     self.slow_start_threshold = self.window;
                 }
-                SlowStart::Cautious { baseline_ns, rounds: rounds + 1 }
+                SlowStart::Cautious { baseline_us, rounds: rounds.saturating_add(1) }
             }
         };
     }
@@ -237,23 +240,33 @@ mod tests {
     #[test]
     fn a_slow_start_ends_where_the_queue_fills_up() {
         const MS: u64 = 1_000_000;
+        fn late(congestion: &mut Congestion, took_ns: u64) {
+            congestion.note_limit();
+            congestion.note_round_trip(took_ns);
+        }
         let mut congestion = Congestion::new(MSS);
-        for (round, took_ms) in [40, 41, 44, 39, 43].into_iter().enumerate() {
+        // As long as the window is not full, it does not matter.
+        for took_ms in [10, 50, 90, 130, 170, 210, 250, 290] {
             congestion.note_round_trip(took_ms * MS);
+        }
+        assert_eq!((congestion.slow_start_threshold, congestion.start), (MAX_WINDOW, SlowStart::Usual));
+        congestion.note_round_trip(40 * MS);
+        for (round, took_ms) in [40, 41, 44, 39, 43].into_iter().enumerate() {
+            late(&mut congestion, took_ms * MS);
             rounds(&mut congestion, round as u64, 1);
             assert_eq!(congestion.window(), (20 << round) * MSS, "less than 5 ms longer");
         }
         // Longer once, and then as before: it was something else.
-        congestion.note_round_trip(60 * MS);
+        late(&mut congestion, 60 * MS);
         rounds(&mut congestion, 5, 1);
         assert_eq!(congestion.window(), 400 * MSS);
-        congestion.note_round_trip(40 * MS);
+        late(&mut congestion, 40 * MS);
         rounds(&mut congestion, 6, 1);
         assert_eq!(congestion.window(), 800 * MSS);
         // Longer and longer: five such round trips more, and it is over.
         let mut window = congestion.window();
         for round in 0..6 {
-            congestion.note_round_trip((60 + 10 * round) * MS);
+            late(&mut congestion, (60 + 10 * round) * MS);
             assert_eq!(congestion.slow_start_threshold, if round < 5 { MAX_WINDOW } else { window });
             rounds(&mut congestion, 7 + round, 1);
             if round < 5 {

@@ -93,6 +93,8 @@ impl Connection {
             }
             self.keepalives += 1;
             self.keepalive_due = true;
+            // Others have more use of what it was told.
+            self.rx.narrow(&mut resources.pool);
         }
     }
 

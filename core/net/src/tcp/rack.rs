@@ -16,7 +16,7 @@ const MARK_PART: u64 = 16;
 /// Retransmissions that are remembered: so many in any case, and one for each KiB on its way, up to a bound. Where there are more,
 /// those beyond are left to the retransmission timer.
 const FEW_RESENT: usize = 64;
-const MAX_RESENT: usize = 512;
+const MAX_RESENT: usize = 256;
 const RESENT_BYTES: u32 = 1024;
 /// How much of a shortest round trip the window for reordering has, and gets with each retransmission that came for nothing
 /// (§6.2, step 4).

@@ -14,7 +14,9 @@ const MAX_RUNS: usize = 256;
 
 /// A window may hold its sender back where so much is read in as many round trips or less, or in this time.
 const LAP_ROUND_TRIPS: u64 = 8;
-const LAP_NS: u64 = 10_000_000;
+const LAP_US: u64 = 10_000;
+/// One for which that was not so for so long is too large.
+const UNUSED_US: u32 = 1_000_000;
 
 /// The receive buffer of a connection. Blocks are taken where bytes have arrived, so a hole in front of them costs
 /// nothing but its number.
@@ -28,10 +30,12 @@ pub(crate) struct ReceiveQueue {
     least: u32,
     /// Most blocks that it may hold, by how it is used.
     most: u32,
-    /// Bytes that were read in this lap, which ends when they are as many as `most` blocks hold.
+    /// Bytes that were read in this lap, in which they are to be as many as `most` blocks hold.
     lap_bytes: u32,
-    /// When it began.
-    lap_began_ns: u64,
+    /// When it began, in microseconds that wrap.
+    lap_began_us: u32,
+    /// When that was so last.
+    full_lap_us: u32,
     /// Where in the first block the readable bytes begin.
     start: usize,
     /// Readable bytes.
@@ -52,7 +56,8 @@ impl ReceiveQueue {
             least: least as u32,
             most: FIRST_BLOCKS as u32,
             lap_bytes: 0,
-            lap_began_ns: 0,
+            lap_began_us: 0,
+            full_lap_us: 0,
             start: 0,
             len: 0,
             runs: Vec::new(),
@@ -86,30 +91,41 @@ impl ReceiveQueue {
     /// Notes that so many bytes were read, in order.
     #[inline]
     pub fn note_read(&mut self, bytes: usize, round_trip_ns: u64, now_ns: u64, pool: &mut Pool) {
+        let now_us = (now_ns / 1000) as u32;
+        let most_us = LAP_US.max(LAP_ROUND_TRIPS * round_trip_ns / 1000);
+        if u64::from(now_us.wrapping_sub(self.lap_began_us)) > most_us {
+            (self.lap_bytes, self.lap_began_us) = (0, now_us);
+            if self.most as usize > FIRST_BLOCKS && now_us.wrapping_sub(self.full_lap_us) > UNUSED_US {
+                self.halve(now_us, pool);
+            }
+        }
         self.lap_bytes += bytes as u32;
         if self.lap_bytes >= self.most * BLOCK_BYTES as u32 {
-            self.end_lap(round_trip_ns, now_ns, pool);
+            self.double(now_us, pool);
         }
     }
 
-    /// Has it hold twice as much where it may hold its sender back, and half as much where it does not.
+    /// The window may hold its sender back.
     #[cold]
     #[inline(never)]
-    fn end_lap(&mut self, round_trip_ns: u64, now_ns: u64, pool: &mut Pool) {
-        let lap_ns = now_ns.saturating_sub(self.lap_began_ns);
+    fn double(&mut self, now_us: u32, pool: &mut Pool) {
         let most = self.most as usize;
-        if lap_ns > LAP_NS.max(LAP_ROUND_TRIPS * round_trip_ns) {
-            if most > FIRST_BLOCKS {
-                self.most /= 2;
-                pool.revoke(most / 2);
-            }
-        } else if most < MAX_BLOCKS && self.share(pool) > most && pool.grant(most) {
+        if most < MAX_BLOCKS && self.share(pool) > most && pool.grant(most) {
             self.most *= 2;
         }
-        (self.lap_bytes, self.lap_began_ns) = (0, now_ns);
+        (self.lap_bytes, self.lap_began_us, self.full_lap_us) = (0, now_us, now_us);
     }
 
-    /// Has it hold no more than at first: no more will come, or nobody reads it.
+    /// It does not.
+    #[cold]
+    #[inline(never)]
+    fn halve(&mut self, now_us: u32, pool: &mut Pool) {
+        self.most /= 2;
+        pool.revoke(self.most as usize);
+        self.full_lap_us = now_us;
+    }
+
+    /// Has its peer told of no more than at first: nothing comes any more, or nobody reads it.
     pub fn narrow(&mut self, pool: &mut Pool) {
         pool.revoke(self.most as usize - FIRST_BLOCKS);
         (self.most, self.lap_bytes) = (FIRST_BLOCKS as u32, 0);
@@ -221,7 +237,8 @@ impl ReceiveQueue {
             self.blocks.resize_with(index + 1, || None);
         }
         if self.blocks[index].is_none() {
-            if self.held as usize >= self.allowance(pool) {
+            // Not less than the peer was told of, which may be more than it would be told now.
+            if self.held as usize >= self.share(pool) {
                 return None;
             }
             self.blocks[index] = Some(pool.take()?);

@@ -41,7 +41,7 @@ impl Scoreboard {
     }
 
     fn add_run(&mut self, from: Seq, to: Seq, most_runs: usize) {
-        let first = self.runs.iter().take_while(|(_, end)| end.before(from)).count();
+        let first = self.runs.partition_point(|(_, end)| end.before(from));
         let touched = self.runs[first..].iter().take_while(|(start, _)| !start.after(to)).count();
         if touched == 0 {
             if self.runs.len() < most_runs && self.runs.try_reserve(1).is_ok() {
@@ -84,7 +84,13 @@ impl Scoreboard {
 
     /// Whether the peer has this byte.
     pub fn has(&self, byte: Seq) -> bool {
-        self.runs.iter().any(|&(from, to)| byte.within(from, to))
+        self.beyond(byte).first().is_some_and(|&(from, to)| byte.within(from, to))
+    }
+
+    /// The runs that end beyond this byte: a look at each for every segment that was sent again would be a look at a hundred
+    /// thousand.
+    fn beyond(&self, byte: Seq) -> &[(Seq, Seq)] {
+        &self.runs[self.runs.partition_point(|(_, to)| !to.after(byte))..]
     }
 
     /// The end of what is lost: bytes with so many beyond them that the peer has (RFC 6675 §4, `IsLost`). `una` if
@@ -103,7 +109,7 @@ impl Scoreboard {
     /// The first run of bytes that the peer does not have, from `from` on and below `to`.
     pub fn next_hole(&self, mut from: Seq, to: Seq) -> Option<(Seq, Seq)> {
         let mut end = to;
-        for &(start, stop) in &self.runs {
+        for &(start, stop) in self.beyond(from) {
             if start.after(from) {
                 end = end.min(start);
                 break;
@@ -118,11 +124,8 @@ impl Scoreboard {
         if !from.before(to) {
             return 0;
         }
-        let has = |&(start, stop): &(Seq, Seq)| {
-            let (start, stop) = (start.max(from), stop.min(to));
-            if start.before(stop) { stop.since(start) } else { 0 }
-        };
-        to.since(from) - self.runs.iter().map(has).sum::<u32>()
+        let within = self.beyond(from).iter().take_while(|(start, _)| start.before(to));
+        to.since(from) - within.map(|&(start, stop)| stop.min(to).since(start.max(from))).sum::<u32>()
     }
 }
 
