@@ -429,7 +429,8 @@ fn xdp(effort: Effort) -> io::Result<Tally> {
         let mut tally = everything(effort, &["--target", "linux", "--net", "xdp"])?;
         let kills = if effort == Effort::Long { "1000" } else { "100" };
         tally += run(ignored_tests("xdp", "1").env("KAYVEE_KILLS", kills))?;
-        tally += cargo(&["test", "--locked", "-p", "kayvee-xdp-socket", "-p", "kayvee-link", "--", "--ignored"])?;
+        // Those of libraries that need root.
+        tally += cargo(&["test", "--locked", "--workspace", "--lib", "--", "--ignored"])?;
         Ok(tally)
     };
     namespace.enter(inside).map_err(io::Error::other)
