@@ -19,6 +19,14 @@ pub fn all(addr: &str) -> io::Result<Tally> {
     Ok(tally)
 }
 
+/// Installs what clients and applications need, for those who have no network afterwards.
+pub fn install() -> io::Result<()> {
+    python()?;
+    node_modules()?;
+    ruby();
+    Ok(())
+}
+
 /// redis-cli and redis-benchmark.
 pub fn redis_cli(addr: &str) -> io::Result<Tally> {
     run(Command::new(sources().join("redis_cli.sh")).args(host_and_port(addr)))

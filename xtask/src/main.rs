@@ -420,6 +420,7 @@ fn shards() -> io::Result<Tally> {
 /// The process over an AF_XDP socket, in network namespaces that end with the tests.
 fn xdp(effort: Effort) -> io::Result<Tally> {
     need_build()?;
+    clients::install()?;
     let namespace = match kayvee_link::Namespace::create() {
         Ok(namespace) => namespace,
         Err(error) => return Ok(Tally::skipped(&format!("it needs root: {error:#}"))),
