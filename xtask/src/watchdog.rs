@@ -11,12 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// When a test was last heard of; none as long as nobody watches.
+/// When a test was last heard of.
 static HEARD: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// Ends from now on what has been silent for so long.
 pub fn watch(silence_max: Duration) -> io::Result<()> {
-    note(Some(Instant::now()));
+    heard();
     let watch = move || {
         loop {
             let silence =
@@ -27,20 +27,15 @@ pub fn watch(silence_max: Duration) -> io::Result<()> {
             }
             println!("FAILED nothing was heard for {} s of these, which end now:", silence.as_secs());
             end(&descendants(process::id()));
-            note(Some(Instant::now()));
+            heard();
         }
     };
     thread::Builder::new().name("watchdog".into()).spawn(watch).map(drop)
 }
 
-/// Notes that a test was heard of, if somebody watches.
+/// Notes that a test was heard of.
 pub fn heard() {
-    let mut heard = HEARD.lock().unwrap_or_else(PoisonError::into_inner);
-    *heard = heard.map(|_| Instant::now());
-}
-
-fn note(at: Option<Instant>) {
-    *HEARD.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    *HEARD.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
 }
 
 /// Ends what has outlived the tests, each of which counts as failed, and has whoever reads this output wait for more.
