@@ -60,6 +60,7 @@ mod dump;
 mod generic;
 mod geo;
 mod glob;
+mod handover;
 #[cfg(test)]
 mod harness;
 mod hashes;

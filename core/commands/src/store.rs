@@ -6,6 +6,7 @@ use crate::{
     durable::Durable,
     effects::Effects,
     eviction::Pool,
+    handover::Handover,
     latency::{Histogram, Latencies},
     migrate::Migration,
     observe::Timed,
@@ -231,6 +232,7 @@ pub struct Store {
     /// The slot of the client whose command runs, and messages to it, which follow the reply.
     pub(crate) running: Option<u32>,
     pub(crate) messages_to_running: Vec<u8>,
+    pub(crate) handover: Handover,
     /// The slots of the clients that watch a key.
     pub(crate) watchers: PerKey<Vec<u32>>,
     /// The clients that wait for a key, and keys that somebody waits for and that have changed.
@@ -344,6 +346,7 @@ impl Store {
             touched: Vec::new(),
             running: None,
             messages_to_running: Vec::new(),
+            handover: Handover::None,
             watchers: PerKey::default(),
             waiting: PerKey::default(),
             changed_keys: VecDeque::new(),

@@ -209,6 +209,16 @@ impl Db {
         self.install(hash, old, new)
     }
 
+    /// Brings the bytes of a string that was set [without them](Owned::ToFill).
+    pub fn fill(&mut self, key: &[u8], bytes: Vec<u8>) {
+        let (_, record) = self.lookup(key);
+        let place = record.and_then(|record| self.records.data_mut(record));
+        match place {
+            Some(Data::Bytes(empty)) if empty.is_empty() => *empty = bytes,
+            _ => debug_assert!(false, "nothing comes between setting a string and its bytes"),
+        }
+    }
+
     /// Puts a new record in place of an old one or of none, and frees the old one; or frees the new one if there is no
     /// memory for that.
     pub(crate) fn install(&mut self, hash: u64, old: Option<Ref>, new: Ref) -> Result<(), OutOfMemory> {

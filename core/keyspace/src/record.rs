@@ -366,6 +366,8 @@ impl Records {
         used: u32,
     ) -> Result<Ref, OutOfMemory> {
         let mut flags = if expires_ms.is_some() { HAS_EXPIRY } else { 0 };
+        // What comes needs an object.
+        let is_to_fill = matches!(value, Owned::ToFill);
         let payload = match value {
             Owned::Integer(number) => Payload::Integer(number),
             Owned::Text(text) => match parse_integer(text) {
@@ -377,8 +379,9 @@ impl Records {
                 flags |= IS_EDITED;
                 Payload::Blob(bytes)
             }
+            Owned::ToFill => Payload::Blob(Vec::new()),
         };
-        let fits = |len| fits(key, len);
+        let fits = |len| !is_to_fill && fits(key, len);
         match payload {
             Payload::Integer(number) if fits(size_of::<i64>()) => {
                 self.store(flags | IS_INTEGER, key, &number.to_le_bytes(), expires_ms, used)
@@ -514,7 +517,7 @@ impl Records {
                 }
                 None => (0, *text),
             },
-            Owned::Kept(_) | Owned::Raw(_) => return false,
+            Owned::Kept(_) | Owned::Raw(_) | Owned::ToFill => return false,
         };
         let bytes = self.slab.bytes_mut(record);
         let old = Header::read(bytes);

@@ -134,6 +134,8 @@ pub enum Owned<'a> {
     Kept(Vec<u8>),
     /// The same, but edited in place: `OBJECT ENCODING` calls it `raw`.
     Raw(Vec<u8>),
+    /// A long string, whose bytes [`Db::fill`](crate::Db::fill) brings before anything else happens.
+    ToFill,
 }
 
 /// How a value is stored, by Redis' names.

@@ -91,12 +91,18 @@ impl<'a> Request<'a> {
         self.spans.len()
     }
 
-    /// Bytes from the first argument to the end of the last one.
+    /// Bytes from the first argument to the end of the last one, as they were sent.
     pub fn bytes_len(&self) -> usize {
         match (self.spans.first(), self.spans.last()) {
+            (Some(first), Some(last)) if last.start < first.start => last.end + self.bytes.len() - first.start,
             (Some(first), Some(last)) => last.end - first.start,
             _ => 0,
         }
+    }
+
+    /// Whether the argument at `at` lies at the beginning of the request's buffer, where [`Parser::move_head`] has it.
+    pub fn is_ahead(&self, at: usize) -> bool {
+        at > 0 && self.spans.get(at).is_some_and(|span| span.start == 0)
     }
 
     /// The request that the arguments from `at` on make.
@@ -227,6 +233,23 @@ impl Parser {
     /// Where the argument lies that is being read, once its length is known.
     pub fn argument(&self) -> Option<core::ops::Range<usize>> {
         self.bulk_len.map(|len| self.at..self.at + len)
+    }
+
+    /// Whether [`move_head`](Self::move_head) can be called once that argument is complete: it is the last one.
+    pub fn may_move_head(&self) -> bool {
+        self.missing == Some(1) && self.bulk_len.is_some() && self.spans.len() < self.spans.capacity()
+    }
+
+    /// Takes the request for complete whose last argument is [being read](Self::argument), in a buffer that holds this argument
+    /// with the line's end behind it, and behind that what came before. The next call to [`parse`](Self::parse) tells the end.
+    pub fn move_head(&mut self) {
+        let Some(argument) = self.argument() else { return };
+        let moved = argument.len() + 2;
+        for span in &mut self.spans {
+            (span.start, span.end) = (span.start + moved, span.end + moved);
+        }
+        self.spans.push(Span { start: 0, end: argument.len() });
+        (self.at, self.missing, self.bulk_len) = (argument.start + moved, Some(0), None);
     }
 
     /// The request that [`parse`](Self::parse) completed, over the same bytes.

@@ -11,6 +11,7 @@ use alloc::{
     string::String,
     vec::Vec,
 };
+use core::ops::Range;
 use kayvee_commands::{
     ClientType, Close, Environment, LogError, Output, Pause, Pending, Session, Store,
     options::{Options, ShutdownOn},
@@ -80,9 +81,12 @@ pub struct Shutdown {
 /// One connection's bytes.
 struct Connection {
     parser: Parser,
-    /// Bytes that are not executed yet; they begin where a request begins.
+    /// Bytes that are not executed yet; they begin where a request begins, or with its long last argument.
     query: Vec<u8>,
-    /// Bytes that the first request in there has at least, as far as it can be told.
+    /// What came before that argument: empty while there is none.
+    head: Vec<u8>,
+    /// Bytes that the first request in the query buffer has at least, as far as it can be told. An argument that is long and
+    /// the last one ends there.
     at_least: usize,
     /// Bytes sent since the connection began.
     sent_in_all: u64,
@@ -100,11 +104,21 @@ impl Connection {
     /// What there is of requests that are not executed yet. A long argument counts from its own beginning on, as Redis
     /// keeps it.
     fn pending(&self) -> Pending {
+        let before = self.long_argument().filter(|_| self.head.is_empty()).map_or(0, |argument| argument.start);
+        let query_bytes = self.query.len().saturating_sub(before);
+        Pending { query_bytes, query_capacity: self.query.capacity() + self.head.capacity() }
+    }
+
+    /// Where the argument lies among the bytes of its request that is being read, if it is long.
+    fn long_argument(&self) -> Option<Range<usize>> {
         /// Redis' `PROTO_MBULK_BIG_ARG`.
         const LONG_ARGUMENT_BYTES: usize = 32 << 10;
-        let before = self.parser.argument().filter(|argument| argument.len() >= LONG_ARGUMENT_BYTES);
-        let query_bytes = self.query.len().saturating_sub(before.map_or(0, |argument| argument.start));
-        Pending { query_bytes, query_capacity: self.query.capacity() }
+        self.parser.argument().filter(|argument| argument.len() >= LONG_ARGUMENT_BYTES)
+    }
+
+    /// Forgets what has not been executed.
+    fn forget_requests(&mut self) {
+        (self.parser, self.query, self.head, self.at_least) = (Parser::new(), Vec::new(), Vec::new(), 0);
     }
 }
 
@@ -240,6 +254,7 @@ impl Engine {
         let connection = Connection {
             parser: Parser::new(),
             query: Vec::new(),
+            head: Vec::new(),
             at_least: 0,
             sent_in_all: 0,
             held: Held::default(),
@@ -423,6 +438,7 @@ impl Engine {
     }
 
     /// Executes what a client had sent while it could not be served. Returns whether it had.
+    #[inline(never)]
     fn resume_held(&mut self, slot: u32) -> bool {
         let waits = self.store.sessions[slot as usize].as_ref().is_some_and(|session| session.is_waiting());
         let held = self.connections[slot as usize].take_if(|connection| connection.is_held && !waits);

@@ -7,7 +7,7 @@ use crate::{
     table::{KeyAt, KeyFlags},
 };
 use alloc::vec::Vec;
-use kayvee_keyspace::{Decimal, Expiry, Found, Kind, Owned};
+use kayvee_keyspace::{Decimal, Expiry, Found, Kind};
 use kayvee_resp::Request;
 
 pub fn get(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
@@ -42,14 +42,13 @@ pub fn mget(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     Ok(())
 }
 
-/// Sets a key's string.
-fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], expiry: Expiry) -> Outcome {
-    let now_ms = context.now_ms();
-    context.db().set(key, Owned::Text(value), expiry, now_ms)?;
+/// Sets a key's string to the argument at `at`.
+fn put(context: &mut Context<'_>, key: &[u8], request: Request<'_>, at: usize, expiry: Expiry) -> Outcome {
+    context.set_argument(key, request, at, expiry)?;
     context.changed(EventClass::STRING, "set", key);
     if let Expiry::At(at_ms) = expiry {
         context.notify(EventClass::GENERIC, "expire", key);
-        context.effect(&[b"SET", key, value, b"PXAT", Decimal::unsigned(at_ms).as_bytes()]);
+        context.effect(&[b"SET", key, &request[at], b"PXAT", Decimal::unsigned(at_ms).as_bytes()]);
     }
     Ok(())
 }
@@ -133,7 +132,7 @@ pub fn set_keys(request: Request<'_>) -> Option<Vec<KeyAt>> {
 pub fn set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let (key, value) = (&request[1], &request[2]);
     if request.len() == 3 {
-        put(context, key, value, Expiry::Never)?;
+        put(context, key, request, 2, Expiry::Never)?;
         context.reply.ok();
         return Ok(());
     }
@@ -156,7 +155,7 @@ pub fn set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         return Ok(());
     }
     check_reply(context)?;
-    put(context, key, value, expiry)?;
+    put(context, key, request, 2, expiry)?;
     if options.get {
         match expiry {
             Expiry::Never => context.effect(&[b"SET", key, value]),
@@ -172,7 +171,7 @@ pub fn set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 pub fn setnx(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let is_new = context.find_touched(&request[1]).is_none();
     if is_new {
-        put(context, &request[1], &request[2], Expiry::Never)?;
+        put(context, &request[1], request, 2, Expiry::Never)?;
     }
     context.reply.integer(is_new.into());
     Ok(())
@@ -189,7 +188,7 @@ pub fn psetex(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 fn set_for(context: &mut Context<'_>, request: Request<'_>, unit: Unit, command: &str) -> Outcome {
     let time = ExpireTime { value: &request[2], unit, clock: Clock::FromNow };
     let expiry = Expiry::At(time.positive_ms(context.now_ms(), command)?);
-    put(context, &request[1], &request[3], expiry)?;
+    put(context, &request[1], request, 3, expiry)?;
     context.reply.ok();
     Ok(())
 }
@@ -197,7 +196,7 @@ fn set_for(context: &mut Context<'_>, request: Request<'_>, unit: Unit, command:
 pub fn getset(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     reply_with_read(context, &request[1])?;
     check_reply(context)?;
-    put(context, &request[1], &request[2], Expiry::Never)?;
+    put(context, &request[1], request, 2, Expiry::Never)?;
     context.effect(&[b"SET", &request[1], &request[2]]);
     Ok(())
 }
@@ -282,7 +281,7 @@ fn check_pairs(context: &mut Context<'_>, request: Request<'_>, command: &str) -
 
 fn set_pairs(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     for at in (1..request.len()).step_by(2) {
-        put(context, &request[at], &request[at + 1], Expiry::Never)?;
+        put(context, &request[at], request, at + 1, Expiry::Never)?;
     }
     Ok(())
 }

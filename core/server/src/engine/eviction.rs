@@ -3,7 +3,6 @@
 use super::{ClientId, Connection, Engine};
 use alloc::{collections::BinaryHeap, vec::Vec};
 use kayvee_commands::{ClientType, Close, Output, Pending, Session};
-use kayvee_resp::Parser;
 
 /// Clients that take less are never dropped for want of memory: it would not help.
 const EVICTION_FLOOR_BYTES: usize = 64 << 10;
@@ -116,7 +115,7 @@ impl Engine {
         session.close = Some(Close::Now);
         // Its memory is needed now. The buffers of the one that is being served go when that is done.
         if let Some(connection) = self.connections[slot as usize].as_deref_mut() {
-            (connection.query, connection.parser) = (Vec::new(), Parser::new());
+            connection.forget_requests();
             (session.output, session.pending) = (Output::default(), Pending::default());
         }
         self.store.stats.evicted_clients += 1;

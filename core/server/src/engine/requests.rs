@@ -5,6 +5,9 @@ use alloc::vec::Vec;
 use kayvee_commands::{Close, Output, ShowsExpired};
 use kayvee_resp::{Limits, Parser, Progress, first_arguments};
 
+/// The two bytes behind an argument.
+const LINE_END_BYTES: usize = 2;
+
 /// Why execution of a client's requests stopped.
 enum Stop {
     /// All that is complete has been executed.
@@ -37,13 +40,17 @@ impl Engine {
         };
         let Some(mut connection) = self.connections.get_mut(client.0 as usize).and_then(Option::take) else { return };
         self.store.stats.net_input_bytes += bytes.len() as u64;
-        if connection.query.is_empty() && !connection.is_held {
-            // The usual case: whole requests, executed where they are.
-            let (used, stop) = self.execute_all(client.0, &mut connection.parser, bytes);
-            self.keep(client.0, &mut connection, &bytes[used..], stop);
-        } else if self.append(client.0, &mut connection, bytes) {
-            self.note_pending(client.0, &connection);
-            self.resume(client.0, &mut connection);
+        let rest =
+            if connection.head.is_empty() { Some(bytes) } else { self.take_long(client.0, &mut connection, bytes) };
+        if let Some(bytes) = rest {
+            if connection.query.is_empty() && !connection.is_held {
+                // The usual case: whole requests, executed where they are.
+                let (used, stop) = self.execute_all(client.0, &mut connection.parser, bytes);
+                self.keep(client.0, &mut connection, &bytes[used..], stop);
+            } else if self.append(client.0, &mut connection, bytes) {
+                self.note_pending(client.0, &connection);
+                self.resume(client.0, &mut connection);
+            }
         }
         self.connections[client.0 as usize] = Some(connection);
         self.store.end_timing();
@@ -65,10 +72,75 @@ impl Engine {
         }
     }
 
+    /// Takes what of `bytes` belongs to a long last argument, and executes its request once that is complete. Returns the rest,
+    /// if there is any.
+    #[inline(never)]
+    fn take_long<'a>(&mut self, slot: u32, connection: &mut Connection, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        let missing = connection.at_least - connection.query.len();
+        let (more, rest) = bytes.split_at(missing.min(bytes.len()));
+        if self.append(slot, connection, more) {
+            self.note_pending(slot, connection);
+            if more.len() == missing {
+                self.execute_long(slot, connection);
+            }
+        }
+        (!rest.is_empty()).then_some(rest)
+    }
+
+    /// Executes the request whose long last argument is complete and alone in the query buffer, which may become a value.
+    #[inline(never)]
+    fn execute_long(&mut self, slot: u32, connection: &mut Connection) {
+        let argument_len = connection.at_least - LINE_END_BYTES;
+        let head = core::mem::take(&mut connection.head);
+        if !self.append(slot, connection, &head) {
+            return;
+        }
+        let query = core::mem::take(&mut connection.query);
+        connection.parser.move_head();
+        // A value should not take much more memory than it needs: a buffer that held other requests may.
+        if query.capacity() - argument_len <= argument_len / 8 {
+            self.store.offer_buffer();
+        }
+        let (used, stop) = self.execute_kept(slot, &mut connection.parser, &query);
+        if let Some(mut query) = self.store.hand_over(query, argument_len)
+            && used == 0
+        {
+            // It has to wait, in the order in which it was sent.
+            query.copy_within(..connection.at_least, head.len());
+            query[..head.len()].copy_from_slice(&head);
+            connection.parser.reset();
+            connection.query = query;
+        }
+        self.keep(slot, connection, &[], stop);
+    }
+
+    /// Begins to keep a long last argument alone in the query buffer, so that this may become a value. Returns what of the
+    /// request's `rest` belongs there.
+    fn set_apart<'a>(&self, slot: u32, connection: &mut Connection, rest: &'a [u8]) -> &'a [u8] {
+        /// What is longer does not pay to be moved.
+        const HEAD_BYTES_MAX: usize = 4 << 10;
+        let argument = connection.long_argument().filter(|argument| argument.start <= HEAD_BYTES_MAX);
+        // What a master sends is passed on as it came.
+        let may_move = connection.parser.may_move_head() && self.store.master_slot() != Some(slot);
+        let Some(argument) = argument.filter(|_| may_move) else { return rest };
+        let Connection { query, head, at_least, .. } = connection;
+        if head.try_reserve_exact(argument.start).is_err() {
+            return rest;
+        }
+        *at_least = argument.len() + LINE_END_BYTES;
+        if query.is_empty() {
+            let (before, rest) = rest.split_at(argument.start);
+            head.extend_from_slice(before);
+            return rest;
+        }
+        head.extend(query.drain(..argument.start));
+        rest
+    }
+
     /// Executes what is in a connection's query buffer.
     pub(super) fn resume(&mut self, slot: u32, connection: &mut Connection) {
         let mut query = core::mem::take(&mut connection.query);
-        let (used, stop) = self.execute_all(slot, &mut connection.parser, &query);
+        let (used, stop) = self.execute_kept(slot, &mut connection.parser, &query);
         if used == query.len() {
             query = Vec::new();
         } else {
@@ -76,6 +148,12 @@ impl Engine {
         }
         connection.query = query;
         self.keep(slot, connection, &[], stop);
+    }
+
+    /// Executes what a query buffer begins with, as [`execute_all`](Self::execute_all) does: in one place, since that is inlined.
+    #[inline(never)]
+    fn execute_kept(&mut self, slot: u32, parser: &mut Parser, query: &[u8]) -> (usize, Stop) {
+        self.execute_all(slot, parser, query)
     }
 
     /// Executes every complete request at the start of `bytes`. Returns the length of what was executed.
@@ -90,6 +168,7 @@ impl Engine {
         self.execute_each(slot, parser, bytes)
     }
 
+    #[inline(never)]
     fn execute_each(&mut self, slot: u32, parser: &mut Parser, bytes: &[u8]) -> (usize, Stop) {
         let mut used = 0;
         // What the parser has said of the next request, where it was asked already.
@@ -159,9 +238,10 @@ impl Engine {
         connection.is_held = matches!(stop, Stop::Held);
         connection.at_least = 0;
         match stop {
-            Stop::Closing => (connection.query, connection.parser) = (Vec::new(), Parser::new()),
+            Stop::Closing => connection.forget_requests(),
             Stop::Incomplete { at_least } => {
                 connection.at_least = at_least;
+                let rest = self.set_apart(slot, connection, rest);
                 self.append(slot, connection, rest);
             }
             Stop::Held => _ = self.append(slot, connection, rest),
@@ -179,19 +259,25 @@ impl Engine {
     pub(crate) fn drop_pending(&mut self, client: ClientId) {
         let slot = client.0 as usize;
         let Some(mut connection) = self.connections.get_mut(slot).and_then(Option::take) else { return };
-        (connection.query, connection.parser) = (Vec::new(), Parser::new());
+        connection.forget_requests();
         self.keep(client.0, &mut connection, &[], Stop::Incomplete { at_least: 0 });
         self.connections[slot] = Some(connection);
     }
 
-    /// Appends to the query buffer within its limit, or ends the connection. Where the buffer has to grow it doubles, so
+    /// Appends to the query buffer within its limit, or ends the connection. Where the buffer has to grow it does so by much, so
     /// that a long request is not copied for each of its pieces, but not beyond the request that is known to come.
     fn append(&mut self, slot: u32, connection: &mut Connection, bytes: &[u8]) -> bool {
         let query = &mut connection.query;
         let len = query.len() + bytes.len();
         let within_limit =
             len as u64 <= self.store.options.client_query_buffer_limit || self.store.is_master_link(slot);
-        let ahead = if connection.at_least > len { connection.at_least.min(len * 2) } else { len * 2 };
+        // What is moved behind a long argument when that is complete finds room there.
+        let whole = connection.at_least + connection.head.len();
+        let ahead = match connection.at_least >= len {
+            true if whole <= len * 8 => whole,
+            true => len * 4,
+            false => len * 2,
+        };
         let has_room = len <= query.capacity();
         let mut grow = |capacity: usize| query.try_reserve_exact(capacity - query.len()).is_ok();
         if within_limit && (has_room || grow(ahead) || grow(len)) {
@@ -211,7 +297,7 @@ impl Engine {
             session.close = Some(Close::Now);
             self.store.stats.query_buffer_limit_disconnections += 1;
         }
-        (connection.query, connection.parser) = (Vec::new(), Parser::new());
+        connection.forget_requests();
         false
     }
 }

@@ -534,3 +534,43 @@ fn a_shard_takes_no_other_shard_s_disk() {
     // To have been tried by another one does it no harm.
     Durable::new(FIRST, disk).expect(&[("GET bar", "$1 1")]);
 }
+
+/// Receives `SET key value` in two pieces, as a long value comes.
+fn set_in_two(durable: &mut Durable, key: &str, value: &str) {
+    let request = format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${}\r\n{value}\r\n", key.len(), value.len());
+    let (first, second) = request.split_at(request.len() / 2);
+    durable.bench.engine.receive(durable.client, first.as_bytes());
+    durable.bench.engine.receive(durable.client, second.as_bytes());
+}
+
+/// A string that becomes a value in the buffer that it came in is in the log as well.
+#[test]
+fn a_long_string_that_came_in_pieces_is_logged() {
+    let mut durable = Durable::new(ALWAYS, Disk::new(8 << 20));
+    set_in_two(&mut durable, "k", &"v".repeat(100_000));
+    assert_eq!(durable.ask("EXPIRE k 1000"), "+OK :1");
+    let digest = durable.digest();
+    let mut reopened = durable.reopened(ALWAYS);
+    reopened.expect(&[("STRLEN k", ":100000"), ("DEBUG DIGEST", &digest)]);
+}
+
+/// Who waits for any change of a key looks at it before the next turn, and a compaction has that written down.
+#[test]
+fn a_long_string_in_place_of_what_somebody_waits_for_is_logged() {
+    for turns in 1..20 {
+        let mut one = Durable::new(ALWAYS, Disk::new(8 << 20));
+        one.expect(&[("DEBUG POPULATE 500 key 100", "+OK"), ("XGROUP CREATE k g $ MKSTREAM", "+OK")]);
+        let waiting = one.bench.connect();
+        one.send(waiting, "XREADGROUP GROUP g c BLOCK 0 STREAMS k >");
+        one.turn();
+        one.bench.let_time_pass();
+        one.send(one.client, "BGREWRITEAOF");
+        (0..turns).for_each(|_| one.turn());
+        set_in_two(&mut one, "k", &"v".repeat(100_000));
+        (0..2000).for_each(|_| one.turn());
+        assert!(one.output(one.client).ends_with("+OK\r\n"));
+        assert!(one.output(waiting).starts_with("-WRONGTYPE"));
+        let mut two = one.reopened(ALWAYS);
+        two.expect(&[("STRLEN k", ":100000"), ("DBSIZE", ":501")]);
+    }
+}

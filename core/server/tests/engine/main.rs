@@ -6,6 +6,7 @@ mod datagrams;
 mod disk;
 mod durable;
 mod lines;
+mod long_arguments;
 mod made_log;
 mod replicas;
 mod scripts;
