@@ -1,5 +1,5 @@
-//! An end to what tests have started: when nothing has been heard of them for too long, what they run is shown and killed, so
-//! that they fail and the others go on; and so is what they have left behind in the end.
+//! An end to what tests have started: when they have neither been heard of nor worked for too long, what they run is shown and
+//! killed, so that they fail and the others go on; and so is what they have left behind in the end.
 
 use crate::command::Tally;
 use std::{
@@ -14,23 +14,43 @@ use std::{
 /// When a test was last heard of.
 static HEARD: Mutex<Option<Instant>> = Mutex::new(None);
 
-/// Ends from now on what has been silent for so long.
+/// How often is looked whether tests work, in the time that they may be silent.
+const LOOKS: u32 = 10;
+/// Who uses less than this of one processor does not work: one in ...
+const WORKING_SHARE: u32 = 10;
+/// Builds are not heard of, and take long where they share a machine. What is silent for so many times as long ends anyhow.
+const SILENCE_AT_WORK: u32 = 3;
+/// Clock ticks in what the kernel tells of processes, on every machine that Kayvee runs on (`USER_HZ`).
+const TICKS_PER_SECOND: u64 = 100;
+
+/// Ends from now on what has neither been heard of nor worked for so long.
 pub fn watch(silence_max: Duration) -> io::Result<()> {
     heard();
     let watch = move || {
+        let look = silence_max / LOOKS;
+        let (mut before, mut idle) = (used_by_tests(), Duration::ZERO);
         loop {
+            thread::sleep(look);
+            let used = used_by_tests();
+            idle = if used.saturating_sub(before) < look / WORKING_SHARE { idle + look } else { Duration::ZERO };
+            before = used;
             let silence =
                 HEARD.lock().unwrap_or_else(PoisonError::into_inner).map_or(Duration::ZERO, |at| at.elapsed());
-            if silence < silence_max {
-                thread::sleep(silence_max - silence);
-                continue;
+            if silence.min(idle) >= silence_max || silence >= silence_max * SILENCE_AT_WORK {
+                println!("FAILED nothing was heard for {} s of these, which end now:", silence.as_secs());
+                end(&descendants(process::id()));
+                heard();
             }
-            println!("FAILED nothing was heard for {} s of these, which end now:", silence.as_secs());
-            end(&descendants(process::id()));
-            heard();
         }
     };
     thread::Builder::new().name("watchdog".into()).spawn(watch).map(drop)
+}
+
+/// Processor time of this process and all that it has started.
+fn used_by_tests() -> Duration {
+    let pids = [vec![process::id()], descendants(process::id())].concat();
+    let ticks: u64 = pids.into_iter().filter_map(Stat::of).map(|stat| stat.used).sum();
+    Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
 }
 
 /// Notes that a test was heard of.
@@ -89,16 +109,19 @@ fn descendants(of: u32) -> Vec<u32> {
 /// What `/proc/PID/stat` says of a process.
 struct Stat {
     parent: u32,
-    /// When it began, in clock ticks.
+    /// When it began, and the processor time of it and of those children that it has waited for, in clock ticks.
     began: u64,
+    used: u64,
 }
 
 impl Stat {
-    /// Fields 4 and 22 of proc_pid_stat(5); the second one, a name in parentheses, may hold anything.
+    /// Fields 4, 14 to 17 and 22 of proc_pid_stat(5); the second one, a name in parentheses, may hold anything.
     fn of(pid: u32) -> Option<Stat> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(1);
-        Some(Stat { parent: fields.next()?.parse().ok()?, began: fields.nth(17)?.parse().ok()? })
+        let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        let used = (14..=17).map(field).sum::<Option<u64>>()?;
+        Some(Stat { parent: field(4)? as u32, began: field(22)?, used })
     }
 }
 
@@ -136,7 +159,17 @@ mod tests {
         let mut sleep = Command::new("sleep").arg("1000").spawn().unwrap();
         let [own, new] = [process::id(), sleep.id()].map(|pid| Stat::of(pid).unwrap());
         assert!(new.parent == process::id() && new.began >= own.began, "{} {} {}", new.parent, new.began, own.began);
+        assert_eq!(new.used, 0);
         sleep.kill().unwrap();
         sleep.wait().unwrap();
+    }
+
+    #[test]
+    fn what_works_is_seen_to() {
+        let before = used_by_tests();
+        // Children that are waited for count for their parent, and that one for its own.
+        let ended = Command::new("sh").args(["-c", "n=0; while [ $n -lt 300000 ]; do n=$((n + 1)); done"]).status();
+        assert!(ended.unwrap().success());
+        assert!(used_by_tests() > before);
     }
 }
