@@ -36,9 +36,9 @@ pub(crate) fn ask(tx: &mut impl FrameTx, mac: EthernetAddress, own: Ipv4Addr, wa
 }
 
 pub(crate) const ETHERNET_BYTES: usize = 14;
-const IPV4_BYTES: usize = 20;
-const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
-const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+pub(crate) const IPV4_BYTES: usize = 20;
+pub(crate) const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+pub(crate) const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 pub(crate) const PROTOCOL_ICMP: u8 = 1;
 pub(crate) const PROTOCOL_TCP: u8 = 6;
@@ -272,7 +272,7 @@ pub(crate) fn mtu(max_frame_bytes: usize) -> u16 {
 }
 
 /// Where TCP's checksum is.
-const CHECKSUM_AT: usize = 16;
+pub(crate) const CHECKSUM_AT: usize = 16;
 
 /// Bytes of data that the device takes in one frame now, for segments like `segment` that carry `segment_bytes` of it at
 /// most: as much as one has, or more where the device divides what is longer.

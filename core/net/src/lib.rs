@@ -59,6 +59,7 @@
 extern crate alloc;
 
 pub mod checksum;
+mod complete;
 mod control;
 mod cookies;
 mod ends;
@@ -77,6 +78,7 @@ mod stack;
 mod tcp;
 mod wheel;
 
+pub use complete::complete_checksum;
 pub use kayvee_platform::{Addressing, Addressing6, NetworkFigures};
 pub use limits::Limits;
 pub use stack::{Config, ConfigError, ConnectionId, Event, Lease, Stack, Take};

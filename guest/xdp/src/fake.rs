@@ -1,7 +1,7 @@
 //! The kernel's side of the rings, for tests: it keeps to the rules, or breaks those that a test names.
 
 use crate::ring::{CONTINUES, HAS_METADATA};
-use crate::{Doorbell, METADATA_BYTES, Parts, Ring, RingLayout, Rings, SharedMemory};
+use crate::{Doorbell, METADATA_BYTES, Parts, Relay, Ring, RingLayout, Rings, SharedMemory, Side};
 use core::{
     ptr::NonNull,
     sync::atomic::{
@@ -158,6 +158,23 @@ impl FakeKernel {
             Parts { mac, checksums: Checksums::Partial, frames, frame_bytes: FRAME_BYTES, max_frame_bytes, rings };
         let (rings, rung_bytes, rests) = (self.rings.clone(), self.rung_bytes.clone(), self.rests.clone());
         (parts, Bell { rings, rung_bytes, rests })
+    }
+
+    /// A card with a relay before it, and the card's own rings for what it receives and sends.
+    pub fn relayed_parts(&self, max_frame_bytes: u32) -> (Parts, Bell, Relay, [FakeRing; 2]) {
+        let own = [&self.rx, &self.tx].map(|ring| FakeRing::new(ring.layout.entries, 16));
+        let side = |[rx, tx]: [&FakeRing; 2]| {
+            let [rx, tx] = [rx, tx].map(|ring| Ring::of_descriptors(ring.shared(), ring.layout).unwrap());
+            Side { rx, tx }
+        };
+        let (mut parts, bell) = self.parts_with(max_frame_bytes);
+        // SAFETY: the memory is leaked, and the relay makes no reference to it.
+        let frames = unsafe { SharedMemory::new(self.frames, (self.places * FRAME_BYTES) as usize) };
+        let kernel = side([&self.rx, &self.tx]);
+        let relay = Relay::new(frames, FRAME_BYTES, parts.checksums, side([&own[0], &own[1]]), kernel);
+        let Side { rx, tx } = side([&own[0], &own[1]]);
+        (parts.rings.rx, parts.rings.tx) = (rx, tx);
+        (parts, bell, relay, own)
     }
 
     /// Writes a frame into a place that was given for that. Returns false where there is none, and the frame is lost.

@@ -15,9 +15,11 @@ mod device;
 #[cfg(test)]
 mod fake;
 mod memory;
+mod relay;
 mod ring;
 
 pub use description::{DESCRIPTION_BYTES, Description, DescriptionError, RingPlace};
 pub use device::{Doorbell, MAX_PIECES, METADATA_BYTES, Parts, REST, XdpDevice, XdpRx, XdpTx};
 pub use memory::SharedMemory;
+pub use relay::{Passing, Relay, Side};
 pub use ring::{LayoutError, Ring, RingLayout, Rings, Violation};

@@ -1,5 +1,6 @@
 //! Memory that another side reads and writes at the same time.
 
+use alloc::vec::Vec;
 use core::{
     ptr::NonNull,
     sync::atomic::{AtomicU32, AtomicU64},
@@ -41,6 +42,13 @@ impl SharedMemory {
         let pointer = self.pointer(0, N);
         // SAFETY: that many bytes lie there, and every pattern is a value. Volatile, because the other side may write.
         unsafe { pointer.cast::<[u8; N]>().read_volatile() }
+    }
+
+    /// Appends a copy of bytes that the other side may be writing.
+    pub(crate) fn copy_to(&self, offset: usize, bytes: usize, to: &mut Vec<u8>) {
+        let pointer = self.pointer(offset, bytes);
+        // SAFETY: each byte lies within those that were looked up. Volatile, because the other side may write.
+        to.extend((0..bytes).map(|at| unsafe { pointer.add(at).read_volatile() }));
     }
 
     /// Cuts it in two.

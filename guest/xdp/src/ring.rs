@@ -197,10 +197,31 @@ impl Ring {
         true
     }
 
+    /// The other side's index: what it has taken of the entries that were added.
+    #[inline]
+    pub(crate) fn taken(&self) -> u32 {
+        self.memory.u32(self.layout.consumer as usize).load(Acquire)
+    }
+
+    /// How many entries may be added.
+    pub(crate) fn room(&self) -> u32 {
+        self.layout.entries.saturating_sub(self.own.wrapping_sub(self.taken()))
+    }
+
+    /// Lets the other side use the places of the entries before this index, instead of [all](Self::release) that were taken.
+    pub(crate) fn release_before(&self, index: u32) {
+        self.memory.u32(self.layout.consumer as usize).store(index, Release);
+    }
+
+    /// Asks the other side to tell of each entry that it adds.
+    pub(crate) fn ask_for_wakeups(&self) {
+        self.memory.u32(self.layout.flags as usize).store(NEED_WAKEUP, Relaxed);
+    }
+
     /// Whether the kernel has not taken all entries yet.
     #[inline]
     pub(crate) fn is_pending(&self) -> bool {
-        self.memory.u32(self.layout.consumer as usize).load(Acquire) != self.other
+        self.taken() != self.other
     }
 
     /// Whether the kernel wants to be told of new entries.

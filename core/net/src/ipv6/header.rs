@@ -14,7 +14,7 @@ use core::net::Ipv6Addr;
 use kayvee_platform::Received;
 use smoltcp::wire::EthernetAddress;
 
-pub(super) const HEADER_BYTES: usize = 40;
+pub(crate) const HEADER_BYTES: usize = 40;
 pub(crate) const PROTOCOL_ICMPV6: u8 = 58;
 const HOP_BY_HOP: u8 = 0;
 const DESTINATION_OPTIONS: u8 = 60;
@@ -69,7 +69,7 @@ pub(crate) fn classify_ipv6<'a>(
     }
 }
 
-pub(super) fn address_at(bytes: &[u8], at: usize) -> Ipv6Addr {
+pub(crate) fn address_at(bytes: &[u8], at: usize) -> Ipv6Addr {
     let octets = bytes.get(at..).and_then(|rest| rest.first_chunk::<16>());
     Ipv6Addr::from(*octets.unwrap_or(&[0; 16]))
 }

@@ -10,12 +10,11 @@ mod message;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use header::{PROTOCOL_ICMPV6, classify_ipv6};
+pub(crate) use header::{HEADER_BYTES, PROTOCOL_ICMPV6, address_at, classify_ipv6};
 pub(crate) use message::solicit;
 
 use self::{
     groups::{Asked, Record, Version},
-    header::{HEADER_BYTES, address_at},
     message::{
         ALL_NODES, ALL_ROUTERS, ECHO_REPLY, ECHO_REQUEST, MTU, NEIGHBOR_ADVERTISEMENT, NEIGHBOR_SOLICITATION,
         ON_LINK_HOP_LIMIT, OVERRIDE, Options, PACKET_TOO_BIG, PREFIX, ROUTER_ADVERTISEMENT, ROUTER_SOLICITATION,
