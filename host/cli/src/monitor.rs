@@ -10,7 +10,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use kayvee_files::Recorder;
-use kayvee_vmm::{Backend, Config, Disk, Ending, Network};
+use kayvee_vmm::{Backend, Config, DirectNetwork, Disk, Ending, Network};
 use kayvee_xdp_socket::Attachment;
 use std::{
     fs::File,
@@ -100,14 +100,14 @@ pub fn run(args: &MonitorArgs) -> Result<ExitCode> {
         (None, Some(stream)) => Some(Backend::stream(UnixStream::from(sys::inherited(stream)?))?),
         (None, None) => None,
     };
-    let recorder = args.record.map(inherit).transpose()?.map(Recorder::begin).transpose().context("--pcap")?;
+    let mut recorder = args.record.map(inherit).transpose()?.map(Recorder::begin).transpose().context("--pcap")?;
     let config = Config {
         image: inherit(args.image)?,
         module: args.module.map(inherit).transpose()?,
         memory_bytes: u64::from(args.memory) << 20,
         boot_line: args.boot_line.clone(),
-        network: network.map(|backend| Network { backend, mac: args.mac.0, recorder }),
-        direct: args.xdp.clone(),
+        network: network.map(|backend| Network { backend, mac: args.mac.0, recorder: recorder.take() }),
+        direct: args.xdp.clone().map(|attachment| DirectNetwork { attachment, recorder: recorder.take() }),
         control: args.control.map(sys::inherited).transpose()?.map(UnixListener::from),
         debugger: args.debugger.map(sys::inherited).transpose()?.map(TcpListener::from),
         disk: args.disk.map(inherit).transpose()?.map(Disk::new).transpose().context("the disk")?,

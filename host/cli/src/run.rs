@@ -59,12 +59,6 @@ pub fn run(args: &RunArgs) -> Result<()> {
         let what = "--vmm, --machine and --gdb are about guests, and so are --net and --pcap, but for --net xdp";
         return Err(UsageError(format!("{what}; leave them out with --target linux")).into());
     }
-    if args.target != Target::Linux && matches!(args.net, Net::Xdp(Attachment::Interface { .. })) && args.pcap.is_some()
-    {
-        let what = "--pcap cannot see what a guest receives on an interface of this host, as XDP takes those frames before \
-                    anybody here is shown them: use --net xdp, or --target linux, which records its frames itself";
-        return Err(UsageError(what.into()).into());
-    }
     if is_past_the_kernel && (args.target == Target::Tcg || args.vmm == Vmm::Qemu || needs_qemu) {
         return Err(UsageError("--net xdp needs --vmm kayvee, or --target linux".into()).into());
     }

@@ -4,8 +4,10 @@
 //! `cargo build --release && cargo test -p kayvee-cli --test run -- --ignored`.
 
 mod built;
+mod recording;
 
 use kayvee_testing::ports::free_port;
+use recording::{packet, recorded, tcpdump};
 use std::{
     fs,
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -216,20 +218,6 @@ fn a_guest_with_a_tap_is_reached_at_its_own_address_too() {
     }
 }
 
-/// The frames of a file in libpcap's format (of this machine's byte order), Ethernet being its link.
-fn recorded(path: &std::path::Path) -> Vec<Vec<u8>> {
-    let bytes = fs::read(path).unwrap();
-    let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
-    assert_eq!((word(0), word(20)), (0xa1b2_c3d4, 1));
-    let (mut at, mut frames) = (24, Vec::new());
-    while at < bytes.len() {
-        let len = word(at + 8) as usize;
-        frames.push(bytes[at + 16..at + 16 + len].to_vec());
-        at += 16 + len;
-    }
-    frames
-}
-
 #[test]
 #[ignore = "starts guests: ./kayvee test"]
 fn a_recording_holds_what_would_be_on_a_wire() {
@@ -243,19 +231,7 @@ fn a_recording_holds_what_would_be_on_a_wire() {
         let frames = recorded(&path);
         for frame in &frames {
             assert!(frame.len() <= 14 + mtu, "{frame:x?}");
-            match frame[12..14] {
-                [8, 0] => {
-                    assert_eq!(internet_sum(&frame[14..34]), 0xffff, "the header of IPv4: {frame:x?}");
-                    let end = 14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]));
-                    check_segment(frame[23], &frame[26..34], &frame[34..end]);
-                }
-                [8, 6] => {}
-                [0x86, 0xdd] => {
-                    let end = 54 + usize::from(u16::from_be_bytes([frame[18], frame[19]]));
-                    check_segment(frame[20], &frame[22..54], &frame[54..end]);
-                }
-                _ => panic!("{frame:x?}"),
-            }
+            packet(frame);
         }
         assert!(frames.iter().any(|frame| frame.ends_with(b"+PONG\r\n")), "{} frames", frames.len());
         fs::remove_file(&path).unwrap();
@@ -321,32 +297,6 @@ fn a_recording_of_a_run_that_is_killed_can_be_read() {
         assert!(output.status.success() || complaint.contains("truncated dump file"), "{complaint}");
         assert!(output.stdout.iter().filter(|&&byte| byte == b'\n').count() > 100);
     }
-}
-
-/// What tcpdump reads in a file.
-fn tcpdump(path: &std::path::Path, words: &[&str]) -> String {
-    let output = Command::new("tcpdump").args(["-nn", "-r"]).arg(path).args(words).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// That a segment's checksum is right.
-fn check_segment(protocol: u8, addresses: &[u8], segment: &[u8]) {
-    /// TCP, and ICMPv6. The host's own reports of groups stand behind a header of options.
-    const CHECKED: [u8; 2] = [6, 58];
-    if CHECKED.contains(&protocol) {
-        // RFC 9293 §3.1, RFC 8200 §8.1: addresses, protocol and length are part of it.
-        let covered = [addresses, &[0, protocol], &(segment.len() as u16).to_be_bytes()[..], segment].concat();
-        assert_eq!(internet_sum(&covered), 0xffff, "protocol {protocol}: {segment:x?}");
-    }
-}
-
-/// RFC 1071: all ones where a checksum is right.
-fn internet_sum(bytes: &[u8]) -> u16 {
-    let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)));
-    let sum: u32 = words.sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    ((folded & 0xffff) + (folded >> 16)) as u16
 }
 
 /// How many packets may wait on the interface that an address is behind.

@@ -38,7 +38,7 @@ pub enum Role {
     Disk,
     /// Answers the control socket.
     Control,
-    /// Has the kernel send what the guest has queued.
+    /// Has the kernel send what the guest has queued, and hands on what is recorded.
     Doorbell,
 }
 

@@ -28,8 +28,10 @@ mod machine;
 mod memory;
 mod stats;
 mod sys;
+mod tape;
 mod transport;
 mod wake;
 
 pub use devices::net::{Backend, Network};
+pub use direct::DirectNetwork;
 pub use machine::{Config, Disk, Ending, run};

@@ -12,7 +12,7 @@ use crate::{
         entropy::Source,
         net::{Card, Network},
     },
-    direct::{Direct, SEND_PORT},
+    direct::{Direct, DirectNetwork, SEND_PORT},
     io::Io,
     memory::{self, Memory},
     stats::{Cause, Page, Stats},
@@ -71,9 +71,8 @@ pub struct Config {
     pub boot_line: String,
     /// The network of a virtio card, if there is one.
     pub network: Option<Network>,
-    /// What a socket is to be attached to whose rings the guest works itself, in the words of
-    /// [`kayvee_xdp_socket::Attachment`].
-    pub direct: Option<String>,
+    /// The network of a socket whose rings the guest works itself, if there is one.
+    pub direct: Option<DirectNetwork>,
     /// The disk, if there is one.
     pub disk: Option<Disk>,
     /// One that can only be read, with the site, if there is one.
@@ -255,7 +254,7 @@ pub fn run(config: Config) -> Result<Ending> {
     let disks = [("disk", disk.map(&mut plug).transpose()?), ("site", site_disk.map(&mut plug).transpose()?)];
     let entropy = slots.plug(Source::open().context("/dev/urandom")?)?;
 
-    let direct = direct.map(|attachment| Direct::open(&vm, &attachment)).transpose()?.map(Arc::new);
+    let direct = direct.map(|network| Direct::open(&vm, network)).transpose()?.map(Arc::new);
     slots.boot_words.push_str(&Page::boot_word());
     slots.boot_words.extend(direct.iter().map(|_| Direct::boot_word()));
 
@@ -298,7 +297,7 @@ pub fn run(config: Config) -> Result<Ending> {
         start("control", &board, move |board| control::run(&listener, &board.controlled()))?;
     }
     if let Some(direct) = direct {
-        start("net", &board, move |_| direct.run())?;
+        start("net", &board, move |board| direct.run(&board.wake))?;
     }
     let processors_board = board.clone();
     start("cpu", &board, move |_| run_processor(vcpu, processors_board, stub))?;
@@ -501,7 +500,7 @@ impl Board {
     /// Sends what the guest has queued and rests for so many microseconds. Returns how long it rested.
     fn send(&self, data: &[u8]) -> Result<Duration> {
         let (Ok(word), Some(direct)) = (<[u8; 4]>::try_from(data), &self.direct) else { return Ok(Duration::ZERO) };
-        direct.send();
+        direct.send().context("sending")?;
         let rest = Duration::from_micros(u32::from_le_bytes(word).into()).min(REST_MAX);
         if rest.is_zero() {
             return Ok(rest);
@@ -528,7 +527,11 @@ impl Board {
             [Some(one), None] => &[*one],
             _ => &[],
         };
+        // What is recorded comes and goes by this program's hands.
+        let pass = || self.direct.as_ref().map_or(Ok(false), |direct| direct.pass());
+        let timeout = if pass()? { Some(Duration::ZERO) } else { timeout };
         self.wake.wait(others, timeout).context("waiting for the guest")?;
+        pass()?;
         Ok(start.elapsed())
     }
 }

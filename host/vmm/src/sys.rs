@@ -2,7 +2,8 @@
 #![allow(unsafe_code)]
 
 use anyhow::Result;
-use kayvee_xdp_socket::{FrameMemory, RingMapping};
+use kayvee_xdp::{Relay, Ring, SharedMemory, Side};
+use kayvee_xdp_socket::{FrameMemory, RingMapping, Socket};
 use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::{VcpuFd, VmFd};
 use nix::{
@@ -19,7 +20,7 @@ use nix::{
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, RawFd},
-    ptr,
+    ptr::{self, NonNull},
     sync::atomic::{AtomicPtr, Ordering},
     time::Duration,
 };
@@ -72,6 +73,32 @@ pub fn share_frames(vm: &VmFd, slot: u32, address: u64, frames: &'static FrameMe
 pub fn share_ring(vm: &VmFd, slot: u32, address: u64, ring: &'static RingMapping) -> Result<()> {
     // SAFETY: as in `share_frames`, with `RingMapping::share`. The mapping is as long as the ring's pages.
     unsafe { share_memory(vm, slot, address, ring.start().as_ptr(), ring.len() as u64) }
+}
+
+/// Hands on what stands in a guest's rx and tx ring to the socket's own and back. The guest has been given these regions as its
+/// rings.
+pub fn relay(
+    socket: &'static Socket,
+    frames: &'static FrameMemory,
+    [rx, tx]: [&'static GuestRegionMmap<()>; 2],
+) -> Result<Relay> {
+    let share = |start: *mut u8, len| {
+        let start = NonNull::new(start).expect("no mapping begins at null");
+        // SAFETY: 1. the values that own these mappings are never dropped. 2. The kernel and the guest are the other sides; this
+        // program otherwise leaves them alone, see `share_region` and `share_frames`. A relay makes no reference to them.
+        unsafe { SharedMemory::new(start, len) }
+    };
+    let [_, _, kernel_rx, kernel_tx] = &socket.rings;
+    let side = |rx: SharedMemory, tx: SharedMemory| -> Result<Side> {
+        let rx = Ring::of_descriptors(rx, kernel_rx.layout)?;
+        Ok(Side { rx, tx: Ring::of_descriptors(tx, kernel_tx.layout)? })
+    };
+    let [rx, tx] = [rx, tx].map(|region| share(region.as_ptr(), region.len() as usize));
+    let guest = side(rx, tx)?;
+    let [rx, tx] = [kernel_rx, kernel_tx].map(|ring| share(ring.start().as_ptr(), ring.len()));
+    let kernel = side(rx, tx)?;
+    let frames = share(frames.start().as_ptr(), frames.len());
+    Ok(Relay::new(frames, socket.frame_bytes, socket.checksums, guest, kernel))
 }
 
 /// An event in the form in which KVM's crate takes it.
