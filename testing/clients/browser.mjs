@@ -4,6 +4,7 @@ import net from "node:net";
 import { chromium } from "playwright-core";
 
 const [host, port, webPort, executablePath] = process.argv.slice(2);
+const PASSWORD = "pw";
 
 // Stands between browser and store, so that the connection can be lost while the store goes on.
 class Wire {
@@ -135,6 +136,15 @@ const tests = {
         assert.equal(await graph(), before);
         await page.click("#pause");
     },
+    async "a new password is asked for"(page) {
+        const socket = net.connect(Number(port), host);
+        const loadedAnew = page.waitForEvent("load");
+        socket.write(`CONFIG SET requirepass ${PASSWORD}\r\n`);
+        await loadedAnew;
+        await page.waitForFunction(() => document.getElementById("state").textContent === "live");
+        socket.end('CONFIG SET requirepass ""\r\n').resume();
+        await new Promise((resolve) => socket.on("close", resolve));
+    },
     async "a silent connection is called lost, and another one opened"(page, wire) {
         wire.stall();
         await page.waitForFunction(() => document.getElementById("state").textContent.includes("connection lost"));
@@ -159,7 +169,8 @@ const tests = {
 
 const wire = await Wire.open();
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
-const page = await browser.newPage();
+// What a user would type who is asked.
+const page = await browser.newPage({ httpCredentials: { username: "default", password: PASSWORD } });
 page.setDefaultTimeout(15_000);
 const errors = [];
 page.on("pageerror", (error) => errors.push(error.message));

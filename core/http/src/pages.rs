@@ -18,7 +18,7 @@ pub enum Delivery {
     /// At once.
     Whole,
     /// Its body is only the beginning; what [`Server::publish`](crate::Server::publish) says follows until either side
-    /// ends the connection.
+    /// ends the connection, or [`Pages::farewell`] does.
     Stream,
 }
 
@@ -44,6 +44,11 @@ pub trait Pages {
     fn reserved(&mut self, request: &PageRequest<'_>) -> Option<Page>;
     /// A page for a path that the site has not.
     fn missing(&mut self, request: &PageRequest<'_>) -> Option<Page>;
+    /// The last that somebody is told who was admitted to a stream with this value of Authorization, and may not listen any
+    /// more; none for who still may.
+    fn farewell(&self, _authorization: Option<&[u8]>) -> Option<&'static [u8]> {
+        None
+    }
     /// What has to be stable before a client may be told what [`missing`](Self::missing) has just said; none if it may be
     /// told at once.
     fn seen(&mut self) -> Option<u64> {

@@ -164,6 +164,8 @@ struct Connection {
     held: Option<u64>,
     /// An empty line was skipped before the next request.
     skipped_line: bool,
+    /// The value of Authorization with which a stream was asked for; empty without one.
+    authorization: Vec<u8>,
     output: Output,
     state: State,
     phase: Phase,
@@ -283,6 +285,7 @@ impl Server {
             awaits: None,
             held: None,
             skipped_line: false,
+            authorization: Vec::new(),
             output: Output::default(),
             state: State::Open,
             phase: Phase::Dead,
@@ -349,6 +352,7 @@ impl Server {
             connection.output.clear();
             (connection.input, connection.pending) = (Vec::new(), None);
             (connection.awaits, connection.held) = (None, None);
+            connection.authorization = Vec::new();
             self.count(&mut connection);
         }
         self.list_waiting(id, &connection);
@@ -608,12 +612,19 @@ impl Server {
         self.listeners > 0
     }
 
-    /// Sends this to all who listen to the stream, but for those who have not taken what was sent before.
-    pub fn publish(&mut self, event: &[u8]) {
+    /// Sends this to all who listen to the stream, but for those who have not taken what was sent before. Who may no longer
+    /// listen is told so instead, and ended.
+    pub fn publish(&mut self, event: &[u8], pages: &dyn Pages) {
         for slot in 0..self.connections.len() {
             let listener = self.connections[slot].take_if(|connection| connection.state == State::Streaming);
             let Some(mut connection) = listener else { continue };
             let was_empty = connection.output.is_empty();
+            let authorization = Some(connection.authorization.as_slice()).filter(|value| !value.is_empty());
+            let farewell = pages.farewell(authorization);
+            if farewell.is_some() {
+                (connection.state, connection.authorization) = (State::Ending, Vec::new());
+            }
+            let event = farewell.unwrap_or(event);
             if connection.output.takes_more(MAX_STREAM_BYTES) && connection.output.reserve(event.len()).is_ok() {
                 connection.output.put(event);
             }
@@ -675,7 +686,7 @@ impl Shared {
 impl Connection {
     fn buffered_bytes(&self) -> usize {
         let pending_bytes = self.pending.as_ref().map_or(0, |(head, _)| head.capacity());
-        self.input.capacity() + pending_bytes + self.output.own_bytes()
+        self.input.capacity() + pending_bytes + self.authorization.capacity() + self.output.own_bytes()
     }
 
     /// Keeps bytes that cannot be answered yet.
@@ -685,6 +696,14 @@ impl Connection {
         }
         match self.input.try_reserve_exact(bytes.len()) {
             Ok(()) => self.input.extend_from_slice(bytes),
+            Err(_) => self.state = State::Dead,
+        }
+    }
+
+    /// Keeps what lets this client listen, for as long as it does.
+    fn keep_authorization(&mut self, value: &[u8]) {
+        match self.authorization.try_reserve_exact(value.len()) {
+            Ok(()) => self.authorization.extend_from_slice(value),
             Err(_) => self.state = State::Dead,
         }
     }
@@ -805,6 +824,9 @@ impl Connection {
             (_, Persistence::Close) | (Delivery::Stream, _) => State::Ending,
             (Delivery::Whole, Persistence::KeepAlive) => State::Open,
         };
+        if self.state == State::Streaming {
+            self.keep_authorization(request.value("authorization").unwrap_or_default());
+        }
         Answered::Yes
     }
 

@@ -15,6 +15,8 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// The type that Prometheus asks for.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const NO_STORE: &str = "no-store";
+/// An event that has the page ask for a password.
+const DENIED: &[u8] = b"event: denied\ndata:\n\n";
 const CHALLENGE: &str = "Basic realm=\"Kayvee\", charset=\"UTF-8\"";
 /// Bytes of credentials that are looked at: longer than any password.
 const MAX_CREDENTIALS_BYTES: usize = 1 << 10;
@@ -49,7 +51,7 @@ impl Pages for Web<'_> {
         match request.path {
             b"/healthz" => Some(page(200, TEXT, Arc::new(b"ok\n"))),
             b"/_/status" | b"/_/status/" | EVENTS_PATH if !self.store.options.status => None,
-            b"/_/status" | b"/_/status/" | EVENTS_PATH if !self.may_observe(request, STATUS_REQUESTS) => {
+            b"/_/status" | b"/_/status/" | EVENTS_PATH if !self.may_observe(request.authorization, STATUS_REQUESTS) => {
                 Some(challenge())
             }
             EVENTS_PATH => Some(Page {
@@ -57,7 +59,7 @@ impl Pages for Web<'_> {
                 ..page(200, "text/event-stream", Arc::new(self.status_event(request.stats)))
             }),
             b"/_/status" | b"/_/status/" => Some(page(200, DEFAULT_TYPE, Arc::new(STATUS_PAGE))),
-            b"/metrics" if !self.may_observe(request, METRICS_REQUEST) => Some(challenge()),
+            b"/metrics" if !self.may_observe(request.authorization, METRICS_REQUEST) => Some(challenge()),
             b"/metrics" => Some(match self.metrics(request.stats) {
                 Some(text) => page(200, METRICS, Arc::new(text)),
                 None => no_memory(),
@@ -81,6 +83,11 @@ impl Pages for Web<'_> {
             Published::Missing => None,
             Published::NoMemory => Some(no_memory()),
         }
+    }
+
+    /// Passwords and rules may have changed since.
+    fn farewell(&self, authorization: Option<&[u8]>) -> Option<&'static [u8]> {
+        (!self.may_observe(authorization, STATUS_REQUESTS)).then_some(DENIED)
     }
 
     /// What a page shows, or that there is none, must not vanish, as with replies.
@@ -114,8 +121,8 @@ impl Web<'_> {
         written.ok().and_then(|()| text.into_bytes()).unwrap_or_default()
     }
 
-    fn may_observe(&self, request: &PageRequest<'_>, same: &[u8]) -> bool {
-        let credentials = request.authorization.and_then(credentials);
+    fn may_observe(&self, authorization: Option<&[u8]>, same: &[u8]) -> bool {
+        let credentials = authorization.and_then(credentials);
         let parts = credentials.as_deref().and_then(|text| {
             let colon = text.iter().position(|byte| *byte == b':')?;
             let name = if colon == 0 { b"default" } else { &text[..colon] };

@@ -158,7 +158,7 @@ impl Web {
         if self.server.has_listeners() && now.monotonic_ns >= self.next_status_ns {
             self.next_status_ns = now.monotonic_ns + STATUS_INTERVAL_NS;
             let event = engine.web().status_event(self.server.stats());
-            self.server.publish(&event);
+            self.server.publish(&event, &engine.web());
         }
         self.serve_ready(stack, engine, now);
     }

@@ -328,10 +328,17 @@ fn status_events(target: &Target) -> Outcome {
         }
     }
     // The first ones may come at any time, all others once a second.
-    if counts.windows(2).all(|pair| pair[1] >= pair[0]) && counts[4] >= counts[0] + 300 {
+    if counts.windows(2).any(|pair| pair[1] < pair[0]) || counts[4] < counts[0] + 300 {
+        return Err(format!("{counts:?}").into());
+    }
+    // Who has come in without a password is not told any more once there is one.
+    client.call(&["CONFIG", "SET", "requirepass", "pw"])?;
+    let rest = http.read_to_end();
+    client.call(&["CONFIG", "SET", "requirepass", ""])?;
+    if rest?.ends_with(b"event: denied\ndata:\n\n") {
         Ok(())
     } else {
-        Err(format!("{counts:?}").into())
+        Err("the stream has ended without a word".into())
     }
 }
 

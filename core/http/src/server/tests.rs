@@ -214,17 +214,56 @@ fn listeners_get_what_is_published() {
     assert!(head.contains("Connection: close\r\n") && head.ends_with("\r\n\r\nfirst\n"), "{head}");
     assert!(!head.contains("Content-Length"));
     server.sent(id, head.len(), &mut Stream);
-    server.publish(b"second\n");
+    server.publish(b"second\n", &Stream);
     assert_eq!(text(&server, id), "second\n");
     // Who does not listen misses what is said, and is ended.
     for _ in 0..100 {
-        server.publish(&[b'x'; 4096]);
+        server.publish(&[b'x'; 4096], &Stream);
     }
     assert!(server.output(id).concat().len() <= MAX_STREAM_BYTES + 4096);
-    assert_eq!(ends_at(&mut server, id, |server, _| server.publish(b"x")), 30);
+    assert_eq!(ends_at(&mut server, id, |server, _| server.publish(b"x", &Stream)), 30);
     assert!(!server.has_listeners());
     server.disconnect(id);
     assert!(!server.has_listeners());
+}
+
+/// As [`Stream`], for nobody but some.
+struct Guarded(&'static [u8]);
+
+impl Pages for Guarded {
+    fn reserved(&mut self, request: &PageRequest<'_>) -> Option<Page> {
+        Stream.reserved(request)
+    }
+
+    fn missing(&mut self, _: &PageRequest<'_>) -> Option<Page> {
+        None
+    }
+
+    fn farewell(&self, authorization: Option<&[u8]>) -> Option<&'static [u8]> {
+        (authorization.unwrap_or(b"nobody") != self.0).then_some(b"bye\n")
+    }
+}
+
+#[test]
+fn listeners_who_may_no_longer_listen_are_ended() {
+    let mut server = server(Limits::new(10, BUFFER_BYTES));
+    let mut pages = Guarded(b"one");
+    let ids = ["Authorization: one\r\n", "Authorization: two\r\n", ""].map(|field| {
+        let id = server.connect("").expect("room");
+        server.receive(id, format!("GET /stream HTTP/1.1\r\nHost: h\r\n{field}\r\n").as_bytes(), &mut pages);
+        let len = server.output(id).concat().len();
+        server.sent(id, len, &mut pages);
+        id
+    });
+    server.publish(b"second\n", &pages);
+    assert_eq!(ids.map(|id| text(&server, id)), ["second\n", "bye\n", "bye\n"]);
+    assert_eq!(ids.map(|id| server.fate(id)), [Fate::Open, Fate::EndAfterOutput, Fate::EndAfterOutput]);
+    // What is on its way comes first.
+    server.publish(b"third\n", &Guarded(b"nobody"));
+    assert_eq!((text(&server, ids[0]).as_str(), server.fate(ids[0])), ("second\nbye\n", Fate::EndAfterOutput));
+    assert!(!server.has_listeners());
+    ids.iter().for_each(|id| server.disconnect(*id));
+    assert_eq!(server.buffered_bytes, 0);
 }
 
 #[test]

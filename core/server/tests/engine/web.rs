@@ -42,6 +42,27 @@ fn users_see_what_they_may_ask_for() {
     assert_eq!(statuses(&mut bench, Some("Basic b3BlcmF0b3I6cA==")), SEEN);
 }
 
+/// What lets somebody in once does not for ever.
+#[test]
+fn listeners_may_listen_as_long_as_they_may_ask() {
+    let mut bench = Bench::new(&["--status", "yes"]);
+    let client = bench.connect();
+    let password = Some(&b"Basic OnB3"[..]);
+    for (command, password_is_right, none_is_needed) in [
+        ("PING", true, true),
+        ("CONFIG SET requirepass pw", true, false),
+        ("CONFIG SET requirepass other", false, false),
+        ("ACL SETUSER default resetpass >pw", true, false),
+        ("ACL SETUSER default -slowlog", false, false),
+        ("ACL SETUSER default nopass +@all", true, true),
+    ] {
+        bench.ask(client, &format!("{command}\r\n"));
+        let web = bench.engine.web();
+        let goes_on = [password, None].map(|authorization| web.farewell(authorization).is_none());
+        assert_eq!(goes_on, [password_is_right, none_is_needed], "{command}");
+    }
+}
+
 /// The copy of a value for a page leaves alone what everything else needs to go on.
 #[test]
 fn a_key_is_no_page_where_its_copy_takes_the_last_memory() {
