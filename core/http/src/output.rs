@@ -29,8 +29,29 @@ pub enum Source {
     Memory(Bytes),
     /// In a page that was made for one request.
     Made(Bytes),
+    /// In one of the server's own.
+    Own(Bytes),
     /// Among the bodies of the site on the disk.
     Disk,
+}
+
+/// What pages take that were made for a client each and are on their way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    /// Those for paths that the site has not.
+    pub page_bytes: usize,
+    /// The server's own.
+    pub own_bytes: usize,
+}
+
+impl Made {
+    /// The same after those of one client have changed.
+    pub fn changed(self, before: Made, now: Made) -> Made {
+        Made {
+            page_bytes: self.page_bytes - before.page_bytes + now.page_bytes,
+            own_bytes: self.own_bytes - before.own_bytes + now.own_bytes,
+        }
+    }
 }
 
 struct Lent {
@@ -44,7 +65,7 @@ impl Lent {
     /// What there is of it now: all, or its beginning.
     fn bytes<'a>(&'a self, chunks: Option<&'a Chunks>) -> &'a [u8] {
         match &self.source {
-            Source::Memory(bytes) | Source::Made(bytes) => {
+            Source::Memory(bytes) | Source::Made(bytes) | Source::Own(bytes) => {
                 &(**bytes).as_ref()[self.range.start as usize..self.range.end as usize]
             }
             Source::Disk => chunks.map_or(&[], |chunks| chunks.beginning(&self.range)),
@@ -67,11 +88,12 @@ impl Output {
         self.own.capacity()
     }
 
-    /// Bytes of a page that was made for this client and is on its way: one at a time.
-    pub fn made_bytes(&self) -> usize {
-        match self.lent.front() {
-            Some(Lent { source: Source::Made(page), .. }) => (**page).as_ref().len(),
-            _ => 0,
+    /// The page that was made for this client and is on its way: one at a time.
+    pub fn made(&self) -> Made {
+        match self.lent.front().map(|lent| &lent.source) {
+            Some(Source::Made(page)) => Made { page_bytes: (**page).as_ref().len(), own_bytes: 0 },
+            Some(Source::Own(page)) => Made { page_bytes: 0, own_bytes: (**page).as_ref().len() },
+            _ => Made::default(),
         }
     }
 

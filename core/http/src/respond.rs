@@ -1,7 +1,7 @@
 //! From a request to its response.
 
 use crate::{
-    Stats,
+    Bytes, Stats,
     conditions::{self, Validators},
     date::{self, DATE_BYTES},
     disk::{Chunks, Lookup},
@@ -34,8 +34,10 @@ pub struct Context<'a> {
     pub now_s: u64,
     pub date: &'a [u8; DATE_BYTES],
     pub stats: &'a Stats,
-    /// Whether another page may be made that does not leave with its head.
+    /// Whether another page may be made that does not leave with its head ...
     pub lends_made: bool,
+    /// ... and whether another one of the server's own.
+    pub lends_own: bool,
 }
 
 /// Buffers for paths and names that have to be changed before they are looked up.
@@ -64,6 +66,8 @@ pub struct Sent {
     pub delivery: Delivery,
     /// What has to be stable before it may be sent, as [`Pages::seen`] says.
     pub seen: Option<u64>,
+    /// It is a page of the server's own.
+    pub is_own: bool,
 }
 
 /// What a page is made of, wherever it comes from.
@@ -91,6 +95,7 @@ struct Writer<'a> {
     minor_version: u8,
     persistence: Persistence,
     seen: Option<u64>,
+    is_own: bool,
 }
 
 /// What has come of a request.
@@ -117,7 +122,7 @@ pub fn respond(
     output: &mut Output,
 ) -> Outcome {
     let (method, minor_version) = (request.method, request.minor_version);
-    let mut writer = Writer { output, context, method, minor_version, persistence, seen: None };
+    let mut writer = Writer { output, context, method, minor_version, persistence, seen: None, is_own: false };
     if scratch.reserve(request).is_err() {
         return writer.error(Status::SERVICE_UNAVAILABLE, b"").into();
     }
@@ -146,7 +151,8 @@ pub fn respond(
     };
     let page_request = PageRequest { path, authorization: request.value("authorization"), stats: context.stats };
     if let Some(page) = pages.reserved(&page_request) {
-        return writer.represent(request, made(&page));
+        writer.is_own = true;
+        return writer.represent(request, made(&page, Source::Own));
     }
     let found = context.site.map(|site| (site, site.root(host)));
     if let Some((site, root)) = found {
@@ -159,7 +165,7 @@ pub fn respond(
     let page = pages.missing(&page_request);
     writer.seen = pages.seen();
     if let Some(page) = page {
-        return writer.represent(request, made(&page));
+        return writer.represent(request, made(&page, Source::Made));
     }
     let own = found.and_then(|(site, root)| Some((site, site.not_found_page(root)?)));
     match own {
@@ -171,7 +177,7 @@ pub fn respond(
 /// Answers what is no request, and ends the connection.
 pub fn refuse(status: Status, context: &Context<'_>, output: &mut Output) -> Sent {
     let (method, persistence) = (Method::Get, Persistence::Close);
-    let mut writer = Writer { output, context, method, minor_version: 1, persistence, seen: None };
+    let mut writer = Writer { output, context, method, minor_version: 1, persistence, seen: None, is_own: false };
     writer.error(status, b"")
 }
 
@@ -202,12 +208,12 @@ fn packed<'a>(request: &Request<'_>, site: &'a Site, entry: Entry<'a>, status: S
     }
 }
 
-fn made(page: &Page) -> Representation<'_> {
+fn made(page: &Page, source: fn(Bytes) -> Source) -> Representation<'_> {
     let validates = page.status == 200 && page.delivery == Delivery::Whole;
     let body = (*page.body).as_ref();
     Representation {
         status: Status(page.status),
-        source: Source::Made(page.body.clone()),
+        source: source(page.body.clone()),
         range: 0..body.len() as u64,
         content_type: page.content_type.as_bytes(),
         cache_control: page.cache_control.as_bytes(),
@@ -278,7 +284,8 @@ impl Writer<'_> {
 
     fn sent(&self, status: Status, body_bytes: u64) -> Sent {
         let body_bytes = if self.method == Method::Head { 0 } else { body_bytes };
-        Sent { status, body_bytes, persistence: self.persistence, delivery: Delivery::Whole, seen: self.seen }
+        let Writer { persistence, seen, is_own, .. } = *self;
+        Sent { status, body_bytes, persistence, delivery: Delivery::Whole, seen, is_own }
     }
 
     fn end_without_body(&mut self, status: Status) -> Sent {
@@ -379,10 +386,12 @@ impl Writer<'_> {
                 Lookup::Failed => return self.error(Status::INTERNAL_SERVER_ERROR, b"").into(),
             }
         }
-        if let Source::Made(_) = page.source
-            && len > COPIED_BYTES as u64
-            && !self.context.lends_made
-        {
+        let may_lend = match page.source {
+            Source::Made(_) => self.context.lends_made,
+            Source::Own(_) => self.context.lends_own,
+            Source::Memory(_) | Source::Disk => true,
+        };
+        if len > COPIED_BYTES as u64 && !may_lend {
             return self.error(Status::SERVICE_UNAVAILABLE, b"").into();
         }
         let sent = match wanted {
@@ -500,7 +509,7 @@ impl Writer<'_> {
             return self.output.lend(page.source.clone(), range);
         }
         let bytes = match &page.source {
-            Source::Memory(bytes) | Source::Made(bytes) => {
+            Source::Memory(bytes) | Source::Made(bytes) | Source::Own(bytes) => {
                 &(**bytes).as_ref()[range.start as usize..range.end as usize]
             }
             Source::Disk => self.context.chunks.map_or(&[][..], |chunks| chunks.beginning(&range)),

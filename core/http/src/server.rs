@@ -5,7 +5,7 @@ use crate::{
     date::{self, DATE_BYTES},
     disk::{Chunks, Lookup, OpenError},
     log_line,
-    output::Output,
+    output::{Made, Output},
     pages::{Delivery, Pages, Stable},
     request::{self, Persistence, Request},
     respond::{self, COPIED_BYTES, Context, Outcome, RESPONSE_BYTES, Scratch, Sent},
@@ -27,6 +27,9 @@ const BATCH_BYTES: usize = 16 << 10;
 const RESPONSE_ROOM_BYTES: usize = COPIED_BYTES + RESPONSE_BYTES;
 /// Bytes of the access log that wait to be taken; lines beyond are counted only.
 const MAX_LOG_BYTES: usize = 1 << 20;
+/// The server's own pages may take this part more than all others together, so that clients which take slowly what they have asked
+/// for do not keep them from who watches it.
+const OWN_PART: usize = 8;
 /// Bytes that a listener to a stream may have unsent; it misses what is published meanwhile.
 const MAX_STREAM_BYTES: usize = 64 << 10;
 
@@ -63,7 +66,7 @@ pub struct Limits {
     /// Connections at a time.
     pub connections: usize,
     /// Bytes that all of them together may hold of requests and responses. Whoever needs more then is disconnected. While
-    /// pages that were made for them take as much again, no more are sent.
+    /// pages that were made for them take as much again, no more are sent. For the server's own there is an eighth more of both.
     pub buffer_bytes: usize,
     /// From the first byte of a head to its end, and the same for a body.
     pub request_ns: u64,
@@ -171,16 +174,17 @@ struct Connection {
     phase: Phase,
     deadline_ns: u64,
     is_ready: bool,
+    /// Its last response is a page of the server's own.
+    has_own_page: bool,
     /// What its buffers were last counted as, and the page that was made for it.
     counted_bytes: usize,
-    counted_made_bytes: usize,
+    counted_made: Made,
 }
 
 /// What all connections share.
 struct Shared {
     limits: Limits,
-    /// What the pages take that were made for a client each and are on their way.
-    made_bytes: usize,
+    made: Made,
     site: Option<Site>,
     /// What is in memory of the site's bodies if they are on a disk.
     chunks: Option<Chunks>,
@@ -213,7 +217,7 @@ impl Server {
     pub fn new(limits: Limits, access_log: AccessLog, now: Now) -> Server {
         let shared = Shared {
             limits,
-            made_bytes: 0,
+            made: Made::default(),
             site: None,
             chunks: None,
             now,
@@ -291,8 +295,9 @@ impl Server {
             phase: Phase::Dead,
             deadline_ns: u64::MAX,
             is_ready: false,
+            has_own_page: false,
             counted_bytes: 0,
-            counted_made_bytes: 0,
+            counted_made: Made::default(),
         });
         self.enter_phase(&mut connection, Progress::None);
         self.connections[slot as usize] = Some(connection);
@@ -316,6 +321,7 @@ impl Server {
         let Some(mut connection) = self.connections.get_mut(id.0 as usize).and_then(Option::take) else { return };
         self.shared.stats.input_bytes += bytes.len() as u64;
         let mut progress = Progress::None;
+        connection.has_own_page = false;
         if connection.input.is_empty() {
             let (used, answered) = connection.answer_all(bytes, &mut self.shared, pages);
             connection.keep(&bytes[used..]);
@@ -344,7 +350,9 @@ impl Server {
     fn settle(&mut self, id: ConnectionId, mut connection: Box<Connection>, progress: Progress, told: Told) {
         let was_streaming = connection.phase == Phase::Streaming;
         let has_grown = self.count(&mut connection);
-        if has_grown && self.buffered_bytes > self.shared.limits.buffer_bytes {
+        let limit_bytes = self.shared.limits.buffer_bytes;
+        let own_bytes = if connection.has_own_page { limit_bytes / OWN_PART } else { 0 };
+        if has_grown && self.buffered_bytes > limit_bytes + own_bytes {
             connection.state = State::Dead;
             self.shared.stats.buffers_refused += 1;
         }
@@ -372,9 +380,9 @@ impl Server {
         let bytes = connection.buffered_bytes();
         let before = core::mem::replace(&mut connection.counted_bytes, bytes);
         self.buffered_bytes = self.buffered_bytes - before + bytes;
-        let made_bytes = connection.output.made_bytes();
-        let made_before = core::mem::replace(&mut connection.counted_made_bytes, made_bytes);
-        self.shared.made_bytes = self.shared.made_bytes - made_before + made_bytes;
+        let made = connection.output.made();
+        let made_before = core::mem::replace(&mut connection.counted_made, made);
+        self.shared.made = self.shared.made.changed(made_before, made);
         bytes > before
     }
 
@@ -404,7 +412,7 @@ impl Server {
         if let Some(connection) = self.connections.get_mut(id.0 as usize).and_then(Option::take) {
             self.listeners -= usize::from(connection.phase == Phase::Streaming);
             self.buffered_bytes -= connection.counted_bytes;
-            self.shared.made_bytes -= connection.counted_made_bytes;
+            self.shared.made = self.shared.made.changed(connection.counted_made, Made::default());
             self.free_slots.push(id.0);
             self.shared.stats.connections -= 1;
         }
@@ -664,7 +672,8 @@ impl Shared {
             now_s: self.now.unix_us / 1_000_000,
             date: &self.date,
             stats: &self.stats,
-            lends_made: self.made_bytes < self.limits.buffer_bytes,
+            lends_made: self.made.page_bytes < self.limits.buffer_bytes,
+            lends_own: self.made.own_bytes < self.limits.buffer_bytes / OWN_PART,
         }
     }
 
@@ -819,6 +828,7 @@ impl Connection {
         };
         shared.note(&self.remote, request.line, sent);
         self.held = self.held.max(sent.seen);
+        self.has_own_page = sent.is_own;
         self.state = match (sent.delivery, sent.persistence) {
             (Delivery::Stream, _) if request.method != request::Method::Head => State::Streaming,
             (_, Persistence::Close) | (Delivery::Stream, _) => State::Ending,

@@ -286,20 +286,31 @@ fn made_pages_have_validators_and_challenges() {
 
 struct Large;
 
-impl Pages for Large {
-    fn reserved(&mut self, _: &PageRequest<'_>) -> Option<Page> {
-        None
-    }
-
-    fn missing(&mut self, _: &PageRequest<'_>) -> Option<Page> {
-        Some(Page {
+impl Large {
+    fn page(bytes: usize) -> Page {
+        Page {
             status: 200,
             content_type: "text/plain",
             cache_control: "",
             challenge: "",
-            body: Arc::new(alloc::vec![b'x'; BUFFER_BYTES / 4]),
+            body: Arc::new(alloc::vec![b'x'; bytes]),
             delivery: Delivery::Whole,
-        })
+        }
+    }
+}
+
+impl Pages for Large {
+    fn reserved(&mut self, request: &PageRequest<'_>) -> Option<Page> {
+        let bytes = match request.path {
+            b"/own" => BUFFER_BYTES / OWN_PART / 2,
+            b"/healthz" => 3,
+            _ => return None,
+        };
+        Some(Large::page(bytes))
+    }
+
+    fn missing(&mut self, _: &PageRequest<'_>) -> Option<Page> {
+        Some(Large::page(BUFFER_BYTES / 4))
     }
 }
 
@@ -330,7 +341,36 @@ fn pages_that_were_made_are_bounded() {
         assert!(text(&server, ids[number]).starts_with(status), "{number}");
     }
     ids.iter().for_each(|id| server.disconnect(*id));
-    assert_eq!(server.shared.made_bytes, 0);
+    assert_eq!(server.shared.made, Made::default());
+}
+
+/// Who watches the server is served while clients that take nothing hold what they may, of pages and of buffers.
+#[test]
+fn the_servers_own_pages_have_room_of_their_own() {
+    const OWN: &[u8] = b"GET /own HTTP/1.1\r\nHost: h\r\n\r\n";
+    let mut server = server(Limits::new(1_000, BUFFER_BYTES));
+    let ask = |server: &mut Server, request: &[u8]| {
+        let id = server.connect("").expect("room");
+        server.receive(id, request, &mut Large);
+        (id, text(server, id).get(..13).unwrap_or_default().to_string())
+    };
+    for _ in 0..4 {
+        ask(&mut server, b"GET /made HTTP/1.1\r\nHost: h\r\n\r\n");
+    }
+    assert_eq!(server.shared.made.page_bytes, BUFFER_BYTES);
+    let served = "HTTP/1.1 200 ";
+    let [(first, one), (_, two), (_, three)] = [(); 3].map(|()| ask(&mut server, OWN));
+    assert_eq!([one.as_str(), &two, &three], [served, served, "HTTP/1.1 503 "], "it is bounded as well");
+    server.disconnect(first);
+    assert_eq!(ask(&mut server, OWN).1, served);
+    // Nobody else is let into what is left of the buffers.
+    let small = b"GET /small HTTP/1.1\r\nHost: h\r\n\r\n";
+    let held = (0..300).filter(|_| !ask(&mut server, small).1.is_empty()).count();
+    assert!(held > 50 && server.buffered_bytes > BUFFER_BYTES - 2 * RESPONSE_ROOM_BYTES && held < 250, "{held}");
+    assert_eq!(ask(&mut server, b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n").1, served);
+    assert_eq!(ask(&mut server, small).1, "");
+    let watched = (0..300).filter(|_| !ask(&mut server, b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n").1.is_empty());
+    assert!(watched.count() < 50 && server.buffered_bytes <= BUFFER_BYTES + BUFFER_BYTES / OWN_PART);
 }
 
 /// Heads that never end, and clients that take nothing, hold so much and no more; others are served.
