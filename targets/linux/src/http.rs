@@ -3,6 +3,7 @@
 use crate::{
     bell::Bell,
     listeners,
+    server::{ACCEPT_REST_NS, has_no_room},
     site::{self, Sites},
 };
 use kayvee_disk::FileDisk;
@@ -63,7 +64,10 @@ struct Client {
 /// The web server and its sockets.
 pub struct Http {
     server: Server,
+    /// Each with whether there may be connections to accept.
     listeners: Vec<(TcpListener, bool)>,
+    /// When accepting goes on after the system had no room.
+    accept_after_ns: u64,
     clients: Vec<Option<Client>>,
     /// Clients with something to be done in the next turn.
     active: VecDeque<ConnectionId>,
@@ -119,6 +123,7 @@ impl Http {
         Ok(Some(Http {
             server,
             listeners,
+            accept_after_ns: 0,
             clients,
             active,
             crowd: Crowd::default(),
@@ -138,7 +143,8 @@ impl Http {
     /// When there is something to do, at the latest.
     pub fn next_deadline_ns(&self) -> u64 {
         let status_ns = if self.server.has_listeners() { self.next_status_ns } else { u64::MAX };
-        let deadline_ns = self.server.next_deadline_ns().unwrap_or(u64::MAX).min(status_ns);
+        let accept_ns = if self.listeners.iter().any(|listener| listener.1) { self.accept_after_ns } else { u64::MAX };
+        let deadline_ns = self.server.next_deadline_ns().unwrap_or(u64::MAX).min(status_ns).min(accept_ns);
         if self.active.is_empty() { deadline_ns } else { 0 }
     }
 
@@ -180,7 +186,7 @@ impl Http {
         if let Some(disk) = &mut self.disk {
             self.server.take_from_disk(disk, &mut engine.web());
         }
-        self.accept(registry);
+        self.accept(registry, now.monotonic_ns);
         let active = self.active.len();
         for index in 0..active {
             self.read(self.active[index], engine);
@@ -215,7 +221,11 @@ impl Http {
         }
     }
 
-    fn accept(&mut self, registry: &Registry) {
+    fn accept(&mut self, registry: &Registry, now_ns: u64) {
+        if now_ns < self.accept_after_ns {
+            return;
+        }
+        self.accept_after_ns = 0;
         for index in 0..self.listeners.len() {
             for _ in 0..ACCEPTS_PER_TURN {
                 let (listener, ready) = &mut self.listeners[index];
@@ -224,15 +234,14 @@ impl Http {
                 }
                 match listener.accept() {
                     Ok((stream, remote)) => self.admit(stream, &remote.ip().to_canonical().to_string(), registry),
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => {
-                        // What is wrong with one connection is not with the next; where descriptors have run out, the
-                        // next connection's event tries again.
-                        *ready = error.kind() == io::ErrorKind::ConnectionAborted;
-                        if error.kind() != io::ErrorKind::WouldBlock {
-                            log::debug!("accepting a web connection: {error}");
-                        }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => *ready = false,
+                    Err(error) if has_no_room(&error) => {
+                        log::warn!("a web connection waits because the system has no room for it: {error}");
+                        self.accept_after_ns = now_ns + ACCEPT_REST_NS;
+                        return;
                     }
+                    // What is wrong with one connection (accept(2) lists network errors) is not with the next.
+                    Err(error) => log::debug!("accepting a web connection: {error}"),
                 }
             }
         }
@@ -349,7 +358,7 @@ impl Http {
         // Closing a socket takes it out of the poll.
         self.clients[id.0 as usize] = None;
         // Its descriptor is free for a connection that waits.
-        self.listeners.iter_mut().for_each(|listener| listener.1 = true);
+        self.accept_after_ns = 0;
     }
 
     /// Tells whoever looks at the status page how things are, once a second.

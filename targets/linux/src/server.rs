@@ -37,7 +37,7 @@ const EVENTS: usize = 1024;
 /// Connections accepted in a turn on each address, as many as Redis accepts.
 const ACCEPTS_PER_TURN: usize = 1000;
 /// How long accepting rests when the system has no room for another connection.
-const ACCEPT_REST_NS: u64 = 100_000_000;
+pub const ACCEPT_REST_NS: u64 = 100_000_000;
 
 /// Tokens from here on are not clients'.
 const SIGNALS: Token = Token(usize::MAX - 1);
@@ -446,14 +446,12 @@ impl Server {
     }
 
     fn accept_failed(&mut self, error: &io::Error) {
-        match error.raw_os_error() {
-            Some(libc::EAGAIN) => {}
-            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-                log::warn!("a connection waits because the system has no room for it: {error}");
-                self.accept_after_ns = self.clock.now().monotonic_ns + ACCEPT_REST_NS;
-            }
+        if has_no_room(error) {
+            log::warn!("a connection waits because the system has no room for it: {error}");
+            self.accept_after_ns = self.clock.now().monotonic_ns + ACCEPT_REST_NS;
+        } else if error.raw_os_error() != Some(libc::EAGAIN) {
             // What is wrong with one connection (accept(2) lists network errors) is not with the next.
-            _ => log::debug!("accepting a connection: {error}"),
+            log::debug!("accepting a connection: {error}");
         }
     }
 
@@ -555,6 +553,11 @@ impl Server {
         // Its descriptor is free for a connection that waits.
         self.accept_after_ns = 0;
     }
+}
+
+/// Whether a connection was not accepted because the system lacks something that others will give back.
+pub fn has_no_room(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
 /// Tells a client why it is not served.

@@ -625,6 +625,34 @@ fn no_files_left_makes_clients_wait_and_does_not_spin() {
     }
 }
 
+/// Who waits for the web server because the store's clients have all files is served when these go.
+#[test]
+fn web_clients_that_wait_for_files_are_served_when_there_are_some() {
+    let web_port = free_port();
+    let mut server = Server::start(&["--bind", "127.0.0.1", "--http-port", &web_port.to_string()]);
+    let others: Vec<TcpStream> = (0..60).map(|_| server.connect()).collect();
+    others.iter().for_each(ping);
+    let pid = server.child.id().to_string();
+    assert!(Command::new("prlimit").args(["--pid", &pid, "--nofile=64:64"]).status().unwrap().success());
+    let clients: Vec<TcpStream> = (0..40)
+        .map(|_| {
+            let mut client = TcpStream::connect(("127.0.0.1", web_port)).unwrap();
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            client.write_all(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+            client
+        })
+        .collect();
+    server.wait_for_line("no room for it");
+    let before = server.processor_ticks();
+    thread::sleep(Duration::from_millis(500));
+    let used = server.processor_ticks() - before;
+    assert!(used <= 10, "{used} ticks of 10 ms in half a second of waiting");
+    drop(others);
+    for client in &clients {
+        expect_reply(client, b"HTTP/1.1 200 OK\r\n");
+    }
+}
+
 /// Starts a server that has to end before it serves, and returns what it said.
 fn refused(options: &[&str]) -> String {
     let output = run(&[&["--save", "", "--port", &free_port().to_string()], options].concat());
