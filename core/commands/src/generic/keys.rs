@@ -87,7 +87,8 @@ pub fn renamenx(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 /// The number of a database.
 fn db_number(context: &Context<'_>, arg: &[u8]) -> Result<usize, Error> {
     let number = usize::try_from(args::int(arg)?).map_err(|_| Error::DB_INDEX)?;
-    if number < context.store.dbs.len() { Ok(number) } else { Err(Error::DB_INDEX) }
+    // A cluster's shard has one only, but knows others by their numbers.
+    if number < usize::from(context.store.options.databases) { Ok(number) } else { Err(Error::DB_INDEX) }
 }
 
 pub fn copy(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
@@ -105,6 +106,9 @@ pub fn copy(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         } else {
             return Err(Error::SYNTAX);
         }
+    }
+    if to_db != from_db {
+        context.store.refuse_in_cluster("Copying to another database is not allowed in cluster mode")?;
     }
     let (from, to) = (&request[1], &request[2]);
     if (from_db, from) == (to_db, to) {
@@ -130,6 +134,7 @@ pub fn copy(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 pub fn move_to_db(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    context.store.refuse_in_cluster("MOVE is not allowed in cluster mode")?;
     let (from_db, to_db) = (context.db_index(), db_number(context, &request[2])?);
     if from_db == to_db {
         return Err(SAME);

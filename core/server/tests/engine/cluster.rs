@@ -41,6 +41,24 @@ fn clients_are_sent_to_the_shard_that_has_a_key() {
     assert_eq!(bench.ask(client, "SSUBSCRIBE foo\r\n"), "-MOVED 12182 ::1:7002\r\n");
     assert_eq!(bench.ask(client, "PING\r\nDBSIZE\r\nSELECT 0\r\n"), "+PONG\r\n:3\r\n+OK\r\n");
     assert_eq!(bench.ask(client, "SELECT 1\r\n"), "-ERR SELECT is not allowed in cluster mode\r\n");
+    // As redis-server 7.0.15 says it.
+    let copying = "ERR Copying to another database is not allowed in cluster mode";
+    bench.ask(client, "SET bar x\r\n");
+    for (request, error) in [
+        ("MOVE bar 0", "ERR MOVE is not allowed in cluster mode"),
+        ("MOVE bar x", "ERR MOVE is not allowed in cluster mode"),
+        ("COPY bar {bar}2 DB 1", copying),
+        ("COPY bar bar DB 15", copying),
+        ("COPY {bar}none {bar}2 DB 1", copying),
+        ("COPY bar {bar}2 DB 1 x", "ERR syntax error"),
+        ("COPY bar {bar}2 DB 16", "ERR DB index is out of range"),
+        ("COPY bar {bar}2 DB -1", "ERR DB index is out of range"),
+        ("COPY bar bar DB 0", "ERR source and destination objects are the same"),
+        ("COPY bar b DB 1", "CROSSSLOT Keys in request don't hash to the same slot"),
+    ] {
+        assert_eq!(bench.ask(client, &format!("{request}\r\n")), format!("-{error}\r\n"), "{request}");
+    }
+    assert_eq!(bench.ask(client, "COPY bar {bar}2 DB 0\r\n"), ":1\r\n");
     assert_eq!(bench.ask(client, "ASKING\r\nREADONLY\r\nREADWRITE\r\n"), "+OK\r\n+OK\r\n+OK\r\n");
     assert_eq!(bench.ask(client, "SORT bar BY w_*\r\n"), "-ERR BY and GET options of SORT denied in cluster mode\r\n");
 }
