@@ -16,6 +16,8 @@ pub(crate) const MAX_BLOCKS: usize = 2048;
 /// The part of the pool that peers are told of beyond [`FIRST_BLOCKS`] each, at most: 1/2. What one is told of it may send at
 /// any time.
 const GRANTED_DIVISOR: usize = 2;
+/// A period of [`Grants`]. A window that does not hold its sender back for so long is too large.
+pub(crate) const UNUSED_US: u32 = 1_000_000;
 /// The part of the pool that only connections with few blocks can use: 1/4.
 const RESERVE_DIVISOR: usize = 4;
 /// A connection may hold a quarter of what is free behind the reserve. So a single one gets a fifth of that, a hundred
@@ -28,12 +30,60 @@ const CACHED_DIVISOR: usize = 8;
 /// A piece of a buffer.
 pub(crate) type Block = Box<[u8; BLOCK_BYTES]>;
 
+/// Blocks that peers are told of beyond what they are at first, by when they were of use the last time: so others can have what
+/// has not been of use for a period or longer, without a look at each connection.
+#[derive(Debug, Default)]
+struct Grants {
+    /// In this period, which is the present one, ...
+    current: usize,
+    /// ... in the one before it ...
+    previous: usize,
+    /// ... and before that.
+    older: usize,
+    period: u32,
+    /// When it began, in microseconds that wrap.
+    began_us: u32,
+    /// What was of use in earlier periods only has been taken back.
+    first: u32,
+}
+
+impl Grants {
+    fn blocks(&self) -> usize {
+        self.current + self.previous + self.older
+    }
+
+    /// Begins another period if this one is over, and one more if nothing was of use in the next one.
+    #[inline(never)]
+    fn pass(&mut self, now_us: u32) {
+        let passed_us = now_us.wrapping_sub(self.began_us);
+        if passed_us <= UNUSED_US {
+            return;
+        }
+        self.older += self.previous;
+        (self.previous, self.current, self.began_us) = (self.current, 0, now_us);
+        self.period += 1;
+        if passed_us / 2 > UNUSED_US {
+            self.older += core::mem::take(&mut self.previous);
+            self.period += 1;
+        }
+    }
+
+    /// Those of a period.
+    fn of(&mut self, period: u32) -> &mut usize {
+        match self.period - period {
+            0 => &mut self.current,
+            1 => &mut self.previous,
+            _ => &mut self.older,
+        }
+    }
+}
+
 /// The blocks that there may be.
 #[derive(Debug)]
 pub(crate) struct Pool {
     limit: usize,
     used: usize,
-    granted: usize,
+    grants: Grants,
     cached: Vec<Block>,
 }
 
@@ -41,7 +91,7 @@ impl Pool {
     pub fn new(limit_bytes: usize) -> Pool {
         let limit = limit_bytes / BLOCK_BYTES;
         let cached = Vec::with_capacity(MAX_CACHED_BLOCKS.min(limit / CACHED_DIVISOR));
-        Pool { limit, used: 0, granted: 0, cached }
+        Pool { limit, used: 0, grants: Grants::default(), cached }
     }
 
     /// Bytes of the blocks that are in use.
@@ -77,23 +127,44 @@ impl Pool {
         (held + more).clamp(least, most)
     }
 
-    /// Lets a peer be told of so many more blocks than it is at first, if there are so many left to tell of.
-    pub fn grant(&mut self, blocks: usize) -> bool {
-        let can_grant = self.granted + blocks <= self.limit / GRANTED_DIVISOR;
-        if can_grant {
-            self.granted += blocks;
+    /// Lets a peer be told of so many more blocks than it is at first, if there are so many left to tell of, or some have those
+    /// that do not use them. What it had so far is to be [kept](Self::keep) before. Returns the present period.
+    pub fn grant(&mut self, blocks: usize, now_us: u32) -> Option<u32> {
+        let grants = &mut self.grants;
+        grants.pass(now_us);
+        let left = (self.limit / GRANTED_DIVISOR).saturating_sub(blocks);
+        if grants.blocks() > left {
+            (grants.older, grants.first) = (0, grants.period.saturating_sub(1));
         }
-        can_grant
+        let can_grant = grants.blocks() <= left;
+        if can_grant {
+            grants.current += blocks;
+        }
+        can_grant.then_some(grants.period)
+    }
+
+    /// Notes that so many blocks, which were granted or kept in this period, are made use of now. Returns the present one; none
+    /// if others have them by now.
+    pub fn keep(&mut self, blocks: usize, period: u32, now_us: u32) -> Option<u32> {
+        self.grants.pass(now_us);
+        let is_kept = blocks == 0 || period >= self.grants.first;
+        if is_kept {
+            *self.grants.of(period) -= blocks;
+            self.grants.current += blocks;
+        }
+        is_kept.then_some(self.grants.period)
     }
 
     #[cfg(test)]
     pub fn granted_bytes(&self) -> usize {
-        self.granted * BLOCK_BYTES
+        self.grants.blocks() * BLOCK_BYTES
     }
 
-    /// Takes back what was granted by [`grant`](Self::grant).
-    pub fn revoke(&mut self, blocks: usize) {
-        self.granted -= blocks;
+    /// Takes back what was granted by [`grant`](Self::grant), and was made use of in this period the last time.
+    pub fn revoke(&mut self, blocks: usize, period: u32) {
+        if period >= self.grants.first {
+            *self.grants.of(period) -= blocks;
+        }
     }
 
     /// A block, its bytes of no meaning.

@@ -4,7 +4,7 @@ use super::{
     segment::{SACK_BLOCKS, SackBlocks},
     seq::Seq,
 };
-use crate::pool::{BLOCK_BYTES, Block, FIRST_BLOCKS, MAX_BLOCKS, Pool, Table, fit_table};
+use crate::pool::{BLOCK_BYTES, Block, FIRST_BLOCKS, MAX_BLOCKS, Pool, Table, UNUSED_US, fit_table};
 use alloc::vec::Vec;
 
 /// Most runs of bytes beyond a hole: so many in any case, and one for each block that is held, up to a bound. A segment that
@@ -15,8 +15,6 @@ const MAX_RUNS: usize = 256;
 /// A window may hold its sender back where so much is read in as many round trips or less, or in this time.
 const LAP_ROUND_TRIPS: u64 = 8;
 const LAP_US: u64 = 10_000;
-/// One for which that was not so for so long is too large.
-const UNUSED_US: u32 = 1_000_000;
 
 /// The receive buffer of a connection. Blocks are taken where bytes have arrived, so a hole in front of them costs
 /// nothing but its number.
@@ -36,6 +34,8 @@ pub(crate) struct ReceiveQueue {
     lap_began_us: u32,
     /// When that was so last.
     full_lap_us: u32,
+    /// The period of the pool's in which the last of them were read, of a peer that is told of more than at first.
+    period: u32,
     /// Where in the first block the readable bytes begin.
     start: usize,
     /// Readable bytes.
@@ -58,6 +58,7 @@ impl ReceiveQueue {
             lap_bytes: 0,
             lap_began_us: 0,
             full_lap_us: 0,
+            period: 0,
             start: 0,
             len: 0,
             runs: Vec::new(),
@@ -93,11 +94,12 @@ impl ReceiveQueue {
     pub fn note_read(&mut self, bytes: usize, round_trip_ns: u64, now_ns: u64, pool: &mut Pool) {
         let now_us = (now_ns / 1000) as u32;
         let most_us = LAP_US.max(LAP_ROUND_TRIPS * round_trip_ns / 1000);
-        if u64::from(now_us.wrapping_sub(self.lap_began_us)) > most_us {
+        let is_lap_over = u64::from(now_us.wrapping_sub(self.lap_began_us)) > most_us;
+        if is_lap_over {
             (self.lap_bytes, self.lap_began_us) = (0, now_us);
-            if self.most as usize > FIRST_BLOCKS && now_us.wrapping_sub(self.full_lap_us) > UNUSED_US {
-                self.halve(now_us, pool);
-            }
+        }
+        if self.most as usize > FIRST_BLOCKS {
+            self.keep(is_lap_over, now_us, pool);
         }
         self.lap_bytes += bytes as u32;
         if self.lap_bytes >= self.most * BLOCK_BYTES as u32 {
@@ -110,24 +112,35 @@ impl ReceiveQueue {
     #[inline(never)]
     fn double(&mut self, now_us: u32, pool: &mut Pool) {
         let most = self.most as usize;
-        if most < MAX_BLOCKS && self.share(pool) > most && pool.grant(most) {
-            self.most *= 2;
+        if most < MAX_BLOCKS
+            && self.share(pool) > most
+            && let Some(period) = pool.grant(most, now_us)
+        {
+            (self.period, self.most) = (period, 2 * self.most);
         }
         (self.lap_bytes, self.lap_began_us, self.full_lap_us) = (0, now_us, now_us);
     }
 
-    /// It does not.
-    #[cold]
+    /// Goes on with a window that is larger than at first: as it is if it is used, with half of it if not, and without it if
+    /// others have it by now. What its peer was told of stays so (RFC 9293 §3.8.6).
     #[inline(never)]
-    fn halve(&mut self, now_us: u32, pool: &mut Pool) {
-        self.most /= 2;
-        pool.revoke(self.most as usize);
-        self.full_lap_us = now_us;
+    fn keep(&mut self, is_lap_over: bool, now_us: u32, pool: &mut Pool) {
+        let Some(period) = pool.keep(self.most as usize - FIRST_BLOCKS, self.period, now_us) else {
+            self.most = FIRST_BLOCKS as u32;
+            return;
+        };
+        self.period = period;
+        if is_lap_over && now_us.wrapping_sub(self.full_lap_us) > UNUSED_US {
+            self.most /= 2;
+            pool.revoke(self.most as usize, period);
+            self.full_lap_us = now_us;
+        }
     }
 
     /// Has its peer told of no more than at first: nothing comes any more, or nobody reads it.
+    #[inline(never)]
     pub fn narrow(&mut self, pool: &mut Pool) {
-        pool.revoke(self.most as usize - FIRST_BLOCKS);
+        pool.revoke(self.most as usize - FIRST_BLOCKS, self.period);
         (self.most, self.lap_bytes) = (FIRST_BLOCKS as u32, 0);
     }
 

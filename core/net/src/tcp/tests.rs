@@ -653,6 +653,7 @@ fn windows_grow_with_their_use() {
     let (mut uploaders, mut windows) = (vec![first], vec![MOST]);
     for _ in 0..11 {
         let mut next = Script::established(syn());
+        next.now_ns = uploaders.last().unwrap().now_ns;
         std::mem::swap(&mut next.resources, &mut uploaders.last_mut().unwrap().resources);
         windows.push(window_of_uploader(&mut next, 16 << 20, 1000));
         uploaders.push(next);
@@ -661,9 +662,11 @@ fn windows_grow_with_their_use() {
     // However one ends, or falls silent, another may be told of that.
     let mut resources = resources();
     std::mem::swap(&mut resources, &mut uploaders.last_mut().unwrap().resources);
+    let now_ns = uploaders.last().unwrap().now_ns;
     let mut granted = resources.pool.granted_bytes();
     for (way, uploader) in uploaders.iter_mut().take(5).enumerate() {
         std::mem::swap(&mut resources, &mut uploader.resources);
+        uploader.now_ns = now_ns;
         match way {
             0 => assert_eq!(window_of_uploader(uploader, 64 << 20, 8 * MS), MOST, "it never moves to the left"),
             1 => uploader.connection.close(uploader.now_ns + SECOND, &mut uploader.resources.pool),
@@ -680,6 +683,43 @@ fn windows_grow_with_their_use() {
         uploader.connection.abort(&mut resources.pool);
     }
     assert_eq!((resources.pool.used_bytes(), resources.pool.granted_bytes()), (0, 0));
+}
+
+/// What one could tell its peer of and has not used for a while is others' when they ask for it. What it has told stays.
+#[test]
+fn what_is_not_used_of_windows_is_given_to_others() {
+    const FIRST: u32 = 256 << 10;
+    const MOST: u32 = 4 << 20;
+    // Four may be told of that much, and the fifth of a part only.
+    let mut shared = resources();
+    shared.pool = Pool::new(32 << 20);
+    let mut idle = [(); 3].map(|()| Script::established(syn()));
+    let [mut busy, mut next] = [(); 2].map(|()| Script::established(syn()));
+    let mut upload = |script: &mut Script, bytes: usize, now_ns: u64| {
+        script.now_ns = now_ns;
+        std::mem::swap(&mut shared, &mut script.resources);
+        let window = window_of_uploader(script, bytes, 1000);
+        let granted = script.resources.pool.granted_bytes() as u32;
+        std::mem::swap(&mut shared, &mut script.resources);
+        (window, granted)
+    };
+    assert_eq!(idle.each_mut().map(|script| upload(script, 16 << 20, 2 * SECOND).0), [MOST; 3]);
+    assert_eq!(upload(&mut busy, 16 << 20, 2 * SECOND), (MOST, 4 * (MOST - FIRST)));
+    // All of them have sent something not long ago.
+    assert_eq!(upload(&mut next, 16 << 20, 2 * SECOND + SECOND / 2).0, 4 * FIRST);
+    let told = idle[0].connection.rcv_right.since(idle[0].connection.rcv_nxt);
+    // Who goes on keeps what it has, however long ago it was given.
+    upload(&mut busy, 16 << 20, 3 * SECOND + SECOND / 2);
+    upload(&mut busy, 16 << 20, 5 * SECOND);
+    assert_eq!(upload(&mut next, 16 << 20, 5 * SECOND + SECOND / 2), (MOST, 2 * (MOST - FIRST)));
+    assert_eq!(idle[0].connection.rcv_right.since(idle[0].connection.rcv_nxt), told, "it never moves to the left");
+    // Who has lost it begins anew, and has nothing to give back.
+    assert_eq!(upload(&mut idle[0], 1 << 10, 6 * SECOND), (0, 2 * (MOST - FIRST)));
+    assert_eq!(upload(&mut idle[0], 16 << 20, 6 * SECOND).1, 3 * (MOST - FIRST));
+    for script in idle.iter_mut().chain([&mut busy, &mut next]) {
+        script.connection.abort(&mut shared.pool);
+    }
+    assert_eq!((shared.pool.used_bytes(), shared.pool.granted_bytes()), (0, 0));
 }
 
 /// What is not acknowledged is bounded by what is on its way: who does not read has no more kept for it than at first.
