@@ -1,0 +1,211 @@
+//! Windows: what a peer is told of, what it tells, and how both grow.
+
+use super::*;
+
+/// RFC 9293 §3.8.6.1.
+#[test]
+fn a_closed_window_is_probed_for_ever() {
+    let mut script = Script::established(syn());
+    script.window = 0;
+    script.acknowledge(0);
+    script.send(5000);
+    assert_eq!(script.sent_data(), []);
+    let mut probes = 0;
+    for _ in 0..1000 {
+        script.pass(SECOND);
+        let sent = script.sent_data();
+        probes += sent.len();
+        if !sent.is_empty() {
+            assert_eq!(sent, [(0, 1)]);
+            script.acknowledge(0);
+        }
+    }
+    assert!((15..40).contains(&probes), "{probes} probes in 1,000 seconds, a minute apart in the end");
+    assert!(!script.connection.has_failed, "it answers, so it lives");
+    script.window = 60_000;
+    script.acknowledge(0);
+    let sent = script.sent_data();
+    assert_eq!(sent.iter().map(|(_, len)| len).sum::<usize>(), 5000, "{sent:?}");
+}
+
+/// RFC 9293 §3.8.6.2.1: no small segments for a small window, but after a while, and no Nagle for the last.
+#[test]
+fn small_windows_are_not_filled_with_small_segments() {
+    let mut script = Script::established(syn());
+    script.window = 500;
+    script.acknowledge(0);
+    script.send(2000);
+    assert_eq!(script.sent_data(), []);
+    script.pass(SECOND);
+    assert_eq!(script.sent_data(), [(0, 500)]);
+    script.window = 60_000;
+    script.acknowledge(500);
+    assert_eq!(script.sent_data(), [(500, 1448), (1948, 52)]);
+}
+
+/// RFC 9293 §3.8.6.2.2: a window that was closed opens by a segment at least, and that is told at once.
+#[test]
+fn a_window_opens_by_whole_segments() {
+    let mut script = Script::half_open(setup(), syn());
+    script.resources.pool = Pool::new(16 << 10);
+    script.sent();
+    script.say(ACK, b"");
+    while let Some(len) = script.connection.rcv_right.since(script.seq).checked_sub(1).map(|left| left.min(1447) + 1) {
+        script.say(ACK, &vec![7; len as usize]);
+        script.sent();
+    }
+    script.pass(40 * MS);
+    script.say(ACK, b"more than there is room for");
+    script.seq = script.connection.rcv_nxt;
+    let told = u32::from(script.answer().window) << OWN_WINDOW_SCALE;
+    let held = script.connection.rx.len();
+    assert!(held > 2000 && told == 0, "{held} {told}");
+    script.connection.consume(10, &mut script.resources.pool);
+    assert_eq!(script.sent(), []);
+    script.connection.consume(held.min(2000) - 10, &mut script.resources.pool);
+    script.read();
+    assert!(u32::from(script.answer().window) << OWN_WINDOW_SCALE >= 1448);
+}
+
+/// The largest window that this peer is told of while it sends that much, `ns_per_kib` for each KiB, and is read.
+fn window_of_uploader(script: &mut Script, bytes: usize, ns_per_kib: u64) -> u32 {
+    let mut largest = 0;
+    for _ in 0..bytes / 32_768 {
+        script.say(ACK, &[7; 32_768]);
+        script.read();
+        script.pass(32 * ns_per_kib);
+        let told = script.sent().last().map(|(segment, ..)| u32::from(segment.window) << OWN_WINDOW_SCALE);
+        largest = largest.max(told.unwrap_or_default());
+    }
+    largest
+}
+
+/// Who has sent little has little to be told of; who uses its window up has more, as long as there is some left for others.
+#[test]
+fn windows_grow_with_their_use() {
+    const FIRST: u32 = 256 << 10;
+    const MOST: u32 = 4 << 20;
+    let mut first = Script::established(syn());
+    first.resources.pool = Pool::new(64 << 20);
+    assert_eq!(window_of_uploader(&mut first, 224 << 10, 1000), FIRST, "before it has used it up");
+    first.pass(SECOND);
+    assert_eq!(window_of_uploader(&mut first, 16 << 20, 8 * MS), FIRST, "125 KiB/s do not use it up");
+    assert_eq!(window_of_uploader(&mut first, 16 << 20, 1000), MOST);
+    // Half of the pool may be told of, whoever comes first. They share what the last one has.
+    let (mut uploaders, mut windows) = (vec![first], vec![MOST]);
+    for _ in 0..11 {
+        let mut next = Script::established(syn());
+        next.now_ns = uploaders.last().unwrap().now_ns;
+        std::mem::swap(&mut next.resources, &mut uploaders.last_mut().unwrap().resources);
+        windows.push(window_of_uploader(&mut next, 16 << 20, 1000));
+        uploaders.push(next);
+    }
+    assert_eq!(windows, [&[MOST; 8][..], &[MOST / 2, 2 * FIRST, FIRST, FIRST]].concat());
+    // However one ends, or falls silent, another may be told of that.
+    let mut resources = resources();
+    std::mem::swap(&mut resources, &mut uploaders.last_mut().unwrap().resources);
+    let now_ns = uploaders.last().unwrap().now_ns;
+    let mut granted = resources.pool.granted_bytes();
+    for (way, uploader) in uploaders.iter_mut().take(5).enumerate() {
+        std::mem::swap(&mut resources, &mut uploader.resources);
+        uploader.now_ns = now_ns;
+        match way {
+            0 => assert_eq!(window_of_uploader(uploader, 64 << 20, 8 * MS), MOST, "it never moves to the left"),
+            1 => uploader.connection.close(uploader.now_ns + SECOND, &mut uploader.resources.pool),
+            2 => uploader.say(FIN_ACK, b""),
+            3 => uploader.say(Flags::RST, b""),
+            _ => uploader.connection.abort(&mut uploader.resources.pool),
+        }
+        let left = granted - uploader.resources.pool.granted_bytes();
+        assert_eq!(left, (MOST - FIRST) as usize, "{way}");
+        granted -= left;
+        std::mem::swap(&mut resources, &mut uploader.resources);
+    }
+    for uploader in &mut uploaders {
+        uploader.connection.abort(&mut resources.pool);
+    }
+    assert_eq!((resources.pool.used_bytes(), resources.pool.granted_bytes()), (0, 0));
+}
+
+/// What one could tell its peer of and has not used for a while is others' when they ask for it. What it has told stays.
+#[test]
+fn what_is_not_used_of_windows_is_given_to_others() {
+    const FIRST: u32 = 256 << 10;
+    const MOST: u32 = 4 << 20;
+    // Four may be told of that much, and the fifth of a part only.
+    let mut shared = resources();
+    shared.pool = Pool::new(32 << 20);
+    let mut idle = [(); 3].map(|()| Script::established(syn()));
+    let [mut busy, mut next] = [(); 2].map(|()| Script::established(syn()));
+    let mut upload = |script: &mut Script, bytes: usize, now_ns: u64| {
+        script.now_ns = now_ns;
+        std::mem::swap(&mut shared, &mut script.resources);
+        let window = window_of_uploader(script, bytes, 1000);
+        let granted = script.resources.pool.granted_bytes() as u32;
+        std::mem::swap(&mut shared, &mut script.resources);
+        (window, granted)
+    };
+    assert_eq!(idle.each_mut().map(|script| upload(script, 16 << 20, 2 * SECOND).0), [MOST; 3]);
+    assert_eq!(upload(&mut busy, 16 << 20, 2 * SECOND), (MOST, 4 * (MOST - FIRST)));
+    // All of them have sent something not long ago.
+    assert_eq!(upload(&mut next, 16 << 20, 2 * SECOND + SECOND / 2).0, 4 * FIRST);
+    let told = idle[0].connection.rcv_right.since(idle[0].connection.rcv_nxt);
+    // Who goes on keeps what it has, however long ago it was given.
+    upload(&mut busy, 16 << 20, 3 * SECOND + SECOND / 2);
+    upload(&mut busy, 16 << 20, 5 * SECOND);
+    assert_eq!(upload(&mut next, 16 << 20, 5 * SECOND + SECOND / 2), (MOST, 2 * (MOST - FIRST)));
+    assert_eq!(idle[0].connection.rcv_right.since(idle[0].connection.rcv_nxt), told, "it never moves to the left");
+    // Who has lost it begins anew, and has nothing to give back.
+    assert_eq!(upload(&mut idle[0], 1 << 10, 6 * SECOND), (0, 2 * (MOST - FIRST)));
+    assert_eq!(upload(&mut idle[0], 16 << 20, 6 * SECOND).1, 3 * (MOST - FIRST));
+    for script in idle.iter_mut().chain([&mut busy, &mut next]) {
+        script.connection.abort(&mut shared.pool);
+    }
+    assert_eq!((shared.pool.used_bytes(), shared.pool.granted_bytes()), (0, 0));
+}
+
+/// What is not acknowledged is bounded by what is on its way: who does not read has no more kept for it than at first.
+#[test]
+fn send_buffers_grow_with_what_arrives() {
+    let mut script = Script::established(Segment { window_scale: Some(9), ..syn() });
+    script.resources.pool = Pool::new(64 << 20);
+    let queued = |script: &mut Script| {
+        while script.connection.send(&[7; 10_000], &mut script.resources.pool) > 0 {}
+        script.connection.tx.len()
+    };
+    assert_eq!(queued(&mut script), 256 << 10);
+    let mut largest = 0;
+    for _ in 0..400 {
+        let sent: usize = script.sent_data().iter().map(|(_, len)| len).sum();
+        script.pass(MS);
+        script.acknowledge(sent as u32);
+        largest = largest.max(queued(&mut script));
+    }
+    assert_eq!(largest, 4 << 20);
+}
+
+/// RFC 7323 §2.3.
+#[test]
+fn windows_are_scaled_but_in_a_handshake() {
+    let mut script = Script::established(Segment { window: 10, window_scale: Some(7), ..syn() });
+    script.send(100_000);
+    script.connection.window = 10;
+    assert_eq!(script.sent_data(), []);
+    script.window = 10;
+    script.acknowledge(0);
+    assert_eq!(script.sent_data(), [], "less than a segment");
+    script.pass(2 * SECOND);
+    assert_eq!(script.sent_data().iter().map(|(_, len)| len).sum::<usize>(), 1280);
+}
+
+/// RFC 9293 §3.10.7.4: an old segment's window says nothing.
+#[test]
+fn an_old_window_does_not_replace_a_new_one() {
+    let mut script = Script::established(syn());
+    let old = Segment { window: 0, ..script.segment(ACK) };
+    script.say(ACK, b"newer");
+    script.read();
+    script.give(old, b"");
+    script.send(100);
+    assert_eq!(script.sent_data(), [(0, 100)]);
+}
