@@ -1,16 +1,15 @@
-//! Connections: bytes in, bytes out, next deadline.
+//! All connections: bytes in, bytes out, next deadline.
 
+mod connection;
+
+use self::connection::{Connection, OWN_PART, Phase, Progress, Shared, State};
 use crate::{
-    body::BodyReader,
-    date::{self, DATE_BYTES},
+    date,
     disk::{Chunks, Lookup, OpenError},
-    log_line,
     output::{Made, Output},
-    pages::{Delivery, Pages, Stable},
-    request::{self, Persistence, Request},
-    respond::{self, COPIED_BYTES, Context, Outcome, RESPONSE_BYTES, Scratch, Sent},
+    pages::{Pages, Stable},
+    respond::Scratch,
     site::Site,
-    status::Status,
 };
 use alloc::{
     boxed::Box,
@@ -21,15 +20,6 @@ use alloc::{
 use kayvee_platform::{BlockDevice, Now};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Replies to pipelined requests that are gathered before the next request is looked at.
-const BATCH_BYTES: usize = 16 << 10;
-/// Room for a response's head, and for a body that is copied.
-const RESPONSE_ROOM_BYTES: usize = COPIED_BYTES + RESPONSE_BYTES;
-/// Bytes of the access log that wait to be taken; lines beyond are counted only.
-const MAX_LOG_BYTES: usize = 1 << 20;
-/// The server's own pages may take this part more than all others together, so that clients which take slowly what they have asked
-/// for do not keep them from who watches it.
-const OWN_PART: usize = 8;
 /// Bytes that a listener to a stream may have unsent; it misses what is published meanwhile.
 const MAX_STREAM_BYTES: usize = 64 << 10;
 
@@ -120,80 +110,6 @@ pub enum AccessLog {
     Off,
     /// They are, for [`Server::take_access_log`].
     Common,
-}
-
-/// What a connection waits for, and for how long it may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// The next request.
-    Idle,
-    /// The rest of a head.
-    Head,
-    /// The rest of a body.
-    Body,
-    /// The disk, for the beginning of a response.
-    Disk,
-    /// A client that takes its output, or the disk for the rest of it.
-    Sending,
-    /// What is published next.
-    Streaming,
-    /// The client's end, after ours.
-    Lingering,
-    /// The target, to close it.
-    Dead,
-}
-
-/// Whether requests are still answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Open,
-    Streaming,
-    /// The last response is on its way.
-    Ending,
-    Dead,
-}
-
-struct Connection {
-    remote: String,
-    /// Bytes that are not answered yet; they begin where a request begins, or with its body.
-    input: Vec<u8>,
-    /// How much of the head at the start of `input` has been searched for its end.
-    scanned: usize,
-    /// A request that is answered when its body has been read over.
-    pending: Option<(Vec<u8>, BodyReader)>,
-    /// The chunk of the site that is to be read before anything else can happen.
-    awaits: Option<u64>,
-    /// What has to be stable before any more of the output may be sent.
-    held: Option<u64>,
-    /// An empty line was skipped before the next request.
-    skipped_line: bool,
-    /// The value of Authorization with which a stream was asked for; empty without one.
-    authorization: Vec<u8>,
-    output: Output,
-    state: State,
-    phase: Phase,
-    deadline_ns: u64,
-    is_ready: bool,
-    /// Its last response is a page of the server's own.
-    has_own_page: bool,
-    /// What its buffers were last counted as, and the page that was made for it.
-    counted_bytes: usize,
-    counted_made: Made,
-}
-
-/// What all connections share.
-struct Shared {
-    limits: Limits,
-    made: Made,
-    site: Option<Site>,
-    /// What is in memory of the site's bodies if they are on a disk.
-    chunks: Option<Chunks>,
-    now: Now,
-    date: [u8; DATE_BYTES],
-    stats: Stats,
-    access_log: AccessLog,
-    log: Vec<u8>,
-    scratch: Scratch,
 }
 
 /// The web server and its connections.
@@ -652,242 +568,6 @@ impl Server {
 enum Told {
     Yes,
     No,
-}
-
-/// What a client's bytes, or its taking ours, have brought about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Progress {
-    None,
-    /// A request was answered, or bytes were sent.
-    Answered,
-    /// Requests that had waited were looked at.
-    Resumed,
-}
-
-impl Shared {
-    fn context(&self) -> Context<'_> {
-        Context {
-            site: self.site.as_ref(),
-            chunks: self.chunks.as_ref(),
-            now_s: self.now.unix_us / 1_000_000,
-            date: &self.date,
-            stats: &self.stats,
-            lends_made: self.made.page_bytes < self.limits.buffer_bytes,
-            lends_own: self.made.own_bytes < self.limits.buffer_bytes / OWN_PART,
-        }
-    }
-
-    /// Counts and logs a response.
-    fn note(&mut self, remote: &str, line: &[u8], sent: Sent) {
-        let class = usize::from(sent.status.0 / 100).clamp(1, 5);
-        self.stats.responses[class - 1] += 1;
-        if self.access_log == AccessLog::Off {
-            return;
-        }
-        if self.log.len() >= MAX_LOG_BYTES || self.log.try_reserve(line.len() * 4 + remote.len() + 128).is_err() {
-            self.stats.log_lines_lost += 1;
-            return;
-        }
-        log_line::put(&mut self.log, remote, self.now.unix_us / 1_000_000, line, sent.status, sent.body_bytes);
-    }
-}
-
-impl Connection {
-    fn buffered_bytes(&self) -> usize {
-        let pending_bytes = self.pending.as_ref().map_or(0, |(head, _)| head.capacity());
-        self.input.capacity() + pending_bytes + self.authorization.capacity() + self.output.own_bytes()
-    }
-
-    /// Keeps bytes that cannot be answered yet.
-    fn keep(&mut self, bytes: &[u8]) {
-        if self.state != State::Open || bytes.is_empty() {
-            return;
-        }
-        match self.input.try_reserve_exact(bytes.len()) {
-            Ok(()) => self.input.extend_from_slice(bytes),
-            Err(_) => self.state = State::Dead,
-        }
-    }
-
-    /// Keeps what lets this client listen, for as long as it does.
-    fn keep_authorization(&mut self, value: &[u8]) {
-        match self.authorization.try_reserve_exact(value.len()) {
-            Ok(()) => self.authorization.extend_from_slice(value),
-            Err(_) => self.state = State::Dead,
-        }
-    }
-
-    /// Answers every complete request at the start of `bytes`, as long as the output has room. Returns how much it used.
-    fn answer_all(&mut self, bytes: &[u8], shared: &mut Shared, pages: &mut dyn Pages) -> (usize, Progress) {
-        let (mut used, mut progress) = (0, Progress::None);
-        loop {
-            if self.state != State::Open {
-                return (bytes.len(), progress);
-            }
-            let rest = &bytes[used..];
-            let is_read = self.pending.as_ref().is_some_and(|(_, reader)| reader.is_done());
-            if rest.is_empty() && !is_read || !self.output.takes_more(BATCH_BYTES) || self.awaits.is_some() {
-                return (used, progress);
-            }
-            let step = match &mut self.pending {
-                Some((_, reader)) => reader.read(rest).map(|len| Step { len, is_whole: reader.is_done() }),
-                // One empty line before a request is a remnant of the one before (RFC 9112 §2.2).
-                None if rest.starts_with(b"\r\n") && !self.skipped_line => {
-                    self.skipped_line = true;
-                    self.scanned = 0;
-                    used += 2;
-                    continue;
-                }
-                None => request::find_end(rest, &mut self.scanned)
-                    .map(|end| Step { len: end.unwrap_or(0), is_whole: end.is_some() }),
-            };
-            let answered = step.and_then(|step| {
-                used += step.len;
-                if !step.is_whole {
-                    return Ok(Answered::Incomplete);
-                }
-                self.scanned = 0;
-                self.answer_or_read_body(&rest[..step.len], shared, pages)
-            });
-            match answered {
-                Ok(Answered::Yes) => (progress, self.skipped_line) = (Progress::Answered, false),
-                Ok(Answered::AfterBody) => {}
-                Ok(Answered::Incomplete) => return (used, progress),
-                Ok(Answered::AfterReading { head_bytes }) => return (used - head_bytes, progress),
-                Err(_) if self.output.reserve(RESPONSE_ROOM_BYTES).is_err() => self.state = State::Dead,
-                Err(status) => {
-                    let line = request_line(self.pending.as_ref().map_or(rest, |(head, _)| head));
-                    let sent = respond::refuse(status, &shared.context(), &mut self.output);
-                    shared.note(&self.remote, line, sent);
-                    self.state = State::Ending;
-                }
-            }
-        }
-    }
-
-    /// Answers a request whose head has arrived, or whose body has been read over.
-    fn answer_or_read_body(
-        &mut self,
-        head: &[u8],
-        shared: &mut Shared,
-        pages: &mut dyn Pages,
-    ) -> Result<Answered, Status> {
-        if let Some((head, reader)) = self.pending.take() {
-            let answered = request::parse(&head, |request| self.answer(request, request.persistence, shared, pages))?;
-            if let Answered::AfterReading { .. } = answered {
-                self.pending = Some((head, reader));
-                return Ok(Answered::AfterReading { head_bytes: 0 });
-            }
-            return Ok(answered);
-        }
-        let step = request::parse(head, |request| {
-            let reader = BodyReader::new(request.framing)?;
-            let expects = request.minor_version > 0 && request.values("expect").next().is_some();
-            if reader.is_done() {
-                return Ok(Err(self.answer(request, request.persistence, shared, pages)));
-            }
-            if expects {
-                // The answer does not depend on the body, so it is not asked for; whether it comes all the same cannot
-                // be known, so the connection ends (RFC 9110 §10.1.1).
-                return Ok(Err(self.answer(request, Persistence::Close, shared, pages)));
-            }
-            Ok(Ok(reader))
-        })??;
-        match step {
-            Ok(reader) => {
-                let mut kept = Vec::new();
-                kept.try_reserve_exact(head.len()).map_err(|_| Status::SERVICE_UNAVAILABLE)?;
-                kept.extend_from_slice(head);
-                self.pending = Some((kept, reader));
-                Ok(Answered::AfterBody)
-            }
-            Err(answered) => Ok(answered),
-        }
-    }
-
-    fn answer(
-        &mut self,
-        request: &Request<'_>,
-        persistence: Persistence,
-        shared: &mut Shared,
-        pages: &mut dyn Pages,
-    ) -> Answered {
-        if self.output.reserve(RESPONSE_ROOM_BYTES).is_err() {
-            self.state = State::Dead;
-            return Answered::Yes;
-        }
-        let mut scratch = core::mem::take(&mut shared.scratch);
-        let outcome = respond::respond(request, persistence, &shared.context(), pages, &mut scratch, &mut self.output);
-        shared.scratch = scratch;
-        let sent = match outcome {
-            Outcome::Sent(sent) => sent,
-            Outcome::Awaits(chunk) => {
-                self.awaits = Some(chunk);
-                return Answered::AfterReading { head_bytes: request.head_bytes };
-            }
-        };
-        shared.note(&self.remote, request.line, sent);
-        self.held = self.held.max(sent.seen);
-        self.has_own_page = sent.is_own;
-        self.state = match (sent.delivery, sent.persistence) {
-            (Delivery::Stream, _) if request.method != request::Method::Head => State::Streaming,
-            (_, Persistence::Close) | (Delivery::Stream, _) => State::Ending,
-            (Delivery::Whole, Persistence::KeepAlive) => State::Open,
-        };
-        if self.state == State::Streaming {
-            self.keep_authorization(request.value("authorization").unwrap_or_default());
-        }
-        Answered::Yes
-    }
-
-    fn wanted_phase(&self) -> Phase {
-        match self.state {
-            State::Dead => Phase::Dead,
-            State::Streaming => Phase::Streaming,
-            _ if self.awaits.is_some() && self.output.is_empty() => Phase::Disk,
-            _ if !self.output.is_empty() => Phase::Sending,
-            State::Ending => Phase::Lingering,
-            State::Open if self.pending.is_some() => Phase::Body,
-            State::Open if !self.input.is_empty() => Phase::Head,
-            State::Open => Phase::Idle,
-        }
-    }
-
-    /// Ends a connection that has taken too long; one in the middle of a request is told.
-    fn time_out(&mut self, shared: &mut Shared) {
-        if !matches!(self.phase, Phase::Head | Phase::Body) {
-            self.state = State::Dead;
-            return;
-        }
-        let sent = respond::refuse(Status::REQUEST_TIMEOUT, &shared.context(), &mut self.output);
-        let line = request_line(self.pending.as_ref().map_or(&self.input, |(head, _)| head));
-        shared.note(&self.remote, line, sent);
-        self.state = State::Ending;
-    }
-}
-
-/// How far into a request some bytes lead.
-struct Step {
-    len: usize,
-    /// Whether a head or a body has come to its end.
-    is_whole: bool,
-}
-
-/// Whether a request was answered.
-enum Answered {
-    Yes,
-    /// Its body is to be read over first.
-    AfterBody,
-    /// Its page is to be read first. Its head, of so many bytes, is looked at again then.
-    AfterReading {
-        head_bytes: usize,
-    },
-    Incomplete,
-}
-
-/// What is there of a request line.
-fn request_line(head: &[u8]) -> &[u8] {
-    head.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default()
 }
 
 #[cfg(test)]

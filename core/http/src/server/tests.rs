@@ -1,4 +1,4 @@
-use super::*;
+use super::{connection::RESPONSE_ROOM_BYTES, *};
 use crate::{
     Delivery, NoPages, Page, PageRequest,
     site::{Builder, File},
