@@ -35,23 +35,13 @@ pub enum Source {
     Disk,
 }
 
-/// What pages take that were made for a client each and are on their way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Made {
-    /// Those for paths that the site has not.
-    pub page_bytes: usize,
-    /// The server's own.
-    pub own_bytes: usize,
-}
-
-impl Made {
-    /// The same after those of one client have changed.
-    pub fn changed(self, before: Made, now: Made) -> Made {
-        Made {
-            page_bytes: self.page_bytes - before.page_bytes + now.page_bytes,
-            own_bytes: self.own_bytes - before.own_bytes + now.own_bytes,
-        }
-    }
+/// Of what a page is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Maker {
+    /// Of what is kept for a path that the site has not.
+    Keys,
+    /// Of what the server says of itself.
+    Server,
 }
 
 struct Lent {
@@ -88,12 +78,12 @@ impl Output {
         self.own.capacity()
     }
 
-    /// The page that was made for this client and is on its way: one at a time.
-    pub fn made(&self) -> Made {
+    /// Bytes of the page that was made for this client and is on its way, one at a time, and by whom.
+    pub fn made(&self) -> (Maker, usize) {
         match self.lent.front().map(|lent| &lent.source) {
-            Some(Source::Made(page)) => Made { page_bytes: (**page).as_ref().len(), own_bytes: 0 },
-            Some(Source::Own(page)) => Made { page_bytes: 0, own_bytes: (**page).as_ref().len() },
-            _ => Made::default(),
+            Some(Source::Made(page)) => (Maker::Keys, (**page).as_ref().len()),
+            Some(Source::Own(page)) => (Maker::Server, (**page).as_ref().len()),
+            _ => (Maker::Keys, 0),
         }
     }
 

@@ -78,6 +78,7 @@ impl<'a> Request<'a> {
     }
 
     /// The value of a field that stands there once; one that is there several times means nothing.
+    #[inline(never)]
     pub fn value(&self, name: &'static str) -> Option<&'a [u8]> {
         let mut values = self.values(name);
         values.next().filter(|_| values.next().is_none())

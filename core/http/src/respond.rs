@@ -1,13 +1,13 @@
 //! From a request to its response.
 
 use crate::{
-    Bytes, Stats,
+    Stats,
     conditions::{self, Validators},
     date::{self, DATE_BYTES},
     disk::{Chunks, Lookup},
     encoding::{self, Coding},
     log_line::hex,
-    output::{Output, Source},
+    output::{Maker, Output, Source},
     pages::{Delivery, Page, PageRequest, Pages},
     path,
     range::{self, Wanted},
@@ -34,10 +34,8 @@ pub struct Context<'a> {
     pub now_s: u64,
     pub date: &'a [u8; DATE_BYTES],
     pub stats: &'a Stats,
-    /// Whether another page may be made that does not leave with its head ...
-    pub lends_made: bool,
-    /// ... and whether another one of the server's own.
-    pub lends_own: bool,
+    /// Whether another page may be made that does not leave with its head, by its [`Maker`].
+    pub lends_made: [bool; 2],
 }
 
 /// Buffers for paths and names that have to be changed before they are looked up.
@@ -152,7 +150,7 @@ pub fn respond(
     let page_request = PageRequest { path, authorization: request.value("authorization"), stats: context.stats };
     if let Some(page) = pages.reserved(&page_request) {
         writer.is_own = true;
-        return writer.represent(request, made(&page, Source::Own));
+        return writer.represent(request, made(&page, Maker::Server));
     }
     let found = context.site.map(|site| (site, site.root(host)));
     if let Some((site, root)) = found {
@@ -165,7 +163,7 @@ pub fn respond(
     let page = pages.missing(&page_request);
     writer.seen = pages.seen();
     if let Some(page) = page {
-        return writer.represent(request, made(&page, Source::Made));
+        return writer.represent(request, made(&page, Maker::Keys));
     }
     let own = found.and_then(|(site, root)| Some((site, site.not_found_page(root)?)));
     match own {
@@ -208,12 +206,13 @@ fn packed<'a>(request: &Request<'_>, site: &'a Site, entry: Entry<'a>, status: S
     }
 }
 
-fn made(page: &Page, source: fn(Bytes) -> Source) -> Representation<'_> {
+#[inline(never)]
+fn made(page: &Page, maker: Maker) -> Representation<'_> {
     let validates = page.status == 200 && page.delivery == Delivery::Whole;
     let body = (*page.body).as_ref();
     Representation {
         status: Status(page.status),
-        source: source(page.body.clone()),
+        source: if maker == Maker::Keys { Source::Made(page.body.clone()) } else { Source::Own(page.body.clone()) },
         range: 0..body.len() as u64,
         content_type: page.content_type.as_bytes(),
         cache_control: page.cache_control.as_bytes(),
@@ -387,8 +386,8 @@ impl Writer<'_> {
             }
         }
         let may_lend = match page.source {
-            Source::Made(_) => self.context.lends_made,
-            Source::Own(_) => self.context.lends_own,
+            Source::Made(_) => self.context.lends_made[Maker::Keys as usize],
+            Source::Own(_) => self.context.lends_made[Maker::Server as usize],
             Source::Memory(_) | Source::Disk => true,
         };
         if len > COPIED_BYTES as u64 && !may_lend {

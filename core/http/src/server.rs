@@ -6,7 +6,7 @@ use self::connection::{Connection, OWN_PART, Phase, Progress, Shared, State};
 use crate::{
     date,
     disk::{Chunks, Lookup, OpenError},
-    output::{Made, Output},
+    output::{Maker, Output},
     pages::{Pages, Stable},
     respond::Scratch,
     site::Site,
@@ -133,7 +133,7 @@ impl Server {
     pub fn new(limits: Limits, access_log: AccessLog, now: Now) -> Server {
         let shared = Shared {
             limits,
-            made: Made::default(),
+            made_bytes: [0; 2],
             site: None,
             chunks: None,
             now,
@@ -213,7 +213,7 @@ impl Server {
             is_ready: false,
             has_own_page: false,
             counted_bytes: 0,
-            counted_made: Made::default(),
+            counted_made: (Maker::Keys, 0),
         });
         self.enter_phase(&mut connection, Progress::None);
         self.connections[slot as usize] = Some(connection);
@@ -276,7 +276,6 @@ impl Server {
             connection.output.clear();
             (connection.input, connection.pending) = (Vec::new(), None);
             (connection.awaits, connection.held) = (None, None);
-            connection.authorization = Vec::new();
             self.count(&mut connection);
         }
         self.list_waiting(id, &connection);
@@ -298,7 +297,8 @@ impl Server {
         self.buffered_bytes = self.buffered_bytes - before + bytes;
         let made = connection.output.made();
         let made_before = core::mem::replace(&mut connection.counted_made, made);
-        self.shared.made = self.shared.made.changed(made_before, made);
+        self.shared.made_bytes[made_before.0 as usize] -= made_before.1;
+        self.shared.made_bytes[made.0 as usize] += made.1;
         bytes > before
     }
 
@@ -328,7 +328,8 @@ impl Server {
         if let Some(connection) = self.connections.get_mut(id.0 as usize).and_then(Option::take) {
             self.listeners -= usize::from(connection.phase == Phase::Streaming);
             self.buffered_bytes -= connection.counted_bytes;
-            self.shared.made = self.shared.made.changed(connection.counted_made, Made::default());
+            let (maker, made_bytes) = connection.counted_made;
+            self.shared.made_bytes[maker as usize] -= made_bytes;
             self.free_slots.push(id.0);
             self.shared.stats.connections -= 1;
         }
@@ -538,15 +539,15 @@ impl Server {
 
     /// Sends this to all who listen to the stream, but for those who have not taken what was sent before. Who may no longer
     /// listen is told so instead, and ended.
+    #[inline(never)]
     pub fn publish(&mut self, event: &[u8], pages: &dyn Pages) {
         for slot in 0..self.connections.len() {
             let listener = self.connections[slot].take_if(|connection| connection.state == State::Streaming);
             let Some(mut connection) = listener else { continue };
             let was_empty = connection.output.is_empty();
-            let authorization = Some(connection.authorization.as_slice()).filter(|value| !value.is_empty());
-            let farewell = pages.farewell(authorization);
+            let farewell = pages.farewell(&connection.authorization);
             if farewell.is_some() {
-                (connection.state, connection.authorization) = (State::Ending, Vec::new());
+                connection.state = State::Ending;
             }
             let event = farewell.unwrap_or(event);
             if connection.output.takes_more(MAX_STREAM_BYTES) && connection.output.reserve(event.len()).is_ok() {

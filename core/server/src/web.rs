@@ -86,8 +86,8 @@ impl Pages for Web<'_> {
     }
 
     /// Passwords and rules may have changed since.
-    fn farewell(&self, authorization: Option<&[u8]>) -> Option<&'static [u8]> {
-        (!self.may_observe(authorization, STATUS_REQUESTS)).then_some(DENIED)
+    fn farewell(&self, authorization: &[u8]) -> Option<&'static [u8]> {
+        (!self.may_observe(Some(authorization), STATUS_REQUESTS)).then_some(DENIED)
     }
 
     /// What a page shows, or that there is none, must not vanish, as with replies.
@@ -121,6 +121,7 @@ impl Web<'_> {
         written.ok().and_then(|()| text.into_bytes()).unwrap_or_default()
     }
 
+    #[inline(never)]
     fn may_observe(&self, authorization: Option<&[u8]>, same: &[u8]) -> bool {
         let credentials = authorization.and_then(credentials);
         let parts = credentials.as_deref().and_then(|text| {

@@ -6,14 +6,14 @@ use crate::{
     date::DATE_BYTES,
     disk::Chunks,
     log_line,
-    output::{Made, Output},
+    output::{Maker, Output},
     pages::{Delivery, Pages},
     request::{self, Persistence, Request},
     respond::{self, COPIED_BYTES, Context, Outcome, RESPONSE_BYTES, Scratch, Sent},
     site::Site,
     status::Status,
 };
-use alloc::{string::String, vec::Vec};
+use alloc::{collections::TryReserveError, string::String, vec::Vec};
 use kayvee_platform::Now;
 
 /// Replies to pipelined requests that are gathered before the next request is looked at.
@@ -82,13 +82,14 @@ pub(super) struct Connection {
     pub(super) has_own_page: bool,
     /// What its buffers were last counted as, and the page that was made for it.
     pub(super) counted_bytes: usize,
-    pub(super) counted_made: Made,
+    pub(super) counted_made: (Maker, usize),
 }
 
 /// What all connections share.
 pub(super) struct Shared {
     pub(super) limits: Limits,
-    pub(super) made: Made,
+    /// What the pages take that were made for a client each and are on their way, by their [`Maker`].
+    pub(super) made_bytes: [usize; 2],
     pub(super) site: Option<Site>,
     /// What is in memory of the site's bodies if they are on a disk.
     pub(super) chunks: Option<Chunks>,
@@ -118,8 +119,10 @@ impl Shared {
             now_s: self.now.unix_us / 1_000_000,
             date: &self.date,
             stats: &self.stats,
-            lends_made: self.made.page_bytes < self.limits.buffer_bytes,
-            lends_own: self.made.own_bytes < self.limits.buffer_bytes / OWN_PART,
+            lends_made: {
+                let [keys, own] = self.made_bytes;
+                [keys < self.limits.buffer_bytes, own < self.limits.buffer_bytes / OWN_PART]
+            },
         }
     }
 
@@ -149,17 +152,8 @@ impl Connection {
         if self.state != State::Open || bytes.is_empty() {
             return;
         }
-        match self.input.try_reserve_exact(bytes.len()) {
-            Ok(()) => self.input.extend_from_slice(bytes),
-            Err(_) => self.state = State::Dead,
-        }
-    }
-
-    /// Keeps what lets this client listen, for as long as it does.
-    fn keep_authorization(&mut self, value: &[u8]) {
-        match self.authorization.try_reserve_exact(value.len()) {
-            Ok(()) => self.authorization.extend_from_slice(value),
-            Err(_) => self.state = State::Dead,
+        if append(&mut self.input, bytes).is_err() {
+            self.state = State::Dead;
         }
     }
 
@@ -242,8 +236,7 @@ impl Connection {
         match step {
             Ok(reader) => {
                 let mut kept = Vec::new();
-                kept.try_reserve_exact(head.len()).map_err(|_| Status::SERVICE_UNAVAILABLE)?;
-                kept.extend_from_slice(head);
+                append(&mut kept, head).map_err(|_| Status::SERVICE_UNAVAILABLE)?;
                 self.pending = Some((kept, reader));
                 Ok(Answered::AfterBody)
             }
@@ -280,8 +273,10 @@ impl Connection {
             (_, Persistence::Close) | (Delivery::Stream, _) => State::Ending,
             (Delivery::Whole, Persistence::KeepAlive) => State::Open,
         };
-        if self.state == State::Streaming {
-            self.keep_authorization(request.value("authorization").unwrap_or_default());
+        // What lets this client listen has to do so for as long as it does.
+        let authorization = request.value("authorization").unwrap_or_default();
+        if self.state == State::Streaming && append(&mut self.authorization, authorization).is_err() {
+            self.state = State::Dead;
         }
         Answered::Yes
     }
@@ -329,6 +324,14 @@ enum Answered {
         head_bytes: usize,
     },
     Incomplete,
+}
+
+/// Keeps bytes behind others, if there is memory for them.
+#[inline(never)]
+fn append(kept: &mut Vec<u8>, bytes: &[u8]) -> Result<(), TryReserveError> {
+    kept.try_reserve_exact(bytes.len())?;
+    kept.extend_from_slice(bytes);
+    Ok(())
 }
 
 /// What is there of a request line.

@@ -239,8 +239,8 @@ impl Pages for Guarded {
         None
     }
 
-    fn farewell(&self, authorization: Option<&[u8]>) -> Option<&'static [u8]> {
-        (authorization.unwrap_or(b"nobody") != self.0).then_some(b"bye\n")
+    fn farewell(&self, authorization: &[u8]) -> Option<&'static [u8]> {
+        (authorization != self.0).then_some(b"bye\n")
     }
 }
 
@@ -259,7 +259,7 @@ fn listeners_who_may_no_longer_listen_are_ended() {
     assert_eq!(ids.map(|id| text(&server, id)), ["second\n", "bye\n", "bye\n"]);
     assert_eq!(ids.map(|id| server.fate(id)), [Fate::Open, Fate::EndAfterOutput, Fate::EndAfterOutput]);
     // What is on its way comes first.
-    server.publish(b"third\n", &Guarded(b"nobody"));
+    server.publish(b"third\n", &Guarded(b"two"));
     assert_eq!((text(&server, ids[0]).as_str(), server.fate(ids[0])), ("second\nbye\n", Fate::EndAfterOutput));
     assert!(!server.has_listeners());
     ids.iter().for_each(|id| server.disconnect(*id));
@@ -341,7 +341,7 @@ fn pages_that_were_made_are_bounded() {
         assert!(text(&server, ids[number]).starts_with(status), "{number}");
     }
     ids.iter().for_each(|id| server.disconnect(*id));
-    assert_eq!(server.shared.made, Made::default());
+    assert_eq!(server.shared.made_bytes, [0; 2]);
 }
 
 /// Who watches the server is served while clients that take nothing hold what they may, of pages and of buffers.
@@ -357,7 +357,7 @@ fn the_servers_own_pages_have_room_of_their_own() {
     for _ in 0..4 {
         ask(&mut server, b"GET /made HTTP/1.1\r\nHost: h\r\n\r\n");
     }
-    assert_eq!(server.shared.made.page_bytes, BUFFER_BYTES);
+    assert_eq!(server.shared.made_bytes, [BUFFER_BYTES, 0]);
     let served = "HTTP/1.1 200 ";
     let [(first, one), (_, two), (_, three)] = [(); 3].map(|()| ask(&mut server, OWN));
     assert_eq!([one.as_str(), &two, &three], [served, served, "HTTP/1.1 503 "], "it is bounded as well");
