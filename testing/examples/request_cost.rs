@@ -1,8 +1,9 @@
 //! What a request costs in TCP/IP and engine together, from the received frame to the frame that is sent, as a guest runs
 //! them: for `valgrind --tool=callgrind --toggle-collect='*Machine::turn*'`, and nanoseconds by itself.
 //!
-//! Usage: request_cost CONNECTIONS PIPELINE TURNS [PAGE_BYTES]. In each turn one in `CONNECTIONS / 50` connections sends a
-//! batch: GETs of the store, or of the web server for a page of so many bytes.
+//! Usage: request_cost [get|set|new] CONNECTIONS PIPELINE TURNS [PAGE_BYTES]. In each turn one in `CONNECTIONS / 50`
+//! connections sends a batch: GETs of a missing key, SETs of a key that the connection has set before or of keys that are
+//! new, or GETs of the web server for a page of so many bytes.
 
 #[path = "../../core/server/examples/still/mod.rs"]
 mod still;
@@ -32,7 +33,9 @@ use std::{
 };
 
 const BUSY: usize = 50;
-const REQUEST: &str = "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n";
+/// The memory of the guest whose share of buffers the connections have.
+const GUEST_BYTES: usize = 128 << 20;
+const GET: &str = "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n";
 /// As wrk asks.
 const WEB_REQUEST: &str = "GET /index.html HTTP/1.1\r\nHost: 10.0.0.1:8080\r\n\r\n";
 
@@ -122,7 +125,7 @@ impl Machine {
         let rx = Rx { frames: Vec::new(), next: 0 };
         let mut card = Card { rx, tx: Tx { buffer: vec![0; MAX_LARGE_FRAME_BYTES], sent: 0 } };
         let addressing = Addressing::Static { address: SERVER, prefix_bits: 24, gateway: None };
-        let limits = Limits { connections, buffer_bytes: connections * (16 << 10) };
+        let limits = Limits { connections, buffer_bytes: GUEST_BYTES / 4 };
         let config = Config { addressing, addressing6: Addressing6::Off, limits, keepalive_s: 300, seed: 1 };
         let mut stack = Stack::new(config, &mut card, 0).expect("the configuration is valid");
         stack.listen(PORT);
@@ -177,8 +180,38 @@ fn response_bytes(site: Site) -> usize {
     server.output(id).concat().len()
 }
 
+/// What the store is asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Get,
+    /// SETs of one key for each connection.
+    Set,
+    /// SETs of one key each.
+    New,
+}
+
+impl Kind {
+    /// A batch of a client's requests, behind so many of others.
+    fn batch(self, client: usize, pipeline: usize, before: usize) -> String {
+        let set = |key: usize| format!("*3\r\n$3\r\nSET\r\n$12\r\nkey:{key:08}\r\n$3\r\nxxx\r\n");
+        match self {
+            Kind::Get => GET.repeat(pipeline),
+            Kind::Set => set(client).repeat(pipeline),
+            Kind::New => (before..before + pipeline).map(set).collect(),
+        }
+    }
+}
+
 fn main() {
-    let numbers: Vec<usize> = env::args().skip(1).map(|word| word.parse().expect("a number")).collect();
+    let mut words = env::args().skip(1).peekable();
+    let kind = match words.peek().map(String::as_str) {
+        Some("get") => Some(Kind::Get),
+        Some("set") => Some(Kind::Set),
+        Some("new") => Some(Kind::New),
+        _ => None,
+    };
+    let numbers: Vec<usize> =
+        words.skip(usize::from(kind.is_some())).map(|word| word.parse().expect("a number")).collect();
     let (connections, pipeline, turns, page_bytes) = match numbers[..] {
         [connections, pipeline, turns] => (connections, pipeline, turns, None),
         [connections, pipeline, turns, page_bytes] => (connections, pipeline, turns, Some(page_bytes)),
@@ -186,16 +219,24 @@ fn main() {
     };
     let site = page_bytes.map(site);
     let reply_bytes = site.clone().map_or(b"$-1\r\n".len(), response_bytes);
-    let request = if site.is_some() { WEB_REQUEST } else { REQUEST };
+    let is_web = site.is_some();
     let mut machine = Machine::new(connections + 8, site);
     machine.give(vec![frames::arp_request(SERVER)]);
     machine.turn(0);
     let mut clients: Vec<Client> = (0..connections).map(|n| open(&mut machine, 1024 + n as u16)).collect();
-    let request = request.repeat(pipeline);
+    let batch = |client: usize, before: usize| match is_web {
+        true => WEB_REQUEST.repeat(pipeline),
+        false => kind.unwrap_or(Kind::Get).batch(client, pipeline, before),
+    };
     let mut elapsed = Duration::ZERO;
+    let mut requests = 0;
     for turn in 0..turns {
-        let busy = clients.iter_mut().step_by((connections / BUSY).max(1)).take(BUSY);
-        let frames = busy.map(|client| client.request(request.as_bytes(), reply_bytes * pipeline));
+        let busy = clients.iter_mut().step_by((connections / BUSY).max(1)).take(BUSY).enumerate();
+        let frames = busy.map(|(number, client)| {
+            let batch = batch(number, requests);
+            requests += pipeline;
+            client.request(batch.as_bytes(), reply_bytes * pipeline)
+        });
         let frames: Vec<_> = frames.collect();
         let count = frames.len();
         machine.give(frames);
@@ -204,7 +245,6 @@ fn main() {
         elapsed += start.elapsed();
         assert_eq!(machine.card.tx.sent, count, "each batch has one reply, and nothing else is sent");
     }
-    let requests = turns * BUSY.min(connections) * pipeline;
     println!(
         "{connections} connections, pipeline {pipeline}: {:.1} ns a request",
         elapsed.as_nanos() as f64 / requests as f64

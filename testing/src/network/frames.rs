@@ -6,10 +6,17 @@ use smoltcp::{
     wire::{
         ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, Icmpv4Packet,
         Icmpv4Repr, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
-        UdpPacket, UdpRepr,
+        TcpTimestampRepr, UdpPacket, UdpRepr,
     },
 };
 use std::net::Ipv4Addr;
+
+/// Where TCP begins in a frame of IPv4 without options, and where its options do.
+const TCP_AT: usize = 34;
+const TCP_OPTIONS_AT: usize = TCP_AT + 20;
+/// Timestamps with their padding.
+const TIMESTAMP_BYTES: usize = 12;
+const TCP_NO_OPERATION: u8 = 1;
 
 /// The Ethernet address of the wire's server end.
 pub const SERVER_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
@@ -62,7 +69,7 @@ pub fn tcp_frame(to: Ipv4Addr, tcp: &TcpRepr<'_>) -> Vec<u8> {
     })
 }
 
-/// A client of the server that answers nothing and knows what to expect.
+/// A client of the server that answers nothing and knows what to expect. Its segments have the options of Linux' own.
 pub struct Client {
     port: u16,
     /// The next byte that it sends, and the next that it receives.
@@ -90,8 +97,29 @@ impl Client {
     }
 
     fn frame(&self, control: TcpControl, acknowledged: Option<TcpSeqNumber>, payload: &[u8]) -> Vec<u8> {
-        let (from_port, sequence) = (self.port, self.sequence);
-        Segment { to: SERVER, from_port, control, sequence, acknowledged, payload }.frame()
+        let tcp = TcpRepr {
+            src_port: self.port,
+            dst_port: PORT,
+            control,
+            seq_number: self.sequence,
+            ack_number: acknowledged,
+            window_len: if control == TcpControl::Syn { 64_240 } else { 502 },
+            window_scale: (control == TcpControl::Syn).then_some(7),
+            max_seg_size: (control == TcpControl::Syn).then_some(1460),
+            sack_permitted: control == TcpControl::Syn,
+            sack_ranges: [None; 3],
+            timestamp: Some(TcpTimestampRepr { tsval: 1, tsecr: 0 }),
+            payload,
+        };
+        let mut frame = tcp_frame(SERVER, &tcp);
+        if control != TcpControl::Syn {
+            // Padding goes before the timestamps (RFC 7323 appendix A).
+            frame[TCP_OPTIONS_AT..][..TIMESTAMP_BYTES].rotate_right(2);
+            frame[TCP_OPTIONS_AT..][..2].fill(TCP_NO_OPERATION);
+            let (from, to) = (IpAddress::Ipv4(CLIENT), IpAddress::Ipv4(SERVER));
+            TcpPacket::new_unchecked(&mut frame[TCP_AT..]).fill_checksum(&from, &to);
+        }
+        frame
     }
 }
 
