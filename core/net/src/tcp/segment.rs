@@ -136,7 +136,20 @@ impl Segment {
         Some((segment, len))
     }
 
-    fn parse_options(&mut self, mut options: &[u8]) {
+    #[inline]
+    fn parse_options(&mut self, options: &[u8]) {
+        match *options {
+            // Nearly all have these and nothing else, in this form (RFC 7323 appendix A).
+            [NO_OPERATION, NO_OPERATION, TIMESTAMPS, 10, a, b, c, d, e, f, g, h] => {
+                let (value, echo) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
+                self.timestamps = Some(Timestamps { value, echo });
+            }
+            _ => self.parse_any_options(options),
+        }
+    }
+
+    #[inline(never)]
+    fn parse_any_options(&mut self, mut options: &[u8]) {
         while let Some((&kind, rest)) = options.split_first() {
             if kind == NO_OPERATION {
                 options = rest;
@@ -222,9 +235,8 @@ impl Segment {
             put(&[NO_OPERATION, NO_OPERATION, SACK_PERMITTED, 2]);
         }
         if let Some(Timestamps { value, echo }) = self.timestamps {
-            put(&[NO_OPERATION, NO_OPERATION, TIMESTAMPS, 10]);
-            put(&value.to_be_bytes());
-            put(&echo.to_be_bytes());
+            let ([a, b, c, d], [e, f, g, h]) = (value.to_be_bytes(), echo.to_be_bytes());
+            put(&[NO_OPERATION, NO_OPERATION, TIMESTAMPS, 10, a, b, c, d, e, f, g, h]);
         }
         if let Some(shift) = self.window_scale {
             put(&[NO_OPERATION, WINDOW_SCALE, 3, shift]);
