@@ -1,6 +1,9 @@
 //! What connections send, and where to.
 
-use super::{Stack, table::Expendable};
+use super::{
+    Stack,
+    table::{Expendable, enlist},
+};
 use crate::{
     ends::Ends,
     frame::{self, Route},
@@ -104,10 +107,8 @@ impl Stack {
 
     /// Has a connection wait for its neighbor's address, and says until when at most.
     fn await_neighbor(&mut self, number: u32, now_ns: u64) -> u64 {
-        if let Some(slot) = self.slots.get_mut(number)
-            && !core::mem::replace(&mut slot.in_unresolved, true)
-        {
-            self.unresolved.push_back(number);
+        if let Some(slot) = self.slots.get_mut(number) {
+            enlist(&mut self.unresolved, &mut slot.in_unresolved, number);
         }
         now_ns.saturating_add(ASK_INTERVAL_NS)
     }

@@ -1,6 +1,9 @@
 //! What arrives, and to whom it belongs.
 
-use super::{ConnectionId, Stack, Take, table::Expendable};
+use super::{
+    ConnectionId, Stack, Take,
+    table::{Expendable, enlist},
+};
 use crate::{
     cookies,
     ends::FlowKey,
@@ -174,8 +177,10 @@ impl Stack {
             let rest = (frame.rest, packet.rest_bytes);
             slot.connection.on_merged(segment, payload, rest, &mut self.resources, &mut take, now_ns)
         };
-        self.touch_events(number);
-        self.touch_egress(number);
+        if slot.connection.may_have_changed() {
+            enlist(&mut self.events, &mut slot.in_events, number);
+        }
+        enlist(&mut self.egress, &mut slot.in_egress, number);
         if verdict == Verdict::Reset {
             self.refuse(packet, &segment, payload_bytes, tx, now_ns);
         }

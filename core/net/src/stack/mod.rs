@@ -7,7 +7,7 @@ mod table;
 
 pub use interface::{Config, ConfigError, ConnectionId, Event, Lease, Take};
 
-use self::table::{Expendable, Slot};
+use self::table::{Expendable, Slot, enlist};
 use crate::{
     control::Control,
     cookies::Cookies,
@@ -369,13 +369,15 @@ impl Stack {
     /// [`Event::Writable`] follows when there is room again.
     #[inline]
     pub fn send(&mut self, id: ConnectionId, bytes: &[u8]) -> usize {
-        let Some((connection, resources)) = self.owned(id) else { return 0 };
-        let sent = connection.send(bytes, &mut resources.pool);
+        let is_owned = |slot: &&mut Slot| slot.connection.owner == Owner::Application;
+        let Some(slot) = self.slots.get_mut(id.0).filter(is_owned) else { return 0 };
+        let sent = slot.connection.send(bytes, &mut self.resources.pool);
         if sent > 0 {
-            self.touch_egress(id.0);
+            enlist(&mut self.egress, &mut slot.in_egress, id.0);
         }
         if sent < bytes.len() {
-            self.starve(id.0);
+            // Others give back the memory that it lacks.
+            enlist(&mut self.starved, &mut slot.in_starved, id.0);
         }
         sent
     }

@@ -5,6 +5,7 @@ use crate::{
     ends::{Ends, FlowKey},
     tcp::{Connection, Origin, Owner, Resources, Setup, seq::Seq},
 };
+use alloc::collections::VecDeque;
 use smoltcp::wire::EthernetAddress;
 
 /// Connections without room to send that are looked at in a turn.
@@ -23,6 +24,14 @@ pub(super) struct Slot {
     pub in_unresolved: bool,
     /// Whether it waits for memory to send.
     pub in_starved: bool,
+}
+
+/// Puts a connection into a list, unless it is there.
+#[inline]
+pub(super) fn enlist(list: &mut VecDeque<u32>, is_in: &mut bool, number: u32) {
+    if !core::mem::replace(is_in, true) {
+        list.push_back(number);
+    }
 }
 
 /// Why and since when a connection can be given up.
@@ -113,20 +122,16 @@ impl Stack {
     /// Has a connection looked at for events.
     #[inline]
     pub(super) fn touch_events(&mut self, number: u32) {
-        if let Some(slot) = self.slots.get_mut(number)
-            && !core::mem::replace(&mut slot.in_events, true)
-        {
-            self.events.push_back(number);
+        if let Some(slot) = self.slots.get_mut(number) {
+            enlist(&mut self.events, &mut slot.in_events, number);
         }
     }
 
     /// Has a connection looked at for segments to send.
     #[inline]
     pub(super) fn touch_egress(&mut self, number: u32) {
-        if let Some(slot) = self.slots.get_mut(number)
-            && !core::mem::replace(&mut slot.in_egress, true)
-        {
-            self.egress.push_back(number);
+        if let Some(slot) = self.slots.get_mut(number) {
+            enlist(&mut self.egress, &mut slot.in_egress, number);
         }
     }
 
@@ -137,15 +142,6 @@ impl Stack {
                 slot.in_unresolved = false;
             }
             self.touch_egress(number);
-        }
-    }
-
-    /// Remembers a connection that could not send for want of memory. Others give it back.
-    pub(super) fn starve(&mut self, number: u32) {
-        if let Some(slot) = self.slots.get_mut(number)
-            && !core::mem::replace(&mut slot.in_starved, true)
-        {
-            self.starved.push_back(number);
         }
     }
 

@@ -373,6 +373,17 @@ impl Connection {
         }
     }
 
+    /// Whether [`next_change`](Self::next_change) may have something to say.
+    #[inline]
+    pub fn may_have_changed(&self) -> bool {
+        let has_ended = self.end_received && !self.end_told;
+        match self.owner {
+            Owner::Nobody => false,
+            Owner::Handshake => true,
+            Owner::Application => self.arrived || self.wants_room || has_ended || self.has_failed,
+        }
+    }
+
     #[inline]
     fn next_stream_change(&mut self, pool: &Pool) -> Option<Change> {
         if self.arrived && self.rx.len() > 0 {
