@@ -6,7 +6,7 @@ use super::{
     segment::{Flags, Segment, Timestamps},
     seq::Seq,
 };
-use crate::pool::{BLOCK_BYTES, Pool};
+use crate::pool::{BLOCK_BYTES, FIRST_BLOCKS, Pool};
 
 /// How long a SYN-SENT or SYN-RECEIVED connection waits for the next segment of its handshake. SYNs and SYN-ACKs leave
 /// at 0, 1, 3, 7 and 15 seconds.
@@ -468,12 +468,21 @@ impl Connection {
         (capacity / 2).min(ETHERNET_SEGMENT_BYTES)
     }
 
+    /// Whether the peer knows of so much room that what there may be beyond it is not worth telling, whatever the pool has.
+    #[inline]
+    fn is_told_enough(&self) -> bool {
+        const { assert!(FIRST_BLOCKS * BLOCK_BYTES > 2 * u16::MAX as usize + ETHERNET_SEGMENT_BYTES as usize) };
+        self.rcv_right.since(self.rcv_nxt) + ETHERNET_SEGMENT_BYTES > self.rx.most_bytes()
+    }
+
     /// The window field of the next segment. The right edge never moves to the left.
     #[inline]
     fn advertise(&mut self, flags: Flags, pool: &Pool) -> u16 {
-        let (right, capacity) = self.possible_right(pool);
-        if right.after(self.rcv_right) && right.since(self.rcv_right) >= Self::worthwhile(capacity) {
-            self.rcv_right = right;
+        if !self.is_told_enough() {
+            let (right, capacity) = self.possible_right(pool);
+            if right.after(self.rcv_right) && right.since(self.rcv_right) >= Self::worthwhile(capacity) {
+                self.rcv_right = right;
+            }
         }
         let window = self.rcv_right.since(self.rcv_nxt);
         if flags.has(Flags::SYN) {
@@ -487,7 +496,7 @@ impl Connection {
     /// Tells the peer of its window if it has become so much larger that the peer should know at once.
     #[inline]
     pub(super) fn offer_window(&mut self, pool: &Pool) {
-        if !self.is_synchronized() || self.end_received {
+        if !self.is_synchronized() || self.end_received || self.is_told_enough() {
             return;
         }
         let (right, capacity) = self.possible_right(pool);

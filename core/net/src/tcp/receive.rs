@@ -83,6 +83,12 @@ impl ReceiveQueue {
         self.share(pool).min(self.most as usize)
     }
 
+    /// Bytes that it may hold as long as the pool has them.
+    #[inline]
+    pub fn most_bytes(&self) -> u32 {
+        self.most * BLOCK_BYTES as u32
+    }
+
     /// Most blocks that the pool has for it now.
     #[inline]
     fn share(&self, pool: &Pool) -> usize {
@@ -102,7 +108,7 @@ impl ReceiveQueue {
             self.keep(is_lap_over, now_us, pool);
         }
         self.lap_bytes += bytes as u32;
-        if self.lap_bytes >= self.most * BLOCK_BYTES as u32 {
+        if self.lap_bytes >= self.most_bytes() {
             self.double(now_us, pool);
         }
     }
