@@ -262,9 +262,8 @@ impl SendQueue {
     }
 
     fn grow(&mut self, most_blocks: usize, pool: &mut Pool) -> bool {
-        if self.blocks.len() >= pool.allowance(self.blocks.len()).min(most_blocks)
-            || self.blocks.try_reserve(1).is_err()
-        {
+        let held = self.blocks.len();
+        if held >= MIN_BLOCKS && held >= pool.allowance(held).min(most_blocks) || self.blocks.try_reserve(1).is_err() {
             return false;
         }
         let block = pool.take();

@@ -285,11 +285,12 @@ impl Connection {
     /// RFC 9293 §3.10.7.4, fifth step, with RFC 5681 §3.2, RFC 6582 and RFC 6675 §5.
     #[inline]
     fn on_acknowledgment(&mut self, segment: &Segment, payload_bytes: usize, resources: &mut Resources, now_ns: u64) {
-        let is_reported =
-            self.sack && self.scoreboard.add(segment.sack.as_slice(), self.una.max(segment.ack), self.nxt);
+        let reports = segment.sack.as_slice();
+        let has_reports = self.sack && !reports.is_empty();
+        let is_reported = has_reports && self.scoreboard.add(reports, self.una.max(segment.ack), self.nxt);
         let window = u32::from(segment.window) << self.window_scale;
         self.note_probe_answer(segment);
-        if self.sack && !segment.sack.as_slice().is_empty() {
+        if has_reports {
             self.take_reports(segment);
         }
         if segment.ack.after(self.una) {
