@@ -147,7 +147,7 @@ impl<'a> Context<'a> {
     pub fn changed(&mut self, class: EventClass, event: &'static str, key: &[u8]) {
         let db = self.db_index();
         self.store.changed(db, key);
-        self.notify(class, event, key);
+        self.store.notify(class, event, db, key);
     }
 
     /// Notes that a collection has lost members, and with the last of them its key, if that `is_gone`.

@@ -103,7 +103,15 @@ impl Store {
     }
 
     /// Ends the timing of calls that were timed together. If they took long, the slow log learns that one of them did.
+    #[inline(always)]
     pub fn end_timing(&mut self) {
+        if self.timed.is_some() {
+            self.end_timed();
+        }
+    }
+
+    #[inline(never)]
+    fn end_timed(&mut self) {
         let Some((command, timed, took_us)) = self.take_timing() else { return };
         if self.is_slow(command, took_us) {
             let mut words = Vec::from([command.name.as_bytes().to_vec()]);
@@ -121,6 +129,7 @@ impl Store {
     }
 
     /// Counts the time of the calls that were timed together. Returns it in microseconds.
+    #[inline(always)]
     fn take_timing(&mut self) -> Option<(&'static Command, Timed, u64)> {
         let timed = self.timed.take()?;
         let took_ns = self.environment.clock.monotonic_ns().saturating_sub(timed.since_ns);
@@ -131,7 +140,9 @@ impl Store {
             calls.note_duration(each_ns, timed.calls);
         }
         let command = *command;
-        self.note_latency(event_of(command), each_ns);
+        if self.monitors_latency() {
+            self.note_latency(event_of(command), each_ns);
+        }
         Some((command, timed, took_ns / 1000))
     }
 
