@@ -261,6 +261,9 @@ impl Parser {
     /// Parses on. `bytes` begins where the request begins, and holds at least what it held the last time.
     #[inline]
     pub fn parse(&mut self, bytes: &[u8], limits: Limits) -> Result<Progress, ProtocolError> {
+        if bytes.is_empty() && self.missing.is_none() {
+            return Ok(Progress::Partial { at_least: 1 });
+        }
         if self.missing.is_none() && limits.bulk_bytes >= SHORT_BULK_BYTES {
             if let Some(end) = self.parse_short(bytes) {
                 return Ok(Progress::Complete(end));

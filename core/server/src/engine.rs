@@ -290,11 +290,15 @@ impl Engine {
     fn check_output(&mut self, slot: u32) {
         let now_ns = self.store.now.monotonic_ns;
         let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else { return };
+        let client_type = ClientType::of(session);
+        let limit = self.store.options.output_limit(client_type);
+        if limit.hard_bytes == 0 && limit.soft_bytes == 0 {
+            session.over_soft_limit_since_ns = None;
+            return self.weigh(slot);
+        }
         let (dump_bytes, behind_bytes) =
             session.replica.as_ref().map_or((0, 0), |replica| (replica.dump_bytes, replica.behind_bytes()));
         let bytes = session.output.unsent().saturating_sub(dump_bytes) as u64 + behind_bytes;
-        let client_type = ClientType::of(session);
-        let limit = self.store.options.output_limit(client_type);
         let over_hard = limit.hard_bytes > 0 && bytes > limit.hard_bytes;
         let since = match session.over_soft_limit_since_ns {
             _ if limit.soft_bytes == 0 || bytes <= limit.soft_bytes => None,
@@ -640,15 +644,16 @@ impl Engine {
         }
     }
 
-    /// Reports that the first `len` bytes of a client's output are on their way.
-    pub fn sent(&mut self, client: ClientId, len: usize) {
+    /// Reports that the first `len` bytes of a client's output are on their way. Returns whether there may be more of it.
+    pub fn sent(&mut self, client: ClientId, len: usize) -> bool {
         let slot = client.0 as usize;
         let (Some(Some(session)), Some(Some(connection))) =
             (self.store.sessions.get_mut(slot), self.connections.get_mut(slot))
         else {
-            return;
+            return false;
         };
         session.output.advance(len);
+        let has_more = session.output.unsent() > 0;
         connection.sent_in_all += len as u64;
         if let Some(replica) = &mut session.replica {
             replica.sent(len, self.store.now.monotonic_ns);
@@ -659,6 +664,7 @@ impl Engine {
         }
         self.store.stats.net_output_bytes += len as u64;
         self.store.stats.writes += 1;
+        has_more
     }
 
     /// Whether a client is in the middle of a request whose length is known: it pays to read on.

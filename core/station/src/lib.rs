@@ -394,8 +394,8 @@ impl Station {
                 return 0;
             }
             let sent = self.stack.send(connection, output);
-            self.engine.sent(id, sent);
-            if sent < unsent {
+            let has_more = self.engine.sent(id, sent);
+            if sent < unsent || !has_more {
                 return unsent - sent;
             }
         }

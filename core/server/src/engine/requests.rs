@@ -241,8 +241,11 @@ impl Engine {
             Stop::Closing => connection.forget_requests(),
             Stop::Incomplete { at_least } => {
                 connection.at_least = at_least;
-                let rest = self.set_apart(slot, connection, rest);
-                self.append(slot, connection, rest);
+                // Mostly nothing is left.
+                if !(rest.is_empty() && connection.query.is_empty()) {
+                    let rest = self.set_apart(slot, connection, rest);
+                    self.append(slot, connection, rest);
+                }
             }
             Stop::Held => _ = self.append(slot, connection, rest),
         }

@@ -153,7 +153,7 @@ fn a_replica_that_makes_progress_is_kept() {
         bench.engine.fate(replica)
     };
     for _ in 0..3 {
-        assert_eq!(fate_after_50_s(&|bench| bench.engine.sent(replica, 1000)), Fate::Open);
+        assert_eq!(fate_after_50_s(&|bench| _ = bench.engine.sent(replica, 1000)), Fate::Open);
     }
     for _ in 0..3 {
         assert_eq!(fate_after_50_s(&|bench| bench.engine.receive(replica, b"\n")), Fate::Open);
