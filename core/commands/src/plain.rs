@@ -127,8 +127,8 @@ impl Store {
             return None;
         }
         let needs_memory = command.flags.contains(Flags::DENYOOM);
-        // Behind one that may have filled memory, any command makes room first.
-        let may_be_full = needs_memory || last.is_some_and(|last| last.flags.contains(Flags::DENYOOM));
+        // Behind one that may have filled memory, any command makes room first. Before the first one that was asked just now.
+        let may_be_full = last.is_some_and(|last| needs_memory || last.flags.contains(Flags::DENYOOM));
         if may_be_full && self.is_full() || needs_memory && request.bytes_len() as u64 > self.data_room_bytes() {
             return None;
         }
