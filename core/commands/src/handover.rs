@@ -45,23 +45,27 @@ impl Context<'_> {
         at: usize,
         expiry: Expiry,
     ) -> Result<(), OutOfMemory> {
-        let db = self.db_index();
-        let is_offered = || self.origin == Origin::Client && request.is_ahead(at);
         // Who waits for the key looks at it as soon as the command is over.
         let accepts = matches!(self.store.handover, Handover::Offered)
-            && is_offered()
-            && self.store.waiting.get(db, key).is_none();
-        let mut own_key = Vec::new();
+            && self.origin == Origin::Client
+            && request.is_ahead(at)
+            && self.store.waiting.get(self.db_index(), key).is_none();
         if accepts {
-            own_key.try_reserve_exact(key.len())?;
-            own_key.extend_from_slice(key);
+            return self.accept_buffer(key, expiry);
         }
         let now_ms = self.now_ms();
-        let value = if accepts { Owned::ToFill } else { Owned::Text(&request[at]) };
-        self.db().set(key, value, expiry, now_ms)?;
-        if accepts {
-            self.store.handover = Handover::Accepted { db, key: own_key };
-        }
+        self.db().set(key, Owned::Text(&request[at]), expiry, now_ms)
+    }
+
+    /// Sets a key to the string that the buffer which is offered begins with.
+    #[inline(never)]
+    fn accept_buffer(&mut self, key: &[u8], expiry: Expiry) -> Result<(), OutOfMemory> {
+        let mut own_key = Vec::new();
+        own_key.try_reserve_exact(key.len())?;
+        own_key.extend_from_slice(key);
+        let (db, now_ms) = (self.db_index(), self.now_ms());
+        self.db().set(key, Owned::ToFill, expiry, now_ms)?;
+        self.store.handover = Handover::Accepted { db, key: own_key };
         Ok(())
     }
 }
