@@ -21,5 +21,5 @@ mod ring;
 pub use description::{DESCRIPTION_BYTES, Description, DescriptionError, RingPlace};
 pub use device::{Doorbell, MAX_PIECES, METADATA_BYTES, Parts, REST, XdpDevice, XdpRx, XdpTx};
 pub use memory::SharedMemory;
-pub use relay::{Passing, Relay, Side};
+pub use relay::{Passing, Relay, Side, Work};
 pub use ring::{LayoutError, Ring, RingLayout, Rings, Violation};

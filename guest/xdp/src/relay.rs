@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The frames stay where they are, and fill and completion ring are the driver's own. A frame is seen before the other side
-//! learns of it. Neither side is believed: a driver's entries go to the kernel as they are, which checks them, and what does
-//! not lie in the memory of the frames is not seen. A driver that changes a frame after it was seen changes what itself sends.
+//! learns of it. Neither side is believed: a driver's entries go to the kernel as they are, which checks them, and what it
+//! refuses is not seen. A driver that changes a frame after it was seen, or sends one in more pieces than the kernel takes, sends
+//! something else than is seen.
 
 use crate::{
     MAX_PIECES, SharedMemory,
@@ -34,6 +35,15 @@ pub struct Passing<'a> {
     pub may_lack_checksum: bool,
 }
 
+/// Who has something to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// The driver: something has arrived.
+    pub has_arrived: bool,
+    /// The kernel: something is to be sent.
+    pub is_to_send: bool,
+}
+
 /// What hands the entries on.
 #[derive(Debug)]
 pub struct Relay {
@@ -52,8 +62,6 @@ struct Gathered {
     frame: Vec<u8>,
     goes_on: bool,
     has_metadata: bool,
-    /// Some of it lies nowhere.
-    is_broken: bool,
 }
 
 impl Gathered {
@@ -62,19 +70,29 @@ impl Gathered {
         let (address, len, options) = descriptor;
         if !self.goes_on {
             self.frame.clear();
-            (self.has_metadata, self.is_broken) = (options & HAS_METADATA != 0, false);
+            self.has_metadata = options & HAS_METADATA != 0;
         }
-        self.goes_on = options & CONTINUES != 0;
         let len = len as usize;
+        let is_known = len > 0 && options & !(CONTINUES | HAS_METADATA) == 0;
         match usize::try_from(address) {
             // In one place, as the kernel wants it.
-            Ok(at) if at < frames.len() && len <= place_bytes - at % place_bytes && len <= frames.len() - at => {
+            Ok(at)
+                if is_known
+                    && at < frames.len()
+                    && len <= place_bytes - at % place_bytes
+                    && len <= frames.len() - at =>
+            {
                 // One with more pieces than the kernel takes is cut off.
                 frames.copy_to(at, len.min(MAX_PIECES * place_bytes - self.frame.len()), &mut self.frame);
+                self.goes_on = options & CONTINUES != 0;
+                !self.goes_on
             }
-            _ => self.is_broken = true,
+            // It forgets what came before of the frame, and begins anew.
+            _ => {
+                self.goes_on = false;
+                false
+            }
         }
-        !self.goes_on
     }
 }
 
@@ -87,11 +105,11 @@ impl Relay {
         Relay { frames, frame_bytes: frame_bytes as usize, checksums, driver, kernel, received, sent }
     }
 
-    /// Hands on what has arrived. Returns whether that was anything.
-    pub fn receive(&mut self, mut see: impl FnMut(Passing<'_>)) -> Result<bool, Violation> {
+    /// Has seen what has arrived, which [`publish`](Self::publish) hands on.
+    pub fn receive(&mut self, mut see: impl FnMut(Passing<'_>)) -> Result<(), Violation> {
         for _ in 0..self.kernel.rx.waiting()? {
             let descriptor = self.kernel.rx.take_descriptor();
-            if self.received.add(&self.frames, self.frame_bytes, descriptor) && !self.received.is_broken {
+            if self.received.add(&self.frames, self.frame_bytes, descriptor) {
                 let may_lack_checksum = self.checksums == Checksums::Partial;
                 see(Passing { frame: &mut self.received.frame, may_lack_checksum });
             }
@@ -100,23 +118,29 @@ impl Relay {
             self.driver.rx.put_descriptor(address, len, options);
         }
         self.kernel.rx.release();
-        Ok(self.driver.rx.publish())
+        Ok(())
     }
 
-    /// Hands on what is to be sent, as far as the kernel has room. Returns whether it has something to send then.
-    pub fn send(&mut self, mut see: impl FnMut(Passing<'_>)) -> bool {
+    /// Has seen what is to be sent, as far as the kernel has room.
+    pub fn send(&mut self, mut see: impl FnMut(Passing<'_>)) {
         // Where the driver's index makes no sense, there is nothing.
         let waiting = self.driver.tx.waiting().unwrap_or(0);
         for _ in 0..waiting.min(self.kernel.tx.room()) {
             let descriptor = self.driver.tx.take_descriptor();
-            if self.sent.add(&self.frames, self.frame_bytes, descriptor) && !self.sent.is_broken {
+            if self.sent.add(&self.frames, self.frame_bytes, descriptor) {
                 see(Passing { frame: &mut self.sent.frame, may_lack_checksum: self.sent.has_metadata });
             }
             let (address, len, options) = descriptor;
             self.kernel.tx.put_descriptor(address, len, options);
         }
+    }
+
+    /// Hands on what was seen: tells the driver of what has arrived and the kernel of what is to be sent. Returns whether either
+    /// has something to do.
+    pub fn publish(&mut self) -> Work {
+        let has_arrived = self.driver.rx.publish();
         self.kernel.tx.publish();
-        self.kernel.tx.is_pending()
+        Work { has_arrived, is_to_send: self.kernel.tx.is_pending() }
     }
 
     /// Tells the driver what the kernel has taken to be sent: the indices of both rings are the same.

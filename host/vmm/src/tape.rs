@@ -10,6 +10,7 @@ use kayvee_files::Recorder;
 use kayvee_net::complete_checksum;
 use kayvee_xdp::{Passing, Relay};
 use kayvee_xdp_socket::{FrameMemory, Socket};
+use std::io;
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestRegionMmap};
 
 /// A record, and the rings that it lies between.
@@ -34,29 +35,33 @@ impl Tape {
     /// is in the file before the other side has it, so none is missing, and answers stand behind what they answer.
     pub fn pass(&mut self, send: impl FnOnce()) -> Result<bool> {
         let Tape { relay, recorder } = self;
-        let has_arrived = relay.receive(|passing| record(recorder, passing));
-        let has_arrived = has_arrived.map_err(|violation| anyhow!("the socket's rings: {violation}"))?;
-        let is_to_send = relay.send(|passing| record(recorder, passing));
-        if let Some(open) = recorder {
-            // What fails here fails with the next frame again, which says so.
-            let _ = open.flush();
-        }
-        if is_to_send {
+        let received = relay.receive(|passing| record(recorder, passing));
+        received.map_err(|violation| anyhow!("the socket's rings: {violation}"))?;
+        relay.send(|passing| record(recorder, passing));
+        go_on(recorder, Recorder::flush);
+        let work = relay.publish();
+        if work.is_to_send {
             send();
         }
         relay.settle();
-        Ok(has_arrived)
+        Ok(work.has_arrived)
     }
 }
 
 /// Adds a frame, as it would be on a wire.
 fn record(recorder: &mut Option<Recorder>, passing: Passing<'_>) {
-    let Some(open) = recorder else { return };
     let Passing { frame, may_lack_checksum } = passing;
-    if may_lack_checksum {
+    if may_lack_checksum && recorder.is_some() {
         complete_checksum(frame);
     }
-    if let Err(error) = open.record(frame) {
+    go_on(recorder, |recorder| recorder.record(frame));
+}
+
+/// Does something with a record, which ends where that fails.
+fn go_on(recorder: &mut Option<Recorder>, act: impl FnOnce(&mut Recorder) -> io::Result<()>) {
+    if let Some(open) = recorder
+        && let Err(error) = act(open)
+    {
         log::warn!("no more frames are recorded: {error}");
         *recorder = None;
     }

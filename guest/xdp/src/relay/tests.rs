@@ -49,12 +49,14 @@ impl Bench {
 
     fn receive(&mut self) -> (Result<bool, Violation>, Seen) {
         let mut seen = Seen::new();
-        (self.relay.receive(|passing| seen.push((passing.frame.to_vec(), passing.may_lack_checksum))), seen)
+        let received = self.relay.receive(|passing| seen.push((passing.frame.to_vec(), passing.may_lack_checksum)));
+        (received.map(|()| self.relay.publish().has_arrived), seen)
     }
 
     fn send(&mut self) -> (bool, Seen) {
         let mut seen = Seen::new();
-        (self.relay.send(|passing| seen.push((passing.frame.to_vec(), passing.may_lack_checksum))), seen)
+        self.relay.send(|passing| seen.push((passing.frame.to_vec(), passing.may_lack_checksum)));
+        (self.relay.publish().is_to_send, seen)
     }
 }
 
@@ -115,7 +117,7 @@ fn what_is_sent_is_seen_before_the_kernel_has_it() {
 }
 
 #[test]
-fn what_lies_nowhere_goes_to_the_kernel_unseen() {
+fn what_the_kernel_refuses_goes_to_it_unseen() {
     let bench = &mut Bench::new(LARGE);
     let end = u64::from(PLACES) * u64::from(FRAME_BYTES);
     let goes_on = u64::from(CONTINUES) << 32;
@@ -126,9 +128,14 @@ fn what_lies_nowhere_goes_to_the_kernel_unseen() {
         (0, 2049),
         (2048 - 60, 61),
         (0, u64::from(u32::MAX)),
+        (0, 0),
+        (0, 4 << 32 | 60),
         // The second piece lies nowhere, and so does the frame.
         (0, goes_on | 60),
         (end, 60),
+        // What follows is a frame of its own, whatever was said to go on.
+        (0, goes_on | 60),
+        (end, goes_on | 60),
     ] {
         bench.own[1].put(address, rest);
         assert_eq!(bench.send(), (true, vec![]));
@@ -154,6 +161,7 @@ fn frames_without_an_end_take_bounded_memory() {
 #[test]
 fn a_driver_with_more_than_fits_sends_nothing() {
     let bench = &mut Bench::new(PLAIN);
+    (0..ENTRIES).for_each(|_| bench.own[1].put(0, 60));
     bench.tell(ENTRIES + 1);
     assert_eq!(bench.send(), (false, vec![]));
     bench.tell(ENTRIES);
