@@ -13,11 +13,11 @@ pub(crate) const FIRST_BLOCKS: usize = 128;
 /// What no connection may exceed in one direction: 4 MiB. As much may be on its way to a peer or from it, so where that takes
 /// 50 ms there and back a connection carries 80 MB/s.
 pub(crate) const MAX_BLOCKS: usize = 2048;
-/// The part of the pool that peers are told of beyond [`FIRST_BLOCKS`] each, at most: 1/2. What one is told of it may send at
-/// any time.
+/// The part of the pool that connections may tell their peers of beyond [`FIRST_BLOCKS`] each, at most: 1/2. What a peer was told
+/// of it may send at any time, also when it has become others'.
 const GRANTED_DIVISOR: usize = 2;
 /// A period of [`Grants`]. A window that does not hold its sender back for so long is too large.
-pub(crate) const UNUSED_US: u32 = 1_000_000;
+pub(crate) const UNUSED_NS: u64 = 1_000_000_000;
 /// The part of the pool that only connections with few blocks can use: 1/4.
 const RESERVE_DIVISOR: usize = 4;
 /// A connection may hold a quarter of what is free behind the reserve. So a single one gets a fifth of that, a hundred
@@ -41,8 +41,8 @@ struct Grants {
     /// ... and before that.
     older: usize,
     period: u32,
-    /// When it began, in microseconds that wrap.
-    began_us: u32,
+    /// When it began.
+    began_ns: u64,
     /// What was of use in earlier periods only has been taken back.
     first: u32,
 }
@@ -52,17 +52,18 @@ impl Grants {
         self.current + self.previous + self.older
     }
 
-    /// Begins another period if this one is over, and one more if nothing was of use in the next one.
+    /// Begins another period if this one is over, and one more if nothing was of use in the next one. Time may seem to go back:
+    /// a connection's is that of what it heard last.
     #[inline(never)]
-    fn pass(&mut self, now_us: u32) {
-        let passed_us = now_us.wrapping_sub(self.began_us);
-        if passed_us <= UNUSED_US {
+    fn pass(&mut self, now_ns: u64) {
+        let passed_ns = now_ns.saturating_sub(self.began_ns);
+        if passed_ns <= UNUSED_NS {
             return;
         }
         self.older += self.previous;
-        (self.previous, self.current, self.began_us) = (self.current, 0, now_us);
+        (self.previous, self.current, self.began_ns) = (self.current, 0, now_ns);
         self.period += 1;
-        if passed_us / 2 > UNUSED_US {
+        if passed_ns / 2 > UNUSED_NS {
             self.older += core::mem::take(&mut self.previous);
             self.period += 1;
         }
@@ -129,9 +130,9 @@ impl Pool {
 
     /// Lets a peer be told of so many more blocks than it is at first, if there are so many left to tell of, or some have those
     /// that do not use them. What it had so far is to be [kept](Self::keep) before. Returns the present period.
-    pub fn grant(&mut self, blocks: usize, now_us: u32) -> Option<u32> {
+    pub fn grant(&mut self, blocks: usize, now_ns: u64) -> Option<u32> {
         let grants = &mut self.grants;
-        grants.pass(now_us);
+        grants.pass(now_ns);
         let left = (self.limit / GRANTED_DIVISOR).saturating_sub(blocks);
         if grants.blocks() > left {
             (grants.older, grants.first) = (0, grants.period.saturating_sub(1));
@@ -145,8 +146,8 @@ impl Pool {
 
     /// Notes that so many blocks, which were granted or kept in this period, are made use of now. Returns the present one; none
     /// if others have them by now.
-    pub fn keep(&mut self, blocks: usize, period: u32, now_us: u32) -> Option<u32> {
-        self.grants.pass(now_us);
+    pub fn keep(&mut self, blocks: usize, period: u32, now_ns: u64) -> Option<u32> {
+        self.grants.pass(now_ns);
         let is_kept = blocks == 0 || period >= self.grants.first;
         if is_kept {
             *self.grants.of(period) -= blocks;

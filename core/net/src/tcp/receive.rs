@@ -4,7 +4,7 @@ use super::{
     segment::{SACK_BLOCKS, SackBlocks},
     seq::Seq,
 };
-use crate::pool::{BLOCK_BYTES, Block, FIRST_BLOCKS, MAX_BLOCKS, Pool, Table, UNUSED_US, fit_table};
+use crate::pool::{BLOCK_BYTES, Block, FIRST_BLOCKS, MAX_BLOCKS, Pool, Table, UNUSED_NS, fit_table};
 use alloc::vec::Vec;
 
 /// Most runs of bytes beyond a hole: so many in any case, and one for each block that is held, up to a bound. A segment that
@@ -105,22 +105,23 @@ impl ReceiveQueue {
             (self.lap_bytes, self.lap_began_us) = (0, now_us);
         }
         if self.most as usize > FIRST_BLOCKS {
-            self.keep(is_lap_over, now_us, pool);
+            self.keep(is_lap_over, now_ns, pool);
         }
         self.lap_bytes += bytes as u32;
         if self.lap_bytes >= self.most_bytes() {
-            self.double(now_us, pool);
+            self.double(now_ns, pool);
         }
     }
 
     /// The window may hold its sender back.
     #[cold]
     #[inline(never)]
-    fn double(&mut self, now_us: u32, pool: &mut Pool) {
+    fn double(&mut self, now_ns: u64, pool: &mut Pool) {
+        let now_us = (now_ns / 1000) as u32;
         let most = self.most as usize;
         if most < MAX_BLOCKS
             && self.share(pool) > most
-            && let Some(period) = pool.grant(most, now_us)
+            && let Some(period) = pool.grant(most, now_ns)
         {
             (self.period, self.most) = (period, 2 * self.most);
         }
@@ -130,13 +131,14 @@ impl ReceiveQueue {
     /// Goes on with a window that is larger than at first: as it is if it is used, with half of it if not, and without it if
     /// others have it by now. What its peer was told of stays so (RFC 9293 §3.8.6).
     #[inline(never)]
-    fn keep(&mut self, is_lap_over: bool, now_us: u32, pool: &mut Pool) {
-        let Some(period) = pool.keep(self.most as usize - FIRST_BLOCKS, self.period, now_us) else {
+    fn keep(&mut self, is_lap_over: bool, now_ns: u64, pool: &mut Pool) {
+        let Some(period) = pool.keep(self.most as usize - FIRST_BLOCKS, self.period, now_ns) else {
             self.most = FIRST_BLOCKS as u32;
             return;
         };
         self.period = period;
-        if is_lap_over && now_us.wrapping_sub(self.full_lap_us) > UNUSED_US {
+        let now_us = (now_ns / 1000) as u32;
+        if is_lap_over && u64::from(now_us.wrapping_sub(self.full_lap_us)) > UNUSED_NS / 1000 {
             self.most /= 2;
             pool.revoke(self.most as usize, period);
             self.full_lap_us = now_us;

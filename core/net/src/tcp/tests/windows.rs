@@ -156,11 +156,37 @@ fn what_is_not_used_of_windows_is_given_to_others() {
     assert_eq!(upload(&mut next, 16 << 20, 5 * SECOND + SECOND / 2), (MOST, 2 * (MOST - FIRST)));
     assert_eq!(idle[0].connection.rcv_right.since(idle[0].connection.rcv_nxt), told, "it never moves to the left");
     // Who has lost it begins anew, and has nothing to give back.
-    assert_eq!(upload(&mut idle[0], 1 << 10, 6 * SECOND), (0, 2 * (MOST - FIRST)));
+    assert_eq!(upload(&mut idle[0], 32 << 10, 6 * SECOND).1, 2 * (MOST - FIRST));
     assert_eq!(upload(&mut idle[0], 16 << 20, 6 * SECOND).1, 3 * (MOST - FIRST));
     for script in idle.iter_mut().chain([&mut busy, &mut next]) {
         script.connection.abort(&mut shared.pool);
     }
+    assert_eq!((shared.pool.used_bytes(), shared.pool.granted_bytes()), (0, 0));
+}
+
+/// A connection's time is that of what it heard last, and so may be an earlier one than another's was.
+#[test]
+fn who_reads_late_takes_nothing_from_others() {
+    const FIRST: u32 = 256 << 10;
+    const MOST: u32 = 4 << 20;
+    let mut shared = resources();
+    shared.pool = Pool::new(32 << 20);
+    let mut all = [(); 5].map(|()| Script::established(syn()));
+    let mut upload = |script: &mut Script, bytes: usize, now_ns: u64| {
+        script.now_ns = now_ns;
+        std::mem::swap(&mut shared, &mut script.resources);
+        let window = window_of_uploader(script, bytes, 1000);
+        std::mem::swap(&mut shared, &mut script.resources);
+        window
+    };
+    let [late, others @ .., last] = &mut all;
+    assert_eq!(upload(late, 16 << 20, 10 * SECOND), MOST);
+    assert_eq!(others.each_mut().map(|script| upload(script, 16 << 20, 15 * SECOND)), [MOST; 3]);
+    let late_ns = late.now_ns + SECOND / 10;
+    upload(late, 32 << 10, late_ns);
+    upload(late, 32 << 10, late_ns);
+    assert_eq!(upload(last, 16 << 20, 15 * SECOND + SECOND / 2), 4 * FIRST, "all others are in use");
+    all.iter_mut().for_each(|script| script.connection.abort(&mut shared.pool));
     assert_eq!((shared.pool.used_bytes(), shared.pool.granted_bytes()), (0, 0));
 }
 
