@@ -149,7 +149,8 @@ pub fn respond(
     };
     let page_request = PageRequest { path, authorization: request.value("authorization"), stats: context.stats };
     if let Some(page) = pages.reserved(&page_request) {
-        writer.is_own = true;
+        // What anybody may have gives nobody more room.
+        writer.is_own = page.status == 200;
         return writer.represent(request, made(&page, Maker::Server));
     }
     let found = context.site.map(|site| (site, site.root(host)));

@@ -120,8 +120,9 @@ impl Shared {
             date: &self.date,
             stats: &self.stats,
             lends_made: {
-                let [keys, own] = self.made_bytes;
-                [keys < self.limits.buffer_bytes, own < self.limits.buffer_bytes / OWN_PART]
+                let ([keys, own], limit) = (self.made_bytes, self.limits.buffer_bytes);
+                let has_room = keys + own < limit;
+                [has_room, has_room || own < limit / OWN_PART]
             },
         }
     }
