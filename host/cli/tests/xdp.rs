@@ -13,7 +13,7 @@ use std::{
     collections::BTreeMap,
     env, fs,
     io::{BufRead, BufReader, Read, Write},
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
     path::Path,
     process::{Child, ChildStdout, Command, Stdio},
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -211,10 +211,19 @@ const STORE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 7);
 const MASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
 const ECHO_PORT: u16 = 7;
 
-fn share_an_interface_with(start: fn(&str) -> Store) {
-    apart(move || {
-        // This namespace is the client's; the other end of the pair is the host's and the store's.
-        let pair = VethPair::create(1500)?;
+/// An interface that a store is to share with its host: this namespace is the client's, the other end of the pair is theirs.
+struct Shared {
+    pair: VethPair,
+    /// The host's own.
+    listener: TcpListener,
+    ipv6: Ipv6Addr,
+    /// What a store is told of it.
+    net: String,
+}
+
+impl Shared {
+    fn create(mtu: u32) -> Result<Shared> {
+        let pair = VethPair::create(mtu)?;
         kayvee_link::bring_up(&pair.host_name, CLIENT, MASK)?;
         let listener = pair.namespace.enter(|| {
             kayvee_link::bring_up(VethPair::INNER_NAME, HOST, MASK)?;
@@ -222,6 +231,13 @@ fn share_an_interface_with(start: fn(&str) -> Store) {
         })?;
         let ipv6 = pair.link.ipv6.expect("this host has IPv6").guest;
         let net = format!("xdp:{},ip={STORE}/24,ip6={ipv6}/64", VethPair::INNER_NAME);
+        Ok(Shared { pair, listener, ipv6, net })
+    }
+}
+
+fn share_an_interface_with(start: fn(&str) -> Store) {
+    apart(move || {
+        let Shared { pair, listener, ipv6, net } = Shared::create(1500)?;
         let start = || pair.namespace.enter(|| Ok(start(&net)));
         let (done, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
         let mut host = connect((HOST, ECHO_PORT).into());
@@ -279,14 +295,7 @@ fn record_on_an_interface(mtu: u32) -> Result<()> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let [file, value] = [format!("interface-{mtu}.pcap"), format!("value-{mtu}")].map(|name| folder.join(name));
     fs::write(&value, pattern(VALUE_BYTES))?;
-    let pair = VethPair::create(mtu)?;
-    kayvee_link::bring_up(&pair.host_name, CLIENT, MASK)?;
-    let listener = pair.namespace.enter(|| {
-        kayvee_link::bring_up(VethPair::INNER_NAME, HOST, MASK)?;
-        Ok(TcpListener::bind((HOST, ECHO_PORT))?)
-    })?;
-    let ipv6 = pair.link.ipv6.expect("this host has IPv6").guest;
-    let net = format!("xdp:{},ip={STORE}/24,ip6={ipv6}/64", VethPair::INNER_NAME);
+    let Shared { pair, listener, ipv6, net } = Shared::create(mtu)?;
     let mut store = pair.namespace.enter(|| Ok(Store::start_recorded("kvm", &net, "64", Some(&file))))?;
     let stores: [IpAddr; 2] = [STORE.into(), ipv6.into()];
     for (key, address) in ["four", "six"].into_iter().zip(stores) {

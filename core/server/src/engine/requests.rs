@@ -101,7 +101,7 @@ impl Engine {
         if query.capacity() - argument_len <= argument_len / 8 {
             self.store.offer_buffer();
         }
-        let (used, stop) = self.execute_kept(slot, &mut connection.parser, &query);
+        let (used, stop) = self.execute_all(slot, &mut connection.parser, &query);
         if let Some(mut query) = self.store.hand_over(query, argument_len)
             && used == 0
         {
@@ -140,7 +140,7 @@ impl Engine {
     /// Executes what is in a connection's query buffer.
     pub(super) fn resume(&mut self, slot: u32, connection: &mut Connection) {
         let mut query = core::mem::take(&mut connection.query);
-        let (used, stop) = self.execute_kept(slot, &mut connection.parser, &query);
+        let (used, stop) = self.execute_all(slot, &mut connection.parser, &query);
         if used == query.len() {
             query = Vec::new();
         } else {
@@ -148,12 +148,6 @@ impl Engine {
         }
         connection.query = query;
         self.keep(slot, connection, &[], stop);
-    }
-
-    /// Executes what a query buffer begins with, as [`execute_all`](Self::execute_all) does: in one place, since that is inlined.
-    #[inline(never)]
-    fn execute_kept(&mut self, slot: u32, parser: &mut Parser, query: &[u8]) -> (usize, Stop) {
-        self.execute_all(slot, parser, query)
     }
 
     /// Executes every complete request at the start of `bytes`. Returns the length of what was executed.

@@ -2,6 +2,10 @@
 
 use super::*;
 
+/// What a window has at first, and what it has at the most.
+const FIRST: u32 = 256 << 10;
+const MOST: u32 = 4 << 20;
+
 /// RFC 9293 §3.8.6.1.
 #[test]
 fn a_closed_window_is_probed_for_ever() {
@@ -80,11 +84,19 @@ fn window_of_uploader(script: &mut Script, bytes: usize, ns_per_kib: u64) -> u32
     largest
 }
 
+/// The same for one that begins at this time and shares the pool of `shared`, and what is granted of that then.
+fn upload_with(shared: &mut Resources, script: &mut Script, bytes: usize, now_ns: u64) -> (u32, u32) {
+    script.now_ns = now_ns;
+    std::mem::swap(shared, &mut script.resources);
+    let window = window_of_uploader(script, bytes, 1000);
+    let granted = script.resources.pool.granted_bytes() as u32;
+    std::mem::swap(shared, &mut script.resources);
+    (window, granted)
+}
+
 /// Who has sent little has little to be told of; who uses its window up has more, as long as there is some left for others.
 #[test]
 fn windows_grow_with_their_use() {
-    const FIRST: u32 = 256 << 10;
-    const MOST: u32 = 4 << 20;
     let mut first = Script::established(syn());
     first.resources.pool = Pool::new(64 << 20);
     assert_eq!(window_of_uploader(&mut first, 224 << 10, 1000), FIRST, "before it has used it up");
@@ -130,21 +142,12 @@ fn windows_grow_with_their_use() {
 /// What one could tell its peer of and has not used for a while is others' when they ask for it. What it has told stays.
 #[test]
 fn what_is_not_used_of_windows_is_given_to_others() {
-    const FIRST: u32 = 256 << 10;
-    const MOST: u32 = 4 << 20;
     // Four may be told of that much, and the fifth of a part only.
     let mut shared = resources();
     shared.pool = Pool::new(32 << 20);
     let mut idle = [(); 3].map(|()| Script::established(syn()));
     let [mut busy, mut next] = [(); 2].map(|()| Script::established(syn()));
-    let mut upload = |script: &mut Script, bytes: usize, now_ns: u64| {
-        script.now_ns = now_ns;
-        std::mem::swap(&mut shared, &mut script.resources);
-        let window = window_of_uploader(script, bytes, 1000);
-        let granted = script.resources.pool.granted_bytes() as u32;
-        std::mem::swap(&mut shared, &mut script.resources);
-        (window, granted)
-    };
+    let mut upload = |script: &mut Script, bytes, now_ns| upload_with(&mut shared, script, bytes, now_ns);
     assert_eq!(idle.each_mut().map(|script| upload(script, 16 << 20, 2 * SECOND).0), [MOST; 3]);
     assert_eq!(upload(&mut busy, 16 << 20, 2 * SECOND), (MOST, 4 * (MOST - FIRST)));
     // All of them have sent something not long ago.
@@ -167,25 +170,17 @@ fn what_is_not_used_of_windows_is_given_to_others() {
 /// A connection's time is that of what it heard last, and so may be an earlier one than another's was.
 #[test]
 fn who_reads_late_takes_nothing_from_others() {
-    const FIRST: u32 = 256 << 10;
-    const MOST: u32 = 4 << 20;
     let mut shared = resources();
     shared.pool = Pool::new(32 << 20);
     let mut all = [(); 5].map(|()| Script::established(syn()));
-    let mut upload = |script: &mut Script, bytes: usize, now_ns: u64| {
-        script.now_ns = now_ns;
-        std::mem::swap(&mut shared, &mut script.resources);
-        let window = window_of_uploader(script, bytes, 1000);
-        std::mem::swap(&mut shared, &mut script.resources);
-        window
-    };
+    let mut upload = |script: &mut Script, bytes, now_ns| upload_with(&mut shared, script, bytes, now_ns);
     let [late, others @ .., last] = &mut all;
-    assert_eq!(upload(late, 16 << 20, 10 * SECOND), MOST);
-    assert_eq!(others.each_mut().map(|script| upload(script, 16 << 20, 15 * SECOND)), [MOST; 3]);
+    assert_eq!(upload(late, 16 << 20, 10 * SECOND).0, MOST);
+    assert_eq!(others.each_mut().map(|script| upload(script, 16 << 20, 15 * SECOND).0), [MOST; 3]);
     let late_ns = late.now_ns + SECOND / 10;
     upload(late, 32 << 10, late_ns);
     upload(late, 32 << 10, late_ns);
-    assert_eq!(upload(last, 16 << 20, 15 * SECOND + SECOND / 2), 4 * FIRST, "all others are in use");
+    assert_eq!(upload(last, 16 << 20, 15 * SECOND + SECOND / 2).0, 4 * FIRST, "all others are in use");
     all.iter_mut().for_each(|script| script.connection.abort(&mut shared.pool));
     assert_eq!((shared.pool.used_bytes(), shared.pool.granted_bytes()), (0, 0));
 }
