@@ -7,10 +7,16 @@ use std::{
     ops::AddAssign,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::{Mutex, PoisonError},
 };
 
 /// Tests that hold 10,000 connections need more open files than many systems give at first.
 const OPEN_FILES: &str = "ulimit -S -n 16384 2>/dev/null || ulimit -S -n \"$(ulimit -H -n)\"; exec \"$0\" \"$@\"";
+
+/// What was said of each failure, to be said again at the end, where it is looked for.
+static FAILURES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// Lines of a runner's account of its failures that are kept.
+const FAILURE_LINES_MAX: usize = 200;
 
 /// How many tests passed, failed and were not run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +27,18 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// One that passed.
+    pub fn ok(what: &str) -> Tally {
+        println!("ok {what}");
+        Tally { passed: 1, ..Tally::default() }
+    }
+
+    /// One that failed, and how.
+    pub fn failed(what: &str) -> Tally {
+        tell(&format!("FAILED {what}"));
+        Tally { failed: 1, ..Tally::default() }
+    }
+
     /// One that could not be run here, and why.
     pub fn skipped(why: &str) -> Tally {
         println!("skipped: {why}");
@@ -61,6 +79,46 @@ impl fmt::Display for Tally {
     }
 }
 
+/// Prints what is to be said of tests, and keeps it for the end where it tells of failures.
+pub fn tell(text: &str) {
+    let text = text.trim_end();
+    println!("{text}");
+    if text.lines().any(|line| line.trim_start().starts_with("FAILED ")) {
+        note_failure(text);
+    }
+}
+
+fn note_failure(text: &str) {
+    FAILURES.lock().unwrap_or_else(PoisonError::into_inner).push(text.into());
+}
+
+/// What was said of each failure so far.
+pub fn take_failures() -> Vec<String> {
+    std::mem::take(&mut FAILURES.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Finds what a runner says of failures among its lines.
+#[derive(Default)]
+struct Failures {
+    /// Within cargo's account of what failed, which goes from `failures:` to `test result:`.
+    in_account: bool,
+    lines: usize,
+}
+
+impl Failures {
+    /// Whether a line does: our runners' `FAILED what`, cargo's `test what ... FAILED` and its account.
+    fn tells(&mut self, line: &str) -> bool {
+        match line {
+            "failures:" => self.in_account = true,
+            _ if line.starts_with("test result: ") => self.in_account = false,
+            _ => {}
+        }
+        let tells = self.in_account || line.starts_with("FAILED ") || line.ends_with(" ... FAILED");
+        self.lines += usize::from(tells);
+        tells && self.lines <= FAILURE_LINES_MAX
+    }
+}
+
 /// The project's folder.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the project's folder").to_path_buf()
@@ -96,18 +154,23 @@ pub fn run(command: &mut Command) -> io::Result<Tally> {
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", command.get_program().display())))?;
-    let mut tally = Tally::default();
+    let (mut tally, mut failures) = (Tally::default(), Failures::default());
     let mut stdout = io::stdout();
     for line in BufReader::new(child.stdout.take().expect("it is piped")).split(b'\n') {
         let line = line?;
         stdout.write_all(&line)?;
         writeln!(stdout)?;
         watchdog::heard();
-        tally += Tally::read(&String::from_utf8_lossy(&line)).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        tally += Tally::read(&line).unwrap_or_default();
+        if failures.tells(&line) {
+            note_failure(&line);
+        }
     }
-    let succeeded = child.wait()?.success();
+    let status = child.wait()?;
+    let succeeded = status.success();
     if !succeeded && tally.failed == 0 {
-        tally.failed = 1;
+        tally += Tally::failed(&format!("{status}: {command:?}"));
     } else if succeeded && tally.passed == 0 {
         tally.passed = 1;
     }
@@ -124,6 +187,16 @@ mod tests {
         let output = String::from_utf8(output.stdout).unwrap();
         let [files, most] = [0, 1].map(|at| output.lines().nth(at).unwrap().parse().unwrap_or(u64::MAX));
         assert!(files > 10_000 || files == most, "{files} of {most}");
+    }
+
+    #[test]
+    fn what_failed_is_kept() {
+        let output = "test a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\nwhy\n\nfailures:\n    b\n\n\
+                      test result: FAILED. 1 passed; 1 failed\nok c\nFAILED d: why\n2 passed, 1 failed";
+        let mut failures = Failures::default();
+        let told: Vec<&str> = output.lines().filter(|line| failures.tells(line) && !line.is_empty()).collect();
+        let account = ["failures:", "---- b stdout ----", "why", "failures:", "    b"];
+        assert_eq!(told, [&["test b ... FAILED"], &account[..], &["FAILED d: why"]].concat());
     }
 
     #[test]

@@ -37,8 +37,7 @@ pub fn run_targets(effort: Effort) -> io::Result<Tally> {
             fuzz.arg(format!("-dict={}", words.display()));
         }
         let passed = fuzz.status()?.success() != (target == CANARY);
-        println!("{} {target}", if passed { "ok" } else { "FAILED" });
-        tally += Tally { passed: u32::from(passed), failed: u32::from(!passed), skipped: 0 };
+        tally += if passed { Tally::ok(&target) } else { Tally::failed(&target) };
     }
     Ok(tally)
 }

@@ -197,10 +197,7 @@ fn test(names: &[&String], effort: Effort) -> ExitCode {
         println!("\n== {}: {}", section.name, section.what);
         watchdog::heard();
         let start = Instant::now();
-        let tally = (section.run)(effort).unwrap_or_else(|error| {
-            println!("FAILED {}: {error}", section.name);
-            Tally { failed: 1, ..Tally::default() }
-        });
+        let tally = (section.run)(effort).unwrap_or_else(|error| Tally::failed(&format!("{}: {error}", section.name)));
         println!("== {}: {tally}, {} s", section.name, start.elapsed().as_secs());
         if tally.failed > 0 {
             failed_sections.push(section.name);
@@ -209,6 +206,9 @@ fn test(names: &[&String], effort: Effort) -> ExitCode {
     }
     println!();
     total += watchdog::end_left_behind();
+    for line in command::take_failures() {
+        println!("{line}");
+    }
     if !failed_sections.is_empty() {
         println!("failed: {}", failed_sections.join(", "));
     }
@@ -254,12 +254,11 @@ fn weigh_image(bytes_max: u64) -> io::Result<Tally> {
     needed(run(Command::new(kayvee).args(["image", "-o"]).arg(&image))?)?;
     let bytes = image.metadata()?.len();
     if bytes > bytes_max {
-        println!("FAILED the image is small: it has {bytes} bytes, {} more than it may", bytes - bytes_max);
         println!("what is large: nm --demangle --size-sort target/release/kayvee-guest | tail -50");
-        return Ok(Tally { failed: 1, ..Tally::default() });
+        let more = bytes - bytes_max;
+        return Ok(Tally::failed(&format!("the image is small: it has {bytes} bytes, {more} more than it may")));
     }
-    println!("ok the image is small: it has {bytes} bytes, {} fewer than it may", bytes_max - bytes);
-    Ok(Tally { passed: 1, ..Tally::default() })
+    Ok(Tally::ok(&format!("the image is small: it has {bytes} bytes, {} fewer than it may", bytes_max - bytes)))
 }
 
 /// A build before other tests: it counts only when it fails.
@@ -289,13 +288,12 @@ fn vectors(_: Effort) -> io::Result<Tally> {
     compare.args(["--left", &redis.addr(), "--right", &other.addr(), "--seed", "1", "--steps", "20000"]);
     // One of the two says something else to OBJECT FREQ: that must not go unnoticed.
     let output = compare.output()?;
-    if output.status.code() == Some(1) && String::from_utf8_lossy(&output.stdout).contains("LFU maxmemory policy") {
-        println!("ok the differential fuzzer finds a difference");
-        tally.passed += 1;
+    let said = String::from_utf8_lossy(&output.stdout);
+    tally += if output.status.code() == Some(1) && said.contains("LFU maxmemory policy") {
+        Tally::ok("the differential fuzzer finds a difference")
     } else {
-        println!("FAILED the differential fuzzer finds a difference: {}", String::from_utf8_lossy(&output.stdout));
-        tally.failed += 1;
-    }
+        Tally::failed(&format!("the differential fuzzer finds a difference: {said}"))
+    };
     Ok(tally)
 }
 
@@ -366,14 +364,11 @@ fn crash(effort: Effort) -> io::Result<Tally> {
     // A log that is flushed once a second loses something, which must not go unnoticed.
     let output = program().args(["--appendfsync", "everysec", "--kills", "10", "--seed", "1"]).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
-    let mut tally = Tally::default();
-    if output.status.code() == Some(1) && said.contains("no number of units leaves what is there") {
-        println!("ok a loss is noticed");
-        tally.passed += 1;
+    let mut tally = if output.status.code() == Some(1) && said.contains("no number of units leaves what is there") {
+        Tally::ok("a loss is noticed")
     } else {
-        println!("FAILED a loss is noticed: {said}");
-        tally.failed += 1;
-    }
+        Tally::failed(&format!("a loss is noticed: {said}"))
+    };
     let mut kills = program();
     kills.args(["--target", "linux", "--target", "tcg"]);
     match store::kvm_works()? {

@@ -123,11 +123,10 @@ impl Store {
         let status = self.child.wait()?;
         if status.success() {
             fs::remove_file(&self.log)?;
-            println!("ok the store ends cleanly");
-            return Ok(Tally { passed: 1, ..Tally::default() });
+            return Ok(Tally::ok("the store ends cleanly"));
         }
-        println!("FAILED the store ends cleanly: {status}; its last lines:\n{}", last_lines(&self.log));
-        Ok(Tally { failed: 1, ..Tally::default() })
+        let lines = last_lines(&self.log);
+        Ok(Tally::failed(&format!("the store ends cleanly: {status}; its last lines:\n{lines}")))
     }
 }
 

@@ -220,7 +220,7 @@ impl Suite {
                 let not_run = expected.not_run(unit, &self.conditions());
                 let outcome = self.run_unit(&job, unit, &not_run)?;
                 let (text, tally) = self.judge(&outcome, &expected);
-                print!("{text}");
+                command::tell(&text);
                 outcomes.lock().expect("no job panics").push((outcome, tally));
             }
             Ok(())

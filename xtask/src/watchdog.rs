@@ -1,7 +1,7 @@
 //! An end to what tests have started: when they have neither been heard of nor worked for too long, what they run is shown and
 //! killed, so that they fail and the others go on; and so is what they have left behind in the end.
 
-use crate::command::Tally;
+use crate::command::{Tally, tell};
 use std::{
     fs, io,
     path::PathBuf,
@@ -37,8 +37,8 @@ pub fn watch(silence_max: Duration) -> io::Result<()> {
             let silence =
                 HEARD.lock().unwrap_or_else(PoisonError::into_inner).map_or(Duration::ZERO, |at| at.elapsed());
             if silence.min(idle) >= silence_max || silence >= silence_max * SILENCE_AT_WORK {
-                println!("FAILED nothing was heard for {} s of these, which end now:", silence.as_secs());
-                end(&descendants(process::id()));
+                let why = format!("FAILED nothing was heard for {} s of these, which end now:", silence.as_secs());
+                end(&why, &descendants(process::id()));
                 heard();
             }
         }
@@ -62,22 +62,23 @@ pub fn heard() {
 pub fn end_left_behind() -> Tally {
     let left = sharing_output();
     if !left.is_empty() {
-        println!("FAILED these were left behind, and end now:");
-        end(&left);
+        end("FAILED these were left behind, and end now:", &left);
     }
     Tally { failed: left.len() as u32, ..Tally::default() }
 }
 
-/// Shows processes and kills them.
-fn end(processes: &[u32]) {
+/// Says why, shows processes and kills them.
+fn end(why: &str, processes: &[u32]) {
+    let mut text = String::from(why);
     let mut kill = Command::new("kill");
     kill.arg("-KILL").stderr(Stdio::null());
     for pid in processes {
         let about = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
         let words = String::from_utf8_lossy(&about("cmdline")).replace('\0', " ");
-        println!("{pid}, waiting in {}: {words}", String::from_utf8_lossy(&about("wchan")));
+        text += &format!("\n{pid}, waiting in {}: {words}", String::from_utf8_lossy(&about("wchan")));
         kill.arg(pid.to_string());
     }
+    tell(&text);
     // Those that have ended meanwhile are no loss.
     let _ = kill.status();
 }
@@ -149,7 +150,7 @@ mod tests {
         assert!(found.contains(&shell.id()), "{found:?}");
         let below = descendants(shell.id());
         assert_eq!(below.len(), 1, "{below:?}");
-        end(&[vec![shell.id()], below].concat());
+        end("these end:", &[vec![shell.id()], below].concat());
         assert_eq!(shell.wait().unwrap().signal(), Some(SIGKILL));
         assert_eq!(io::Read::read(&mut output, &mut [0]).unwrap(), 0, "nobody is left who holds it");
     }

@@ -265,7 +265,7 @@ fn run_clients(target: Target, names: &[&str]) -> io::Result<Tally> {
         let redis = client.run(Target::Redis)?;
         let ours = client.run(target)?;
         let (text, tally) = judge(&redis, &ours, target.name(), &expected);
-        print!("{text}");
+        command::tell(&text);
         total += tally;
     }
     println!("outputs: {}", source::dir().join("output").display());
