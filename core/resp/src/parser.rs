@@ -9,6 +9,10 @@ pub const ARGUMENTS_LIMIT: usize = 1 << 20;
 /// Most arguments, and longest one, from a client that has yet to authenticate: it must not fill our memory.
 const UNAUTHENTICATED_ARGUMENTS_LIMIT: usize = 10;
 const UNAUTHENTICATED_BULK_LIMIT_BYTES: u64 = 16 << 10;
+/// More than stands before a request's first argument, but for numbers with thousands of zeros before them.
+const LONG_PREFIX_BYTES: usize = 64;
+/// Arguments behind a long one that may be [moved ahead](Parser::move_head): as many as `SET` has options, with their values.
+const BEHIND_LONG_MAX: usize = 4;
 /// What the longest argument may have at least, so that every length of three digits is within the limits.
 const SHORT_BULK_BYTES: u64 = 999;
 
@@ -93,10 +97,14 @@ impl<'a> Request<'a> {
 
     /// Bytes from the first argument to the end of the last one, as they were sent.
     pub fn bytes_len(&self) -> usize {
-        match (self.spans.first(), self.spans.last()) {
-            (Some(first), Some(last)) if last.start < first.start => last.end + self.bytes.len() - first.start,
-            (Some(first), Some(last)) => last.end - first.start,
-            _ => 0,
+        let (Some(first), Some(last)) = (self.spans.first(), self.spans.last()) else { return 0 };
+        if first.start < LONG_PREFIX_BYTES {
+            return last.end - first.start;
+        }
+        match self.spans.iter().find(|span| span.start == 0) {
+            Some(ahead) if ahead == last => ahead.end + self.bytes.len() - first.start,
+            Some(ahead) => ahead.end + 2 + last.end - first.start,
+            None => last.end - first.start,
         }
     }
 
@@ -235,21 +243,23 @@ impl Parser {
         self.bulk_len.map(|len| self.at..self.at + len)
     }
 
-    /// Whether [`move_head`](Self::move_head) can be called once that argument is complete: it is the last one.
+    /// Whether [`move_head`](Self::move_head) can be called once that argument is complete: it is one of the last.
     pub fn may_move_head(&self) -> bool {
-        self.missing == Some(1) && self.bulk_len.is_some() && self.spans.len() < self.spans.capacity()
+        let behind = self.missing.and_then(|missing| missing.checked_sub(1));
+        let is_near_the_end = behind.is_some_and(|behind| behind <= BEHIND_LONG_MAX);
+        is_near_the_end && self.bulk_len.is_some() && self.spans.len() < self.spans.capacity()
     }
 
-    /// Takes the request for complete whose last argument is [being read](Self::argument), in a buffer that holds this argument
-    /// with the line's end behind it, and behind that what came before. The next call to [`parse`](Self::parse) tells the end.
+    /// Goes on in a buffer that holds the argument that is [being read](Self::argument), complete and with the line's end behind
+    /// it, and behind that what came before. What follows the argument belongs behind these.
     pub fn move_head(&mut self) {
-        let Some(argument) = self.argument() else { return };
+        let (Some(argument), Some(missing)) = (self.argument(), self.missing) else { return };
         let moved = argument.len() + 2;
         for span in &mut self.spans {
             (span.start, span.end) = (span.start + moved, span.end + moved);
         }
         self.spans.push(Span { start: 0, end: argument.len() });
-        (self.at, self.missing, self.bulk_len) = (argument.start + moved, Some(0), None);
+        (self.at, self.missing, self.bulk_len) = (argument.start + moved, missing.checked_sub(1), None);
     }
 
     /// The request that [`parse`](Self::parse) completed, over the same bytes.
@@ -638,5 +648,30 @@ mod tests {
     fn a_long_argument_tells_how_much_is_missing() {
         let mut parser = Parser::new();
         assert_eq!(parser.parse(b"*1\r\n$1000\r\nabc", LIMITS), Ok(Progress::Partial { at_least: 11 + 1002 }));
+    }
+
+    #[test]
+    fn an_argument_that_is_moved_ahead_leaves_the_request_as_it_is() {
+        let value = [b'v'; 100];
+        for options in ["", "$2\r\nEX\r\n$2\r\n60\r\n"] {
+            let head = format!("*{}\r\n$3\r\nSET\r\n$1\r\nk\r\n$100\r\n", 3 + options.len() / 8);
+            let (mut usual, mut moved) = (Parser::new(), Parser::new());
+            let sent = [head.as_bytes(), &value, b"\r\n", options.as_bytes()].concat();
+            assert_eq!(usual.parse(&sent, LIMITS), Ok(Progress::Complete(sent.len())));
+            assert!(matches!(moved.parse(head.as_bytes(), LIMITS), Ok(Progress::Partial { .. })));
+            assert!(moved.may_move_head());
+            moved.move_head();
+            let buffer = [&value, &b"\r\n"[..], head.as_bytes(), options.as_bytes()].concat();
+            for len in value.len() + 2 + head.len()..buffer.len() {
+                assert!(
+                    matches!(moved.parse(&buffer[..len], LIMITS), Ok(Progress::Partial { at_least }) if at_least > len)
+                );
+            }
+            assert_eq!(moved.parse(&buffer, LIMITS), Ok(Progress::Complete(buffer.len())));
+            let (usual, moved) = (usual.request(&sent), moved.request(&buffer));
+            assert!(usual.from(0).eq(moved.from(0)) && moved.is_ahead(2) && !usual.is_ahead(2));
+            assert!((0..usual.len()).filter(|&at| at != 2).all(|at| !moved.is_ahead(at)));
+            assert_eq!(moved.bytes_len(), usual.bytes_len());
+        }
     }
 }

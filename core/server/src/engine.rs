@@ -81,12 +81,14 @@ pub struct Shutdown {
 /// One connection's bytes.
 struct Connection {
     parser: Parser,
-    /// Bytes that are not executed yet; they begin where a request begins, or with its long last argument.
+    /// Bytes that are not executed yet; they begin where a request begins, or with an argument of it that is long.
     query: Vec<u8>,
     /// What came before that argument: empty while there is none.
     head: Vec<u8>,
-    /// Bytes that the first request in the query buffer has at least, as far as it can be told. An argument that is long and
-    /// the last one ends there.
+    /// The length of that argument once it is complete, and what came before it stands behind it as well.
+    ahead_len: usize,
+    /// Bytes that the first request in the query buffer has at least, as far as it can be told. An argument that is long ends
+    /// there.
     at_least: usize,
     /// Bytes sent since the connection began.
     sent_in_all: u64,
@@ -118,7 +120,8 @@ impl Connection {
 
     /// Forgets what has not been executed.
     fn forget_requests(&mut self) {
-        (self.parser, self.query, self.head, self.at_least) = (Parser::new(), Vec::new(), Vec::new(), 0);
+        (self.parser, self.query, self.head) = (Parser::new(), Vec::new(), Vec::new());
+        (self.ahead_len, self.at_least) = (0, 0);
     }
 }
 
@@ -255,6 +258,7 @@ impl Engine {
             parser: Parser::new(),
             query: Vec::new(),
             head: Vec::new(),
+            ahead_len: 0,
             at_least: 0,
             sent_in_all: 0,
             held: Held::default(),

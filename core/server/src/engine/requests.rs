@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 use kayvee_commands::{Close, Output, ShowsExpired};
 use kayvee_resp::{Limits, Parser, Progress, first_arguments};
 
+/// What the options behind a long argument mostly take.
+const OPTIONS_BYTES: usize = 128;
 /// The two bytes behind an argument.
 const LINE_END_BYTES: usize = 2;
 
@@ -72,56 +74,69 @@ impl Engine {
         }
     }
 
-    /// Takes what of `bytes` belongs to a long last argument, and executes its request once that is complete. Returns the rest,
-    /// if there is any.
+    /// Takes what of `bytes` belongs to a request with a long argument, and executes it once it is complete. Returns the rest, if
+    /// there is any.
     #[inline(never)]
-    fn take_long<'a>(&mut self, slot: u32, connection: &mut Connection, bytes: &'a [u8]) -> Option<&'a [u8]> {
-        let missing = connection.at_least - connection.query.len();
-        let (more, rest) = bytes.split_at(missing.min(bytes.len()));
-        if self.append(slot, connection, more) {
-            self.note_pending(slot, connection);
-            if more.len() == missing {
-                self.execute_long(slot, connection);
+    fn take_long<'a>(&mut self, slot: u32, connection: &mut Connection, mut bytes: &'a [u8]) -> Option<&'a [u8]> {
+        while !(bytes.is_empty() || connection.head.is_empty()) {
+            // Not a byte more: what follows the request is not the value's.
+            let missing = connection.at_least - connection.query.len();
+            let (more, rest) = bytes.split_at(missing.min(bytes.len()));
+            if self.append(slot, connection, more) {
+                self.note_pending(slot, connection);
+                if more.len() == missing {
+                    self.go_on_with_long(slot, connection);
+                }
             }
+            bytes = rest;
         }
-        (!rest.is_empty()).then_some(rest)
+        (!bytes.is_empty()).then_some(bytes)
     }
 
-    /// Executes the request whose long last argument is complete and alone in the query buffer, which may become a value.
+    /// Goes on with the request whose long argument is complete at the beginning of the query buffer, which may become a value.
     #[inline(never)]
-    fn execute_long(&mut self, slot: u32, connection: &mut Connection) {
-        let argument_len = connection.at_least - LINE_END_BYTES;
-        let head = core::mem::take(&mut connection.head);
-        if !self.append(slot, connection, &head) {
-            return;
+    fn go_on_with_long(&mut self, slot: u32, connection: &mut Connection) {
+        if connection.ahead_len == 0 {
+            connection.ahead_len = connection.at_least - LINE_END_BYTES;
+            let head = core::mem::take(&mut connection.head);
+            if !self.append(slot, connection, &head) {
+                return;
+            }
+            connection.head = head;
+            connection.parser.move_head();
         }
-        let query = core::mem::take(&mut connection.query);
-        connection.parser.move_head();
+        let (query, ahead_len) = (core::mem::take(&mut connection.query), connection.ahead_len);
         // A value should not take much more memory than it needs: a buffer that held other requests may.
-        if query.capacity() - argument_len <= argument_len / 8 {
+        if query.capacity() - ahead_len <= ahead_len / 8 {
             self.store.offer_buffer();
         }
         let (used, stop) = self.execute_all(slot, &mut connection.parser, &query);
-        if let Some(mut query) = self.store.hand_over(query, argument_len)
-            && used == 0
-        {
-            // It has to wait, in the order in which it was sent.
-            query.copy_within(..connection.at_least, head.len());
-            query[..head.len()].copy_from_slice(&head);
-            connection.parser.reset();
+        let kept = self.store.hand_over(query, ahead_len).filter(|_| used == 0);
+        let is_over = !matches!(stop, Stop::Incomplete { .. }) || kept.is_none();
+        if let Some(mut query) = kept {
+            if is_over {
+                // It has to wait, in the order in which it was sent.
+                let moved = ahead_len + LINE_END_BYTES;
+                query[..moved + connection.head.len()].rotate_left(moved);
+                connection.parser.reset();
+            }
             connection.query = query;
+        }
+        if is_over {
+            (connection.head, connection.ahead_len) = (Vec::new(), 0);
         }
         self.keep(slot, connection, &[], stop);
     }
 
-    /// Begins to keep a long last argument alone in the query buffer, so that this may become a value. Returns what of the
-    /// request's `rest` belongs there.
+    /// Begins to keep a long argument alone in the query buffer, so that this may become a value. Returns what of the request's
+    /// `rest` belongs there.
     fn set_apart<'a>(&self, slot: u32, connection: &mut Connection, rest: &'a [u8]) -> &'a [u8] {
         /// What is longer does not pay to be moved.
         const HEAD_BYTES_MAX: usize = 4 << 10;
         let argument = connection.long_argument().filter(|argument| argument.start <= HEAD_BYTES_MAX);
         // What a master sends is passed on as it came.
-        let may_move = connection.parser.may_move_head() && self.store.master_slot() != Some(slot);
+        let may_move =
+            connection.parser.may_move_head() && connection.head.is_empty() && self.store.master_slot() != Some(slot);
         let Some(argument) = argument.filter(|_| may_move) else { return rest };
         let Connection { query, head, at_least, .. } = connection;
         if head.try_reserve_exact(argument.start).is_err() {
@@ -268,8 +283,11 @@ impl Engine {
         let len = query.len() + bytes.len();
         let within_limit =
             len as u64 <= self.store.options.client_query_buffer_limit || self.store.is_master_link(slot);
-        // What is moved behind a long argument when that is complete finds room there.
-        let whole = connection.at_least + connection.head.len();
+        // What is moved behind a long argument when that is complete finds room there, and so do options behind it.
+        let whole = match connection.head.len() {
+            0 => connection.at_least,
+            head_len => connection.at_least + head_len + OPTIONS_BYTES,
+        };
         let ahead = match connection.at_least >= len {
             true if whole <= len * 8 => whole,
             true => len * 4,
