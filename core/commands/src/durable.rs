@@ -39,6 +39,9 @@ pub struct Durable {
     /// The effects of what is running now, and the database that the last one was about.
     unit: append::Gathered,
     unit_db: usize,
+    /// The times of the first and the last one, in milliseconds since 1970.
+    unit_began_ms: u64,
+    unit_ms: u64,
     /// Whether databases have changed places in this unit: what is written down then has to stand in it.
     unit_swaps: bool,
     /// The time that the last record names, in milliseconds since 1970.
@@ -106,6 +109,8 @@ impl Default for Durable {
             made: None,
             unit: append::Gathered::default(),
             unit_db: 0,
+            unit_began_ms: 0,
+            unit_ms: 0,
             unit_swaps: false,
             reload_is_wanted: false,
             reload_failed: false,

@@ -264,7 +264,7 @@ impl Store {
             self.effects.push(db, words.iter().copied());
         }
         if self.effects.log_wants() {
-            self.durable.note(db, words);
+            self.durable.note(self.now.unix_ms(), db, words);
         }
     }
 
@@ -276,9 +276,16 @@ impl Store {
         }
     }
 
-    /// Ends what is running: its effects become a whole unit.
+    /// Ends what is running: its effects become a whole unit. A script that was put aside is still running.
     #[inline]
     pub fn end_unit(&mut self) {
+        if self.effects.unit_len == 0 && !self.durable.has_unit() {
+            self.durable.end_empty_unit();
+            return;
+        }
+        if self.scripting.is_busy() {
+            return;
+        }
         if self.effects.unit_len > 0 {
             self.effects.end_unit();
         }

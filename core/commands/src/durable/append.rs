@@ -104,12 +104,19 @@ impl Durable {
     }
 
     /// Notes an effect that belongs to the unit that is running.
-    pub(crate) fn note(&mut self, db: usize, words: &[&[u8]]) {
+    pub(crate) fn note(&mut self, now_ms: u64, db: usize, words: &[&[u8]]) {
         let [name, rest @ ..] = words else { return };
-        self.gather(db, |sink| unit::write_command(sink, name, rest.iter().copied()));
+        self.gather(now_ms, db, |sink| unit::write_command(sink, name, rest.iter().copied()));
     }
 
-    pub(super) fn gather(&mut self, db: usize, write: impl FnOnce(&mut Gathered)) {
+    pub(super) fn gather(&mut self, now_ms: u64, db: usize, write: impl FnOnce(&mut Gathered)) {
+        if self.unit.is_empty() {
+            self.unit_began_ms = now_ms;
+        } else if now_ms != self.unit_ms {
+            // A script that was put aside goes on at the time at which it began, and what follows it has its own.
+            unit::write_time(&mut self.unit, now_ms);
+        }
+        self.unit_ms = now_ms;
         if db != self.unit_db {
             unit::write_database(&mut self.unit, db);
             self.unit_db = db;
@@ -127,6 +134,12 @@ impl Durable {
                 _ => {}
             }
         }
+    }
+
+    /// Ends a unit of nothing that is to be a record: databases that have changed places are one already.
+    #[inline]
+    pub(crate) fn end_empty_unit(&mut self) {
+        self.unit_swaps = false;
     }
 
     /// Whether something has happened that is no record yet.
@@ -152,9 +165,10 @@ impl Store {
     pub(crate) fn log_request(&mut self, db: usize, command: &'static Command, request: Request<'_>, is_alone: bool) {
         let name = self.original_name(command, request).as_bytes();
         if !is_alone || self.durable.has_unit() {
-            return self.durable.gather(db, |sink| unit::write_command(sink, name, request.from(1)));
+            let now_ms = self.now.unix_ms();
+            return self.durable.gather(now_ms, db, |sink| unit::write_command(sink, name, request.from(1)));
         }
-        self.append_effects(|writing| {
+        self.append_effects(self.now.unix_ms(), |writing| {
             if db != 0 {
                 unit::write_database(writing, db);
             }
@@ -162,10 +176,10 @@ impl Store {
         });
     }
 
-    /// Appends a record of effects, which says if they are a master's.
+    /// Appends a record of effects of this time, which says if they are a master's.
     #[inline]
-    fn append_effects(&mut self, write: impl FnOnce(&mut Writing<'_>)) {
-        let (now_ms, shows_expired) = (self.now.unix_ms(), self.shows_expired());
+    fn append_effects(&mut self, now_ms: u64, write: impl FnOnce(&mut Writing<'_>)) {
+        let shows_expired = self.shows_expired();
         let appended = self.durable.append(Kind::EFFECTS, now_ms, |writing| {
             if shows_expired {
                 unit::write_from_master(writing);
@@ -191,7 +205,10 @@ impl Store {
         let mut unit = core::mem::take(&mut self.durable.unit);
         (self.durable.unit_db, self.durable.unit_swaps) = (0, false);
         match unit.bytes() {
-            Ok(bytes) => self.append_effects(|writing| writing.put(bytes)),
+            Ok(bytes) => {
+                self.append_effects(self.durable.unit_began_ms, |writing| writing.put(bytes));
+                self.durable.last_ms = self.durable.unit_ms;
+            }
             Err(error) => self.durable.lose(error),
         }
         unit.clear();
@@ -208,7 +225,7 @@ impl Store {
         let Store { durable, dbs, .. } = self;
         let writer = core::mem::replace(&mut durable.writer, Writer::new(Compression::Off));
         let appended = if durable.unit_swaps {
-            durable.gather(db, |sink| write_state(sink, &dbs[db], found, &writer));
+            durable.gather(now_ms, db, |sink| write_state(sink, &dbs[db], found, &writer));
             Ok(())
         } else {
             durable.append(Kind::STATE, now_ms, |writing| {

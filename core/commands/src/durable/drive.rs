@@ -164,11 +164,12 @@ impl Store {
     }
 
     /// Tells the log how many bytes a compaction would write, at the most, if anything has changed: what is written of a
-    /// value is no longer than what it takes here.
+    /// value is no longer than what it takes here. Memory of what was deleted comes back later than its record, which counts where
+    /// there is no room.
     pub(super) fn measure_live_bytes(&mut self) {
         let Some(log) = &mut self.durable.log else { return };
         let appended = Some(log.appended());
-        if self.durable.measured_at != appended {
+        if self.durable.measured_at != appended || self.durable.is_tight {
             self.durable.measured_at = appended;
             let used = self.environment.heap.used_bytes().saturating_sub(self.startup_bytes);
             log.set_live_bytes(used.max(self.dbs.iter().map(|db| db.overhead_bytes() as u64).sum()));

@@ -321,7 +321,7 @@ impl Store {
         let writer = core::mem::replace(&mut durable.writer, Writer::new(Compression::Off));
         let (head, value) = (head(&dbs[db], found), writer.so_far().unwrap_or_default());
         let appended = if durable.unit_swaps || durable.has_unit() {
-            durable.gather(db, |sink| unit::write_part(sink, head, index, value));
+            durable.gather(now_ms, db, |sink| unit::write_part(sink, head, index, value));
             Ok(())
         } else {
             durable.append(kind, now_ms, |writing| {
@@ -355,7 +355,7 @@ impl Store {
         unit::write_command(&mut items, b"SETRANGE", [head.key, from.as_bytes(), piece].iter().copied());
         let items = items.bytes()?;
         if durable.unit_swaps || durable.has_unit() {
-            durable.gather(db, |sink| sink.put(items));
+            durable.gather(now_ms, db, |sink| sink.put(items));
             return Ok(());
         }
         durable.append_bytes(Kind::STATE, now_ms, items)

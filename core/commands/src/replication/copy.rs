@@ -114,6 +114,10 @@ impl Store {
             return;
         }
         self.greet_waiting();
+        if self.scripting.is_busy() {
+            // What the script has made would be copied, and its effects would follow.
+            return;
+        }
         let clock = self.environment.clock;
         let until_ns = clock.monotonic_ns() + SLICE_NS;
         let key_delay_ns = self.option_number("rdb-key-save-delay").saturating_mul(1000);

@@ -8,6 +8,7 @@ use crate::{
 use kayvee_http::{AccessLog, Limits, Server};
 use kayvee_platform::{BlockError, Now};
 use kayvee_server::{ClientId, Fate};
+use std::sync::atomic::Ordering;
 
 const ALWAYS: &[&str] = &["--appendonly", "yes", "--appendfsync", "always", "--enable-debug-command", "yes"];
 
@@ -535,9 +536,12 @@ fn a_shard_takes_no_other_shard_s_disk() {
     Durable::new(FIRST, disk).expect(&[("GET bar", "$1 1")]);
 }
 
-/// Receives `SET key value` in two pieces, as a long value comes.
-fn set_in_two(durable: &mut Durable, key: &str, value: &str) {
-    let request = format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${}\r\n{value}\r\n", key.len(), value.len());
+/// Receives a request that sets a key to a long string in two pieces, as such come.
+fn set_in_two(durable: &mut Durable, key: &str, value: &str, options: &[&str]) {
+    let mut request = format!("*{}\r\n", 3 + options.len());
+    for word in ["SET", key, value].iter().chain(options) {
+        request += &format!("${}\r\n{word}\r\n", word.len());
+    }
     let (first, second) = request.split_at(request.len() / 2);
     durable.bench.engine.receive(durable.client, first.as_bytes());
     durable.bench.engine.receive(durable.client, second.as_bytes());
@@ -547,11 +551,13 @@ fn set_in_two(durable: &mut Durable, key: &str, value: &str) {
 #[test]
 fn a_long_string_that_came_in_pieces_is_logged() {
     let mut durable = Durable::new(ALWAYS, Disk::new(8 << 20));
-    set_in_two(&mut durable, "k", &"v".repeat(100_000));
-    assert_eq!(durable.ask("EXPIRE k 1000"), "+OK :1");
+    set_in_two(&mut durable, "k", &"v".repeat(100_000), &[]);
+    set_in_two(&mut durable, "l", &"v".repeat(200_000), &["EX", "1000"]);
+    set_in_two(&mut durable, "l", &"w".repeat(200_000), &["XX", "KEEPTTL"]);
+    assert_eq!(durable.ask("EXPIRE k 1000"), "+OK +OK +OK :1");
     let digest = durable.digest();
     let mut reopened = durable.reopened(ALWAYS);
-    reopened.expect(&[("STRLEN k", ":100000"), ("DEBUG DIGEST", &digest)]);
+    reopened.expect(&[("STRLEN k", ":100000"), ("GETRANGE l 0 1", "$2 ww"), ("DEBUG DIGEST", &digest)]);
 }
 
 /// Who waits for any change of a key looks at it before the next turn, and a compaction has that written down.
@@ -566,11 +572,98 @@ fn a_long_string_in_place_of_what_somebody_waits_for_is_logged() {
         one.bench.let_time_pass();
         one.send(one.client, "BGREWRITEAOF");
         (0..turns).for_each(|_| one.turn());
-        set_in_two(&mut one, "k", &"v".repeat(100_000));
+        set_in_two(&mut one, "k", &"v".repeat(100_000), &[]);
         (0..2000).for_each(|_| one.turn());
         assert!(one.output(one.client).ends_with("+OK\r\n"));
         assert!(one.output(waiting).starts_with("-WRONGTYPE"));
         let mut two = one.reopened(ALWAYS);
         two.expect(&[("STRLEN k", ":100000"), ("DBSIZE", ":501")]);
     }
+}
+
+/// What a script does that other clients' turns interrupt is one record, and is replayed at the time at which it ran.
+#[test]
+fn what_a_slow_script_does_is_one_record() {
+    const SLOW: &str =
+        "EVAL \"redis.call('DECR','a') for i = 1, 3e6 do end redis.call('INCR','k') redis.call('PERSIST','k')\" 0";
+    let options = [ALWAYS, &["--busy-reply-threshold", "5"]].concat();
+    for request in [SLOW, &format!("MULTI\r\nDECR before\r\n{SLOW}\r\nSET later 1 PX 500\r\nEXEC")] {
+        let mut one = Durable::new(&options, Disk::new(8 << 20));
+        one.expect(&[("SET k 5 PX 3000", "+OK")]);
+        one.bench.let_time_pass();
+        one.send(one.client, request);
+        one.turn();
+        let other = one.bench.connect();
+        one.bench.advance_ms(4000);
+        one.send(other, "GET k");
+        one.turn();
+        assert!(one.output(other).starts_with("-BUSY"));
+        (0..20).for_each(|_| one.turn());
+        one.reopened(&options).expect(&[("GET k", "$1 5"), ("DBSIZE", ":1")]);
+        let mut reply = one.output(one.client);
+        for _ in 0..20_000 {
+            one.bench.advance_ms(1);
+            one.turn();
+            reply += &one.output(one.client);
+            if reply.ends_with("$-1\r\n") || reply.ends_with("$-1\r\n+OK\r\n") {
+                break;
+            }
+        }
+        let digest = one.digest();
+        let mut two = one.reopened(&options);
+        two.bench.now = one.bench.now;
+        two.bench.advance_ms(0);
+        two.expect(&[("GET k", "$1 6"), ("PTTL k", ":-1"), ("GET a", "$2 -1"), ("DEBUG DIGEST", &digest)]);
+    }
+}
+
+/// Databases that change places while a compaction walks have what it writes later stand where it has to, and not longer.
+#[test]
+fn databases_that_change_places_during_a_compaction_keep_all() {
+    let options = ["--appendonly", "yes", "--appendfsync", "everysec", "--enable-debug-command", "yes"];
+    for turns in 0..20 {
+        let mut one = Durable::new(&options, Disk::new(8 << 20));
+        (0..60).for_each(|n| one.expect(&[(&format!("HSET h{n} f {n}"), ":1")]));
+        one.expect(&[("SELECT 1", "+OK"), ("HSET other f v", ":1"), ("SELECT 0", "+OK")]);
+        for _ in 0..3 {
+            one.bench.advance_ms(2000);
+            one.turn();
+        }
+        let before = one.digest();
+        one.send(one.client, "BGREWRITEAOF");
+        (0..turns).for_each(|_| one.turn());
+        one.send(one.client, "SWAPDB 0 1");
+        let found: Vec<String> = (0..20)
+            .map(|_| {
+                one.turn();
+                one.reopened(&options).digest()
+            })
+            .collect();
+        one.output(one.client);
+        let after = one.digest();
+        let is_whole = |found: &String| *found == before || *found == after;
+        assert!(found.iter().all(is_whole), "swapped after {turns} turns: {found:?}, {before}, {after}");
+    }
+}
+
+/// What takes long to be freed makes room on a full disk when it is.
+#[test]
+fn a_full_disk_has_room_when_what_was_deleted_is_freed() {
+    let mut one = Durable::new(ALWAYS, Disk::new(2 << 20));
+    let value = "x".repeat(1000);
+    let mut keys = 0;
+    while one.ask(&format!("SET key:{keys} {value}")) == "+OK" {
+        keys += 1;
+        one.bench.heap.used.store(keys * 1000, Ordering::Relaxed);
+        one.bench.advance_ms(10);
+        assert!(keys < 10_000, "the disk is never full");
+    }
+    assert_eq!(one.ask("FLUSHALL"), "+OK");
+    (0..10).for_each(|_| one.turn());
+    one.bench.heap.used.store(0, Ordering::Relaxed);
+    for _ in 0..100 {
+        one.bench.advance_ms(100);
+        one.turn();
+    }
+    assert_eq!(one.ask("SET k v"), "+OK");
 }
