@@ -279,10 +279,14 @@ impl Store {
     /// Ends what is running: its effects become a whole unit. A script that was put aside is still running.
     #[inline]
     pub fn end_unit(&mut self) {
-        if self.effects.unit_len == 0 && !self.durable.has_unit() {
-            self.durable.end_empty_unit();
-            return;
+        match self.effects.unit_len == 0 && !self.durable.has_unit() {
+            true => self.durable.end_empty_unit(),
+            false => self.end_filled_unit(),
         }
+    }
+
+    #[inline(never)]
+    fn end_filled_unit(&mut self) {
         if self.scripting.is_busy() {
             return;
         }

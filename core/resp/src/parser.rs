@@ -98,11 +98,17 @@ impl<'a> Request<'a> {
     /// Bytes from the first argument to the end of the last one, as they were sent.
     pub fn bytes_len(&self) -> usize {
         let (Some(first), Some(last)) = (self.spans.first(), self.spans.last()) else { return 0 };
-        if first.start < LONG_PREFIX_BYTES {
-            return last.end - first.start;
+        match first.start < LONG_PREFIX_BYTES {
+            true => last.end - first.start,
+            false => self.moved_bytes_len(*first, *last),
         }
+    }
+
+    /// The same where an argument may lie ahead of the first one.
+    #[inline(never)]
+    fn moved_bytes_len(&self, first: Span, last: Span) -> usize {
         match self.spans.iter().find(|span| span.start == 0) {
-            Some(ahead) if ahead == last => ahead.end + self.bytes.len() - first.start,
+            Some(ahead) if *ahead == last => ahead.end + self.bytes.len() - first.start,
             Some(ahead) => ahead.end + 2 + last.end - first.start,
             None => last.end - first.start,
         }

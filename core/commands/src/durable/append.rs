@@ -110,6 +110,13 @@ impl Durable {
     }
 
     pub(super) fn gather(&mut self, now_ms: u64, db: usize, write: impl FnOnce(&mut Gathered)) {
+        self.begin_item(now_ms, db);
+        write(&mut self.unit);
+    }
+
+    /// Says when and about what database the next item of the unit is, where it does not go without saying.
+    #[inline(never)]
+    fn begin_item(&mut self, now_ms: u64, db: usize) {
         if self.unit.is_empty() {
             self.unit_began_ms = now_ms;
         } else if now_ms != self.unit_ms {
@@ -121,7 +128,6 @@ impl Durable {
             unit::write_database(&mut self.unit, db);
             self.unit_db = db;
         }
-        write(&mut self.unit);
     }
 
     /// Notes that two databases change places.

@@ -116,8 +116,9 @@ impl Engine {
         if let Some(mut query) = kept {
             if is_over {
                 // It has to wait, in the order in which it was sent.
-                let moved = ahead_len + LINE_END_BYTES;
-                query[..moved + connection.head.len()].rotate_left(moved);
+                let head = &connection.head;
+                query.copy_within(..ahead_len + LINE_END_BYTES, head.len());
+                query[..head.len()].copy_from_slice(head);
                 connection.parser.reset();
             }
             connection.query = query;
