@@ -37,8 +37,8 @@ pub enum Published {
     Value(Vec<u8>),
     /// There is none.
     Missing,
-    /// There is no memory for a copy of it.
-    NoMemory,
+    /// There is no memory for a copy of it, or a client of the store would be refused as well.
+    NotNow,
 }
 
 impl Store {
@@ -57,6 +57,9 @@ impl Store {
 
     /// Reads the string at a key of the first database, for a page.
     pub fn published(&mut self, key: &[u8]) -> Published {
+        if self.scripting.is_busy() || self.replication.is_loading() || self.refusal_of_stale_data().is_some() {
+            return Published::NotNow;
+        }
         let now_ms = self.now.unix_ms();
         let room_bytes = self.reply_room_bytes();
         let db = &mut self.dbs[0];
@@ -77,7 +80,7 @@ impl Store {
                 self.stats.keyspace_hits += 1;
                 Published::Value(bytes)
             }
-            Some(None) => Published::NoMemory,
+            Some(None) => Published::NotNow,
             None => {
                 self.stats.keyspace_misses += 1;
                 Published::Missing

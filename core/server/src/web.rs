@@ -62,7 +62,7 @@ impl Pages for Web<'_> {
             b"/metrics" if !self.may_observe(request.authorization, METRICS_REQUEST) => Some(challenge()),
             b"/metrics" => Some(match self.metrics(request.stats) {
                 Some(text) => page(200, METRICS, Arc::new(text)),
-                None => no_memory(),
+                None => not_now(),
             }),
             _ => None,
         }
@@ -81,7 +81,7 @@ impl Pages for Web<'_> {
                 Some(Page { cache_control: "no-cache", ..page(200, content_type(&key), Arc::new(value)) })
             }
             Published::Missing => None,
-            Published::NoMemory => Some(no_memory()),
+            Published::NotNow => Some(not_now()),
         }
     }
 
@@ -174,8 +174,8 @@ fn challenge() -> Page {
     Page { challenge: CHALLENGE, ..page(401, TEXT, Arc::new(b"a user's name and password of the store, please\n")) }
 }
 
-fn no_memory() -> Page {
-    page(503, TEXT, Arc::new(b"out of memory for this page\n"))
+fn not_now() -> Page {
+    page(503, TEXT, Arc::new(b"not now: out of memory, busy or loading\n"))
 }
 
 fn content_type(key: &[u8]) -> &'static str {

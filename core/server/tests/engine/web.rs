@@ -83,3 +83,28 @@ fn a_key_is_no_page_where_its_copy_takes_the_last_memory() {
     assert_eq!(statuses(half_of_reserve + 9_999), [503, 200]);
     assert_eq!(statuses(half_of_reserve), [503, 503]);
 }
+
+/// The status of a key's page, and whether it may be kept.
+pub fn key_page(bench: &mut Bench) -> (u16, &'static str) {
+    let request = PageRequest { path: b"/k", authorization: None, stats: &Stats::default() };
+    bench.engine.web().missing(&request).map_or((404, ""), |page| (page.status, page.cache_control))
+}
+
+/// What half a script has done is shown to nobody.
+#[test]
+fn a_key_is_no_page_while_a_slow_script_runs() {
+    let mut bench = Bench::new(&["--http-keys", "page:", "--busy-reply-threshold", "5"]);
+    bench.let_time_pass();
+    let [slow, other] = [bench.connect(), bench.connect()];
+    let script =
+        "EVAL \"redis.call('SET', 'page:k', 'half') for i = 1, 3e6 do end redis.call('SET', 'page:k', 'all')\" 0\r\n";
+    assert_eq!(bench.ask(slow, script), "");
+    assert!(bench.ask(other, "GET page:k\r\n").starts_with("-BUSY "));
+    assert_eq!(key_page(&mut bench), (503, "no-store"));
+    let reply = (0..10_000).find_map(|_| {
+        bench.advance_ms(1);
+        Some(bench.take_text(slow)).filter(|reply| !reply.is_empty())
+    });
+    assert_eq!(reply.as_deref(), Some("$-1\r\n"));
+    assert_eq!(key_page(&mut bench), (200, "no-cache"));
+}

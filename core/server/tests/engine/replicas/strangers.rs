@@ -1,7 +1,7 @@
 //! Being a replica of a master that the test speaks for, which sends what it should and what it should not.
 
 use super::chain::peer;
-use crate::{bench::Bench, disk::Disk};
+use crate::{bench::Bench, disk::Disk, web::key_page};
 use kayvee_server::{ClientId, Fate};
 
 const HISTORY: &str = "0123456789012345678901234567890123456789";
@@ -75,6 +75,30 @@ fn keys_of_a_replica_are_the_master_s_after_it_has_sent_all() {
         "$-1\r\n:1\r\n",
         "it is hidden until the master says that it goes"
     );
+}
+
+/// Where a client is told that the data are old, or still to come, a page is not shown, and not said to be missing.
+#[test]
+fn keys_are_no_pages_while_a_replica_has_no_good_data() {
+    const NOT_NOW: (u16, &str) = (503, "no-store");
+    const SHOWN: (u16, &str) = (200, "no-cache");
+    let mut bench = Bench::new(&["--http-keys", "page:"]);
+    let user = bench.connect();
+    bench.ask(user, "SET page:k old\r\n");
+    let (_, link) = follow_a_stranger(&mut bench);
+    assert_eq!(key_page(&mut bench), SHOWN);
+    bench.ask(user, "CONFIG SET replica-serve-stale-data no\r\n");
+    assert!(bench.ask(user, "GET page:k\r\n").starts_with("-MASTERDOWN "));
+    assert_eq!(key_page(&mut bench), NOT_NOW);
+    bench.ask(user, "CONFIG SET replica-serve-stale-data yes\r\n");
+    bench.engine.receive(link, format!("+PONG\r\n+OK\r\n+OK\r\n+FULLRESYNC {HISTORY} 5\r\n").as_bytes());
+    let dump = b"REDIS0011\x00\x06page:k\x03new\xff\0\0\0\0\0\0\0\0";
+    bench.engine.receive(link, &[format!("${}\r\n", dump.len()).as_bytes(), &dump[..12]].concat());
+    assert!(bench.ask(user, "GET page:k\r\n").starts_with("-LOADING "));
+    assert_eq!(key_page(&mut bench), NOT_NOW);
+    bench.engine.receive(link, &dump[12..]);
+    assert_eq!(bench.ask(user, "GET page:k\r\n"), "$3\r\nnew\r\n");
+    assert_eq!(key_page(&mut bench), SHOWN);
 }
 
 /// What a replica's log says is the same without the master: of keys whose time is over, too, which the master has kept, or
