@@ -132,8 +132,8 @@ impl Devices {
 
     /// What the threads do after a notification.
     pub fn kick(&mut self) {
-        self.card.work(|card, queues, memory| card.receive(&mut queues[RX], memory));
-        self.card.work(|card, queues, memory| card.send(&mut queues[TX], memory));
+        self.card.carry(|card, queues, memory| card.receive(&mut queues[RX], memory));
+        self.card.carry(|card, queues, memory| card.send(&mut queues[TX], memory));
         self.entropy.work(|source, queues, memory| source.answer(&mut queues[0], memory));
         for choice in [Choice::Quick, Choice::All] {
             // As many as a queue has: a guest that adds more while the disk works is not looked at here.
@@ -434,6 +434,34 @@ mod tests {
             assert!(!devices.card.is_running(), "{address:#x}, {len} bytes, {flags}");
             assert!(devices.wire.read(&mut [0; 10]).is_err(), "nothing was sent");
         }
+    }
+
+    /// The thread that looks after the card would be told for ever that there is room for them.
+    #[test]
+    fn frames_that_a_card_has_taken_go_out_though_its_driver_breaks_the_rules() {
+        let mut devices = Devices::new();
+        let (rx, mut tx) = (Driver::new(&devices.memory, 0), Driver::new(&devices.memory, 1));
+        Driver::start(&[&rx, &tx], &mut devices.card, 1 << 5);
+        tx.descriptor(0, 0x3_0000, 12 + 1518, 0, 0);
+        tx.descriptor(1, 0x4_0000, 100, 0, 0);
+        let mut frames = 0;
+        while !devices.card.model().interest().1 {
+            tx.publish(0);
+            devices.kick();
+            frames += 1;
+        }
+        tx.publish(0);
+        tx.publish(1);
+        devices.kick();
+        assert!(!devices.card.is_running());
+        assert_eq!(devices.card.model().interest(), (false, true), "the other end has no room");
+        let mut sent = Vec::new();
+        for _ in 0..10 {
+            assert!(devices.wire.read_to_end(&mut sent).is_err(), "the card is still there");
+            devices.kick();
+        }
+        assert_eq!(devices.card.model().interest(), (false, false));
+        assert_eq!(sent.len(), (frames + 1) * (4 + 1518));
     }
 
     #[test]

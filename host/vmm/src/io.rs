@@ -214,16 +214,10 @@ impl<'a> Io<'a> {
 
     fn work(&mut self, work: impl FnOnce(&mut Card, &mut [Queue], &Memory) -> Result<Worked, Broken>) {
         let Some(plug) = &self.plug else { return };
-        let mut device = lock(&plug.card.device);
-        match device.work(work) {
-            Some(worked) => {
-                self.again |= worked.again;
-                if worked.wake {
-                    self.wake.raise();
-                }
-            }
-            // What nobody drives takes no frames.
-            None => device.model_mut().block(),
+        let Some(worked) = lock(&plug.card.device).carry(work) else { return };
+        self.again |= worked.again;
+        if worked.wake {
+            self.wake.raise();
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::{
     memory::Memory,
     sys::{self, PIECES_MAX, Pieces},
-    transport::{Broken, Model, add_used_together, slices, wants_wake},
+    transport::{Broken, Device, Model, add_used_together, slices, wants_wake},
 };
 use kayvee_files::Recorder;
 use std::{
@@ -289,11 +289,6 @@ impl Card {
         (!self.is_blocked && !self.is_unplugged, waits && !self.is_unplugged)
     }
 
-    /// Takes no more frames until the guest says that it has room.
-    pub fn block(&mut self) {
-        self.is_blocked = true;
-    }
-
     /// Gives the guest what has arrived, as far as it has room.
     pub fn receive(&mut self, queue: &mut Queue, memory: &Memory) -> Result<Worked, Broken> {
         self.is_blocked = false;
@@ -440,7 +435,7 @@ impl Card {
     }
 
     /// Hands on what waits for the network's other end.
-    pub fn flush(&mut self) {
+    fn flush(&mut self) {
         if let Backend::Stream(stream) = &mut self.backend {
             stream.flush();
         }
@@ -493,6 +488,22 @@ impl Card {
             record(&mut self.record, &pieces, bytes);
         }
         Ok(sent)
+    }
+}
+
+impl Device<Card> {
+    /// Lets the card work on its queues. What nobody drives takes no frames, and hands on what it has taken: part of a frame may be
+    /// gone already, and for the rest nobody else would ask.
+    pub fn carry(
+        &mut self,
+        work: impl FnOnce(&mut Card, &mut [Queue], &Memory) -> Result<Worked, Broken>,
+    ) -> Option<Worked> {
+        let worked = self.work(work);
+        if worked.is_none() {
+            self.model_mut().is_blocked = true;
+            self.model_mut().flush();
+        }
+        worked
     }
 }
 
