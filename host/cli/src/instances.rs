@@ -9,11 +9,12 @@ use nix::{
     fcntl::{FcntlArg, fcntl},
     libc,
     sys::signal::Signal,
+    unistd::geteuid,
 };
 use std::{
     collections::VecDeque,
     env,
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, DirBuilder, File, Metadata, OpenOptions},
     io::{self, BufReader, Read, Write},
     os::unix::{
         fs::{DirBuilderExt, MetadataExt},
@@ -54,19 +55,42 @@ pub struct Claim {
 /// The folder of all instances of this user.
 fn state_folder() -> Result<PathBuf> {
     let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    // Whose folder it is could put another one in the place of what is in it.
+    let is_own = |folder: &Path| fs::metadata(folder).is_ok_and(|found| belongs_to_user(&found));
     let base = match set("XDG_RUNTIME_DIR") {
-        Some(folder) if folder.is_dir() => folder,
-        _ if nix::unistd::geteuid().is_root() => PathBuf::from("/run"),
+        Some(folder) if is_own(&folder) => folder,
+        _ if geteuid().is_root() => PathBuf::from("/run"),
         _ => set("XDG_STATE_HOME")
             .or_else(|| set("HOME").map(|home| home.join(".local/state")))
             .ok_or_else(|| anyhow!("neither XDG_RUNTIME_DIR nor HOME is set: no place for a detached instance"))?,
     };
-    Ok(base.join("kayvee"))
+    let folder = base.join("kayvee");
+    check(&folder)?;
+    Ok(folder)
+}
+
+/// Refuses a folder that is there and leads elsewhere, or is another user's: files would be made and removed at their word.
+fn check(folder: &Path) -> Result<()> {
+    match fs::symlink_metadata(folder) {
+        Ok(found) if !belongs_to_user(&found) => {
+            bail!("{} is not a folder of this user's own, which the records of instances need", folder.display())
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("looking at {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn belongs_to_user(found: &Metadata) -> bool {
+    found.is_dir() && found.uid() == geteuid().as_raw()
 }
 
 impl Instance {
     fn named(name: &str) -> Result<Instance> {
-        Ok(Instance { name: name.into(), folder: state_folder()?.join(name) })
+        let folder = state_folder()?.join(name);
+        check(&folder)?;
+        Ok(Instance { name: name.into(), folder })
     }
 
     fn all() -> Result<Vec<Instance>> {
@@ -77,8 +101,9 @@ impl Instance {
         let mut instances = Vec::new();
         for entry in entries {
             let entry = entry?;
-            instances
-                .extend(entry.file_name().to_str().map(|name| Instance { name: name.into(), folder: entry.path() }));
+            let is_own = check(&entry.path()).is_ok();
+            let instance = |name: &str| Instance { name: name.into(), folder: entry.path() };
+            instances.extend(entry.file_name().to_str().filter(|_| is_own).map(instance));
         }
         instances.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(instances)
@@ -111,12 +136,18 @@ impl Instance {
     fn lock(&self) -> Result<Option<File>> {
         loop {
             DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+            // What was not there when it was looked at may have been made by others since.
+            self.folder.ancestors().take(2).try_for_each(check)?;
             let path = self.folder.join("lock");
-            let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+            let lock = match OpenOptions::new().write(true).create(true).truncate(false).open(&path) {
+                // The folder has just been removed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                lock => lock?,
+            };
             if fcntl(&lock, FcntlArg::F_SETLK(&whole_file(libc::F_WRLCK))).is_err() {
                 return Ok(None);
             }
-            // Between opening and locking, the folder may have been removed and made anew by others.
+            // Between opening and locking, it may have been removed and made anew by others.
             if fs::metadata(&path).is_ok_and(|found| lock.metadata().is_ok_and(|own| found.ino() == own.ino())) {
                 return Ok(Some(lock));
             }
@@ -135,10 +166,24 @@ impl Instance {
 
     /// Removes what a dead instance has left.
     fn remove(&self) -> Result<()> {
-        match self.lock()? {
-            Some(_lock) => fs::remove_dir_all(&self.folder).context("removing its folder"),
-            None => bail!("it has just been started again"),
+        let Some(_lock) = self.lock()? else { bail!("it has just been started again") };
+        self.clear().and_then(|()| fs::remove_file(self.folder.join("lock"))).context("removing its files")?;
+        // Who has made another lock by now has the folder for a run of its own.
+        match fs::remove_dir(&self.folder) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotFound) => Ok(()),
+            result => result.context("removing its folder"),
         }
+    }
+
+    /// Removes all files but the lock, which the caller has.
+    fn clear(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            if entry.file_name() != "lock" {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -159,12 +204,7 @@ impl Claim {
         let Some(lock) = instance.lock().with_context(|| format!("making {}", instance.folder.display()))? else {
             bail!("{}", already_running(name));
         };
-        for entry in fs::read_dir(&instance.folder)? {
-            let path = entry?.path();
-            if path.file_name().is_some_and(|name| name != "lock") {
-                fs::remove_file(path)?;
-            }
-        }
+        instance.clear()?;
         let log = log::Log::file(&instance.log_path())?;
         let claim = Claim { instance, _lock: lock };
         writeln!(io::stdout(), "{CLAIMED}")?;
@@ -371,4 +411,42 @@ fn stop_one(instance: &Instance) -> Result<()> {
         println!("removed {name}, which was not running");
     }
     instance.remove()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Whoever starts an instance again while its folder is removed keeps what it has made there.
+    #[test]
+    fn what_a_new_run_makes_is_not_removed_with_an_old_one() {
+        let folder = env::temp_dir().join(format!("kayvee-removed-{}", std::process::id()));
+        let instance = Instance { name: "removed".into(), folder: folder.join("removed") };
+        let (lock, address) = (instance.folder.join("lock"), instance.folder.join("address"));
+        fs::create_dir_all(&instance.folder).unwrap();
+        let is_over = AtomicBool::new(false);
+        for _ in 0..20 {
+            for number in 0..300 {
+                fs::create_dir_all(&instance.folder).unwrap();
+                fs::write(instance.folder.join(number.to_string()), "").unwrap();
+            }
+            fs::write(&lock, "").unwrap();
+            is_over.store(false, Ordering::Relaxed);
+            thread::scope(|scope| {
+                // Another process, which finds no lock and makes its own.
+                let new_run = scope.spawn(|| {
+                    while lock.exists() && !is_over.load(Ordering::Relaxed) {}
+                    File::create_new(&lock).and_then(|_| fs::write(&address, "new")).is_ok()
+                });
+                let removed = instance.remove();
+                is_over.store(true, Ordering::Relaxed);
+                let is_made = new_run.join().unwrap();
+                removed.unwrap();
+                assert_eq!(address.exists(), is_made);
+            });
+            let _ = fs::remove_file(&address);
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

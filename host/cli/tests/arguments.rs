@@ -3,6 +3,7 @@
 use std::{
     fs,
     net::TcpListener,
+    os::unix::fs::{chown, symlink},
     path::PathBuf,
     process::{Command, Output},
 };
@@ -134,6 +135,36 @@ fn instances_that_are_not_there_are_named() {
     }
     assert!(state.kayvee(&["stop", "--all"]).status.success());
     assert_eq!(text(&state.kayvee(&["ps"]).stdout).lines().count(), 1);
+}
+
+/// What is named as the place of the records may lead elsewhere by another user's doing: nothing is removed there.
+#[test]
+fn folders_of_others_are_left_alone() {
+    let state = StateFolder::new("folders_of_others");
+    let elsewhere = StateFolder::new("elsewhere");
+    let kept = elsewhere.0.join("one/lock");
+    fs::create_dir_all(elsewhere.0.join("one")).unwrap();
+    fs::write(&kept, "").unwrap();
+    let refused = "is not a folder of this user's own";
+    symlink(&elsewhere.0, state.0.join("kayvee")).unwrap();
+    assert_refused(&state.kayvee(&["stop", "one"]), 1, refused);
+    assert_refused(&state.kayvee(&["stop", "--all"]), 1, refused);
+    fs::remove_file(state.0.join("kayvee")).unwrap();
+    fs::create_dir(state.0.join("kayvee")).unwrap();
+    symlink(elsewhere.0.join("one"), state.0.join("kayvee/one")).unwrap();
+    assert_refused(&state.kayvee(&["stop", "one"]), 1, refused);
+    assert!(state.kayvee(&["stop", "--all"]).status.success(), "it is no instance");
+    fs::remove_file(state.0.join("kayvee/one")).unwrap();
+    assert!(kept.exists());
+    fs::rename(elsewhere.0.join("one"), state.0.join("kayvee/one")).unwrap();
+    if chown(&state.0, Some(1), None).is_err() {
+        println!("skipped: to give a folder away needs root");
+        return;
+    }
+    let name = "no_instance_of_this_name";
+    fs::rename(state.0.join("kayvee/one"), state.0.join("kayvee").join(name)).unwrap();
+    assert_refused(&state.kayvee(&["stop", name]), 1, &format!("there is no instance '{name}'"));
+    assert!(state.0.join("kayvee").join(name).join("lock").exists());
 }
 
 #[test]
