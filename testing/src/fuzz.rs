@@ -399,7 +399,7 @@ fn read_site(image: Vec<u8>) {
     let now = Now { monotonic_ns: 0, unix_us: crate::http::UNIX_S * 1_000_000 };
     let mut server = crate::http::server();
     server.set_site(site);
-    server.begin_turn(now);
+    server.begin_turn(now, &mut kayvee_http::NoPages);
     for vector in crate::http::vectors() {
         crate::http::exchange(&mut server, [vector.request.as_slice()], usize::MAX);
     }

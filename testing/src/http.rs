@@ -201,7 +201,7 @@ pub fn server() -> Server {
     let now = Now { monotonic_ns: 0, unix_us: UNIX_S * 1_000_000 };
     let mut server = Server::new(Limits::new(100, 1 << 20), AccessLog::Common, now);
     server.set_site(Site::open(Arc::new(site_image())).expect("a site"));
-    server.begin_turn(now);
+    server.begin_turn(now, &mut NoPages);
     server
 }
 

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! wait until a socket is readable or writable, or server.next_deadline_ns()
-//! server.begin_turn(now)
+//! server.begin_turn(now, pages)
 //! for each new connection:     server.connect(remote)         -> ConnectionId, or a refusal to send
 //! for each readable connection: server.receive(id, bytes, pages)
 //! for each connection that is gone: server.disconnect(id)

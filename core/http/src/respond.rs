@@ -16,7 +16,7 @@ use crate::{
     status::Status,
 };
 use alloc::{collections::TryReserveError, vec::Vec};
-use core::ops::Range;
+use core::{cell::Cell, ops::Range};
 use kayvee_platform::Decimal;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -34,6 +34,8 @@ pub struct Context<'a> {
     pub now_s: u64,
     pub date: &'a [u8; DATE_BYTES],
     pub stats: &'a Stats,
+    /// Bytes of the page that was made for the request, however few of them are sent.
+    pub made_bytes: Cell<usize>,
     /// Whether another page may be made that does not leave with its head, by its [`Maker`].
     pub lends_made: [bool; 2],
 }
@@ -151,7 +153,7 @@ pub fn respond(
     if let Some(page) = pages.reserved(&page_request) {
         // What anybody may have gives nobody more room.
         writer.is_own = page.status == 200;
-        return writer.represent(request, made(&page, Maker::Server));
+        return writer.represent(request, made(&page, Maker::Server, context));
     }
     let found = context.site.map(|site| (site, site.root(host)));
     if let Some((site, root)) = found {
@@ -164,7 +166,7 @@ pub fn respond(
     let page = pages.missing(&page_request);
     writer.seen = pages.seen();
     if let Some(page) = page {
-        return writer.represent(request, made(&page, Maker::Keys));
+        return writer.represent(request, made(&page, Maker::Keys, context));
     }
     let own = found.and_then(|(site, root)| Some((site, site.not_found_page(root)?)));
     match own {
@@ -208,9 +210,10 @@ fn packed<'a>(request: &Request<'_>, site: &'a Site, entry: Entry<'a>, status: S
 }
 
 #[inline(never)]
-fn made(page: &Page, maker: Maker) -> Representation<'_> {
+fn made<'a>(page: &'a Page, maker: Maker, context: &Context<'_>) -> Representation<'a> {
     let validates = page.status == 200 && page.delivery == Delivery::Whole;
     let body = (*page.body).as_ref();
+    context.made_bytes.set(body.len());
     Representation {
         status: Status(page.status),
         source: if maker == Maker::Keys { Source::Made(page.body.clone()) } else { Source::Own(page.body.clone()) },

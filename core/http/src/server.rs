@@ -2,7 +2,7 @@
 
 mod connection;
 
-use self::connection::{Connection, OWN_PART, Phase, Progress, Shared, State};
+use self::connection::{Awaits, Connection, MADE_BYTES_PER_TURN, OWN_PART, Phase, Progress, Shared, State};
 use crate::{
     date,
     disk::{Chunks, Lookup, OpenError},
@@ -41,7 +41,8 @@ pub enum Fate {
     Open,
     /// It stays, but nothing should be read from it until the server names it ready again.
     Paused,
-    /// The same until the disk has been read, or what the output tells of is stable: nothing is to be sent now.
+    /// The same until the disk has been read, what the output tells of is stable, or the next turn has begun: where there is no
+    /// output nothing is to be sent now.
     Waiting,
     /// Say that nothing more will be sent once all its output is, and go on reading: closing at once could destroy the
     /// reply before the client has read it (RFC 9112 §9.6).
@@ -117,7 +118,8 @@ pub struct Server {
     connections: Vec<Option<Box<Connection>>>,
     free_slots: Vec<u32>,
     ready: VecDeque<ConnectionId>,
-    /// Those that wait for the disk or for what is to be stable, in their order, and which slots are among them.
+    /// Those that wait for the disk, for what is to be stable or for the next turn, in their order, and which slots are among
+    /// them.
     waiting: VecDeque<ConnectionId>,
     is_waiting: Vec<bool>,
     /// What the buffers of all connections take.
@@ -133,6 +135,7 @@ impl Server {
     pub fn new(limits: Limits, access_log: AccessLog, now: Now) -> Server {
         let shared = Shared {
             limits,
+            makes_bytes: MADE_BYTES_PER_TURN,
             made_bytes: [0; 2],
             site: None,
             chunks: None,
@@ -174,13 +177,32 @@ impl Server {
         &self.shared.stats
     }
 
-    /// Starts a turn: all that happens until the next one happens at `now`.
-    pub fn begin_turn(&mut self, now: Now) {
+    /// Starts a turn: all that happens until the next one happens at `now`. Goes on with the requests that were put off.
+    #[inline(never)]
+    pub fn begin_turn(&mut self, now: Now, pages: &mut dyn Pages) {
         let shared = &mut self.shared;
         if now.unix_us / 1_000_000 != shared.now.unix_us / 1_000_000 {
             shared.date = date::format(now.unix_us / 1_000_000);
         }
         shared.now = now;
+        let makes_bytes = core::mem::replace(&mut shared.makes_bytes, MADE_BYTES_PER_TURN);
+        let waiting = if makes_bytes == 0 { self.waiting.len() } else { 0 };
+        for _ in 0..waiting {
+            // Who is not reached is the first in the next turn.
+            if self.shared.makes_bytes == 0 {
+                break;
+            }
+            let Some(id) = self.waiting.pop_front() else { break };
+            let put_off = |connection: &mut Box<Connection>| connection.awaits == Some(Awaits::Turn);
+            let Some(mut connection) = self.connections[id.0 as usize].take_if(put_off) else {
+                self.keep_waiting(id);
+                continue;
+            };
+            self.is_waiting[id.0 as usize] = false;
+            connection.awaits = None;
+            let progress = self.resume(&mut connection, pages);
+            self.settle(id, connection, progress, Told::Yes);
+        }
     }
 
     /// Admits a connection from an address.
@@ -361,8 +383,11 @@ impl Server {
         self.next_sweep_ns.max(self.last_sweep_ns.saturating_add(SECOND_NS))
     }
 
-    /// When [`end_turn`](Self::end_turn) has to be called next, at the latest.
+    /// When the next turn has to begin, at the latest.
     pub fn next_deadline_ns(&self) -> Option<u64> {
+        if self.shared.makes_bytes == 0 && self.has_waiting() {
+            return Some(self.shared.now.monotonic_ns);
+        }
         Some(self.next_sweep()).filter(|_| self.next_sweep_ns < u64::MAX)
     }
 
@@ -443,7 +468,7 @@ impl Server {
         }
     }
 
-    /// Whether responses wait until what they tell of is stable, or for the disk.
+    /// Whether responses wait until what they tell of is stable, for the disk or for the next turn.
     pub fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -474,7 +499,7 @@ impl Server {
     }
 
     fn awaited(&self, id: ConnectionId) -> Option<u64> {
-        self.connection(id)?.awaits
+        self.connection(id)?.awaited_chunk()
     }
 
     /// Has the disk of the site read what is waited for. To be called after all that is ready has been sent.
@@ -482,7 +507,7 @@ impl Server {
     pub fn read_from_disk(&mut self, disk: &mut dyn BlockDevice) {
         let connections = &self.connections;
         let Some(chunks) = &mut self.shared.chunks else { return };
-        let awaited = |id: &ConnectionId| connections[id.0 as usize].as_ref()?.awaits;
+        let awaited = |id: &ConnectionId| connections[id.0 as usize].as_ref()?.awaited_chunk();
         for chunk in self.waiting.iter().filter_map(awaited) {
             if !chunks.fetch(chunk, disk) {
                 return;
@@ -514,7 +539,7 @@ impl Server {
             return Fate::CloseNow;
         };
         if self.shared.chunks.is_some() && connection.awaits.is_none() {
-            connection.awaits = connection.output.missing(self.shared.chunks.as_ref());
+            connection.awaits = connection.output.missing(self.shared.chunks.as_ref()).map(Awaits::Chunk);
             self.list_waiting(id, &connection);
         }
         let fate = match connection.state {

@@ -185,7 +185,7 @@ impl Station {
     pub fn receive(&mut self, card: &mut impl FrameDevice, now: Now) {
         self.engine.begin_turn(now);
         self.crowd.begin_turn(now);
-        self.web.iter_mut().for_each(|web| web.begin_turn(now));
+        self.web.iter_mut().for_each(|web| web.begin_turn(&mut self.engine, now));
         self.engine.set_network(self.figures(card));
         self.poll(card, now.monotonic_ns);
         self.busy.note(self.stack.frames_received(), now.monotonic_ns);

@@ -60,7 +60,7 @@ impl Web {
         &mut self.server
     }
 
-    /// Whether responses wait for the log, or for the disk.
+    /// Whether responses wait for the log, for the disk or for the next turn.
     pub(crate) fn has_waiting(&self) -> bool {
         self.server.has_waiting()
     }
@@ -71,8 +71,8 @@ impl Web {
     }
 
     /// Starts a turn.
-    pub(crate) fn begin_turn(&mut self, now: Now) {
-        self.server.begin_turn(now);
+    pub(crate) fn begin_turn(&mut self, engine: &mut Engine, now: Now) {
+        self.server.begin_turn(now, &mut engine.web());
     }
 
     /// Takes an event that concerns the web server. Returns whether it did.

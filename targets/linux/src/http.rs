@@ -177,7 +177,7 @@ impl Http {
 
     /// One turn: all that has arrived, and all that follows from it.
     pub fn turn(&mut self, engine: &mut Engine, registry: &Registry, now: Now) {
-        self.server.begin_turn(now);
+        self.server.begin_turn(now, &mut engine.web());
         self.crowd.begin_turn(now);
         while let Some(site) = self.sites.as_ref().and_then(Sites::next) {
             log::info!("the site has changed: {} paths", site.len());

@@ -14,6 +14,7 @@ use crate::{
     status::Status,
 };
 use alloc::{collections::TryReserveError, string::String, vec::Vec};
+use core::cell::Cell;
 use kayvee_platform::Now;
 
 /// Replies to pipelined requests that are gathered before the next request is looked at.
@@ -22,6 +23,8 @@ const BATCH_BYTES: usize = 16 << 10;
 pub(super) const RESPONSE_ROOM_BYTES: usize = COPIED_BYTES + RESPONSE_BYTES;
 /// Bytes of the access log that wait to be taken; lines beyond are counted only.
 const MAX_LOG_BYTES: usize = 1 << 20;
+/// Bytes of pages that are made in a turn, and then one more page: copies and hashes of large ones would keep everybody waiting.
+pub(super) const MADE_BYTES_PER_TURN: usize = 1 << 20;
 /// The server's own pages may take this part more than all others together, so that clients which take slowly what they have asked
 /// for do not keep them from who watches it.
 pub(super) const OWN_PART: usize = 8;
@@ -35,7 +38,7 @@ pub(super) enum Phase {
     Head,
     /// The rest of a body.
     Body,
-    /// The disk, for the beginning of a response.
+    /// The disk, for the beginning of a response, or the next turn.
     Disk,
     /// A client that takes its output, or the disk for the rest of it.
     Sending,
@@ -45,6 +48,15 @@ pub(super) enum Phase {
     Lingering,
     /// The target, to close it.
     Dead,
+}
+
+/// What a connection cannot go on without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaits {
+    /// A chunk of the site, to be read.
+    Chunk(u64),
+    /// The next turn, which its request is put off to.
+    Turn,
 }
 
 /// Whether requests are still answered.
@@ -65,8 +77,8 @@ pub(super) struct Connection {
     pub(super) scanned: usize,
     /// A request that is answered when its body has been read over.
     pub(super) pending: Option<(Vec<u8>, BodyReader)>,
-    /// The chunk of the site that is to be read before anything else can happen.
-    pub(super) awaits: Option<u64>,
+    /// What is to come before anything else can happen.
+    pub(super) awaits: Option<Awaits>,
     /// What has to be stable before any more of the output may be sent.
     pub(super) held: Option<u64>,
     /// An empty line was skipped before the next request.
@@ -88,6 +100,8 @@ pub(super) struct Connection {
 /// What all connections share.
 pub(super) struct Shared {
     pub(super) limits: Limits,
+    /// Bytes of pages that may still be made in this turn, but for the last one's.
+    pub(super) makes_bytes: usize,
     /// What the pages take that were made for a client each and are on their way, by their [`Maker`].
     pub(super) made_bytes: [usize; 2],
     pub(super) site: Option<Site>,
@@ -119,6 +133,7 @@ impl Shared {
             now_s: self.now.unix_us / 1_000_000,
             date: &self.date,
             stats: &self.stats,
+            made_bytes: Cell::new(0),
             lends_made: {
                 let ([keys, own], limit) = (self.made_bytes, self.limits.buffer_bytes);
                 let has_room = keys + own < limit;
@@ -146,6 +161,14 @@ impl Connection {
     pub(super) fn buffered_bytes(&self) -> usize {
         let pending_bytes = self.pending.as_ref().map_or(0, |(head, _)| head.capacity());
         self.input.capacity() + pending_bytes + self.authorization.capacity() + self.output.own_bytes()
+    }
+
+    /// The chunk of the site that it waits for.
+    pub(super) fn awaited_chunk(&self) -> Option<u64> {
+        match self.awaits {
+            Some(Awaits::Chunk(chunk)) => Some(chunk),
+            _ => None,
+        }
     }
 
     /// Keeps bytes that cannot be answered yet.
@@ -194,7 +217,7 @@ impl Connection {
                 Ok(Answered::Yes) => (progress, self.skipped_line) = (Progress::Answered, false),
                 Ok(Answered::AfterBody) => {}
                 Ok(Answered::Incomplete) => return (used, progress),
-                Ok(Answered::AfterReading { head_bytes }) => return (used - head_bytes, progress),
+                Ok(Answered::Later { head_bytes }) => return (used - head_bytes, progress),
                 Err(_) if self.output.reserve(RESPONSE_ROOM_BYTES).is_err() => self.state = State::Dead,
                 Err(status) => {
                     let line = request_line(self.pending.as_ref().map_or(rest, |(head, _)| head));
@@ -215,9 +238,9 @@ impl Connection {
     ) -> Result<Answered, Status> {
         if let Some((head, reader)) = self.pending.take() {
             let answered = request::parse(&head, |request| self.answer(request, request.persistence, shared, pages))?;
-            if let Answered::AfterReading { .. } = answered {
+            if let Answered::Later { .. } = answered {
                 self.pending = Some((head, reader));
-                return Ok(Answered::AfterReading { head_bytes: 0 });
+                return Ok(Answered::Later { head_bytes: 0 });
             }
             return Ok(answered);
         }
@@ -252,18 +275,25 @@ impl Connection {
         shared: &mut Shared,
         pages: &mut dyn Pages,
     ) -> Answered {
+        // A page may take long to make however little of it is asked for.
+        if shared.makes_bytes == 0 {
+            self.awaits = Some(Awaits::Turn);
+            return Answered::Later { head_bytes: request.head_bytes };
+        }
         if self.output.reserve(RESPONSE_ROOM_BYTES).is_err() {
             self.state = State::Dead;
             return Answered::Yes;
         }
         let mut scratch = core::mem::take(&mut shared.scratch);
-        let outcome = respond::respond(request, persistence, &shared.context(), pages, &mut scratch, &mut self.output);
+        let context = shared.context();
+        let outcome = respond::respond(request, persistence, &context, pages, &mut scratch, &mut self.output);
+        shared.makes_bytes = shared.makes_bytes.saturating_sub(context.made_bytes.get());
         shared.scratch = scratch;
         let sent = match outcome {
             Outcome::Sent(sent) => sent,
             Outcome::Awaits(chunk) => {
-                self.awaits = Some(chunk);
-                return Answered::AfterReading { head_bytes: request.head_bytes };
+                self.awaits = Some(Awaits::Chunk(chunk));
+                return Answered::Later { head_bytes: request.head_bytes };
             }
         };
         shared.note(&self.remote, request.line, sent);
@@ -320,8 +350,8 @@ enum Answered {
     Yes,
     /// Its body is to be read over first.
     AfterBody,
-    /// Its page is to be read first. Its head, of so many bytes, is looked at again then.
-    AfterReading {
+    /// Something is to come first. Its head, of so many bytes, is looked at again then.
+    Later {
         head_bytes: usize,
     },
     Incomplete,

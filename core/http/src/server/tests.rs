@@ -26,7 +26,7 @@ fn server(limits: Limits) -> Server {
 /// Lets time pass in steps of a second, and returns when a connection's fate is no longer to stay.
 fn ends_at(server: &mut Server, id: ConnectionId, mut each: impl FnMut(&mut Server, u64)) -> u64 {
     for second in 1..1000 {
-        server.begin_turn(at(second));
+        server.begin_turn(at(second), &mut NoPages);
         each(server, second);
         server.end_turn();
         if matches!(server.fate(id), Fate::CloseNow | Fate::EndAfterOutput) {
@@ -69,7 +69,7 @@ fn a_slow_head_is_told_however_often_a_byte_comes() {
     server.receive(id, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", &mut NoPages);
     assert_eq!(text(&server, id), "", "what comes now is dropped");
     for second in 16..19 {
-        server.begin_turn(at(second));
+        server.begin_turn(at(second), &mut NoPages);
         server.end_turn();
     }
     assert_eq!(server.fate(id), Fate::CloseNow);
@@ -314,6 +314,63 @@ impl Pages for Large {
     }
 }
 
+/// Pages of [`Large`], and how many were made.
+struct Counted(usize);
+
+impl Pages for Counted {
+    fn reserved(&mut self, _: &PageRequest<'_>) -> Option<Page> {
+        None
+    }
+
+    fn missing(&mut self, request: &PageRequest<'_>) -> Option<Page> {
+        self.0 += 1;
+        Large.missing(request)
+    }
+}
+
+/// Requests that get little of large pages are cheap to send, and dear to answer: they take no more of a turn than others do,
+/// whoever sends them and however many, and keep nobody from his turn.
+#[test]
+fn few_large_pages_are_made_in_a_turn() {
+    const HEAD: &[u8] = b"HEAD /made HTTP/1.1\r\nHost: h\r\n\r\n";
+    const PART: &[u8] = b"GET /made HTTP/1.1\r\nHost: h\r\nRange: bytes=0-0\r\n\r\n";
+    const WITH_BODY: &[u8] = b"GET /made HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx";
+    const PER_TURN: usize = 4 * MADE_BYTES_PER_TURN / BUFFER_BYTES;
+    let mut server = server(Limits::new(10, BUFFER_BYTES));
+    let mut pages = Counted(0);
+    let ids = [(); 3].map(|()| server.connect("").expect("room"));
+    let requests = [HEAD.repeat(40), PART.repeat(8), WITH_BODY.to_vec()];
+    for (id, requests) in ids.iter().zip(&requests) {
+        server.receive(*id, requests, &mut pages);
+    }
+    assert_eq!(pages.0, PER_TURN);
+    assert_eq!(ids.map(|id| server.fate(id)), [Fate::Waiting; 3]);
+    let (mut replies, mut ended) = ([0; 3], [0; 3]);
+    for turn in 1.. {
+        while let Some(id) = server.next_ready() {
+            let slot = id.0 as usize;
+            while !server.output(id)[0].is_empty() {
+                let text = server.output(id).concat();
+                replies[slot] += String::from_utf8_lossy(&text).matches("HTTP/1.1 20").count();
+                server.sent(id, text.len(), &mut pages);
+            }
+            if server.fate(id) == Fate::Open {
+                ended[slot] = turn;
+            }
+        }
+        server.end_turn();
+        assert_eq!(pages.0, (turn * PER_TURN).min(49));
+        if ended.iter().all(|turn| *turn > 0) {
+            break;
+        }
+        assert_eq!(server.next_deadline_ns(), Some(0), "the next turn begins at once");
+        server.begin_turn(at(0), &mut pages);
+    }
+    assert_eq!(replies, [40, 8, 1]);
+    assert!(ended[2] < ended[1] && ended[1] < ended[0] && ended[0] == 13, "{ended:?}");
+    assert!(!server.has_waiting() && server.next_deadline_ns() > Some(0));
+}
+
 /// A page that is made for one client is in memory once for each: clients that take nothing get no more of them, others are
 /// served as before.
 #[test]
@@ -322,6 +379,7 @@ fn pages_that_were_made_are_bounded() {
     let made = b"GET /made HTTP/1.1\r\nHost: h\r\n\r\n";
     let ids: Vec<_> = (0..10).map(|_| server.connect("").expect("room")).collect();
     for (number, id) in ids.iter().enumerate() {
+        server.begin_turn(at(0), &mut Large);
         server.receive(*id, made, &mut Large);
         let status = if number < 4 { "HTTP/1.1 200 " } else { "HTTP/1.1 503 " };
         assert!(text(&server, *id).starts_with(status), "{number}");
@@ -337,6 +395,7 @@ fn pages_that_were_made_are_bounded() {
     take(&mut server, ids[0]);
     server.disconnect(ids[1]);
     for (number, status) in [(5, "HTTP/1.1 200 "), (6, "HTTP/1.1 200 "), (7, "HTTP/1.1 503 ")] {
+        server.begin_turn(at(0), &mut Large);
         server.receive(ids[number], made, &mut Large);
         assert!(text(&server, ids[number]).starts_with(status), "{number}");
     }
@@ -351,6 +410,7 @@ fn the_servers_own_pages_have_room_of_their_own() {
     let mut server = server(Limits::new(1_000, BUFFER_BYTES));
     let ask = |server: &mut Server, request: &[u8]| {
         let id = server.connect("").expect("room");
+        server.begin_turn(at(0), &mut Large);
         server.receive(id, request, &mut Large);
         (id, text(server, id).get(..13).unwrap_or_default().to_string())
     };
