@@ -677,6 +677,12 @@ impl Engine {
         connection.is_some_and(|connection| connection.at_least > connection.query.len() + 1)
     }
 
+    /// Whether output of a client waits for the log. Until it has left, a client that will send no more is not closed.
+    pub fn awaits_log(&self, client: ClientId) -> bool {
+        let connection = self.connections.get(client.0 as usize).and_then(Option::as_deref);
+        self.holds_replies && connection.is_some_and(|connection| connection.held.is_waiting())
+    }
+
     /// What to do with a client's connection.
     pub fn fate(&self, client: ClientId) -> Fate {
         let slot = client.0 as usize;
@@ -684,7 +690,7 @@ impl Engine {
             (Some(Some(session)), Some(Some(connection))) => match session.close {
                 Some(Close::Now) => Fate::CloseNow,
                 // What waits for the log is output as well.
-                Some(Close::AfterOutput) if self.holds_replies && connection.held.is_waiting() => Fate::Paused,
+                Some(Close::AfterOutput) if self.awaits_log(client) => Fate::Paused,
                 Some(Close::AfterOutput) => Fate::CloseAfterOutput,
                 // One that waits is read on, or its end would not be seen.
                 None if connection.is_held && !session.is_waiting() => Fate::Paused,

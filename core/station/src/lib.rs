@@ -374,7 +374,9 @@ impl Station {
             return self.forget(id);
         }
         let unsent = self.send(id, connection);
-        if unsent == 0 && (ended || fate == Fate::CloseAfterOutput) {
+        // A peer that will send no more may still want what it has asked for.
+        let is_answered = ended && !self.engine.awaits_log(id);
+        if unsent == 0 && (is_answered || fate == Fate::CloseAfterOutput) {
             self.stack.close(connection, now_ns);
             self.forget(id);
         } else if fate == Fate::Open && unread {

@@ -301,7 +301,7 @@ impl Server {
             client.writable = true;
             self.writable.push(id);
         }
-        if event.is_readable() || client.hung_up {
+        if (event.is_readable() || client.hung_up) && !client.ended {
             client.readable = true;
             self.keep_reading(id);
         }
@@ -540,7 +540,7 @@ impl Server {
             Fate::CloseNow => self.close(id),
             Fate::CloseAfterOutput if unsent == 0 => self.close(id),
             // A peer that will send no more may still want what it has asked for.
-            _ if client.ended && unsent == 0 => self.close(id),
+            _ if client.ended && unsent == 0 && !self.engine.awaits_log(id) => self.close(id),
             Fate::Open if client.readable => self.keep_reading(id),
             _ => {}
         }

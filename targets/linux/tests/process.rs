@@ -544,6 +544,15 @@ fn whoever_ends_after_asking_is_still_answered() {
     client.write_all(b"PING\r\nPING\r\n").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(read_to_end(&client), b"+PONG\r\n+PONG\r\n");
+    // The end is there long before the log is stable.
+    let folder = Folder::new("ended");
+    let server = Server::start(&["--dir", &folder.path(""), "--appendonly", "yes", "--appendfsync", "always"]);
+    for _ in 0..20 {
+        let mut client = server.connect();
+        client.write_all(b"INCR a\r\nSET b c\r\nDECR a\r\n").unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(read_to_end(&client), b":1\r\n+OK\r\n:0\r\n");
+    }
 }
 
 #[test]

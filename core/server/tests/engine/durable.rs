@@ -130,6 +130,7 @@ fn replies_wait_for_stable_storage_and_so_do_readers() {
         one.turn();
         assert_eq!((one.output(writer), one.output(reader)), (String::new(), String::new()));
         assert_eq!(one.bench.engine.fate(writer), Fate::Paused);
+        assert!([writer, reader].into_iter().all(|client| one.bench.engine.awaits_log(client)));
     }
     let third = one.bench.connect();
     one.send(third, "SET other 1");
@@ -138,6 +139,7 @@ fn replies_wait_for_stable_storage_and_so_do_readers() {
     one.turn();
     assert_eq!((one.output(writer), one.output(reader)), ("+OK\r\n+PONG\r\n+OK\r\n".into(), "$3\r\nnew\r\n".into()));
     assert_eq!(one.output(third), "", "it came later");
+    assert_eq!([writer, reader, third].map(|client| one.bench.engine.awaits_log(client)), [false, false, true]);
     assert_eq!(one.bench.engine.fate(writer), Fate::CloseAfterOutput);
     one.disk.budget = 2;
     one.turn();
