@@ -312,14 +312,14 @@ impl Connection {
         // RFC 9293 §3.7.1: 536 (with IPv6 1220) if the peer does not say. Less than a few bytes would be no use to anybody.
         let usual = if matches!(self.flow.ends, Ends::V4 { .. }) { 536 } else { 1220 };
         let peer_bytes = syn.max_segment_size.unwrap_or(usual).clamp(64, self.own_segment_bytes);
-        self.limit_segments(peer_bytes);
+        self.segment_bytes = self.data_bytes(peer_bytes);
         self.congestion = Congestion::new(self.segment_bytes);
     }
 
-    /// Sets the largest segment, of which options take their part (RFC 6691 §2).
-    fn limit_segments(&mut self, bytes: u16) {
+    /// The data of a segment of so many bytes, of which options take their part (RFC 6691 §2).
+    fn data_bytes(&self, segment_bytes: u16) -> u32 {
         let options = if self.peer_clock.is_some() { TIMESTAMP_BYTES } else { 0 };
-        self.segment_bytes = u32::from(bytes) - options as u32;
+        u32::from(segment_bytes) - options as u32
     }
 
     /// The way to the peer carries packets of this size only (RFC 1191 §6.4, RFC 8201 §5.2). `quoted` is what came back of
@@ -329,11 +329,11 @@ impl Connection {
         const MIN_PACKET_BYTES: u16 = 552;
         let least = if matches!(self.flow.ends, Ends::V4 { .. }) { MIN_PACKET_BYTES } else { MIN_MTU };
         let is_ours = quoted.within(self.una, self.nxt);
-        let bytes = packet_bytes.max(least) - header_bytes(self.flow);
-        if !is_ours || u32::from(bytes) >= self.segment_bytes {
+        let bytes = self.data_bytes(packet_bytes.max(least) - header_bytes(self.flow));
+        if !is_ours || bytes >= self.segment_bytes {
             return;
         }
-        self.limit_segments(bytes);
+        self.segment_bytes = bytes;
         self.lost_below = self.nxt;
         self.resent_to = self.una;
         if let Some(rack) = &mut self.rack {

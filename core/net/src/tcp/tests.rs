@@ -533,6 +533,16 @@ fn segments_shrink_to_the_path() {
     assert_eq!(sent.iter().map(|(_, len)| len).sum::<usize>(), 5000);
     script.connection.reduce_path_mtu(68, OWN + 1);
     assert_eq!(script.sent_data()[0], (0, 552 - 40 - 12), "no less than anybody has");
+    // By less than what options take, as PPPoE does (RFC 2516 §7).
+    for packet_bytes in [1499, 1492, 1488] {
+        let mut script = Script::established(syn());
+        script.send(5000);
+        script.sent();
+        script.connection.reduce_path_mtu(packet_bytes, OWN + 1);
+        assert_eq!(script.sent_data()[0], (0, usize::from(packet_bytes) - 40 - 12));
+        script.connection.reduce_path_mtu(packet_bytes, OWN + 1);
+        assert_eq!(script.sent_data(), [], "nothing new");
+    }
 }
 
 /// RFC 9293 §3.7.1, RFC 6691 §2 and RFC 8201 §4.
@@ -548,6 +558,8 @@ fn segments_of_ipv6_leave_room_for_its_header() {
     let mut script = Script::with(Setup { flow, ..setup() }, syn());
     script.send(5000);
     script.sent();
-    script.connection.reduce_path_mtu(1280, OWN + 1);
-    assert_eq!(script.sent_data()[0], (0, 1280 - 60 - 12));
+    for packet_bytes in [1492, 1280] {
+        script.connection.reduce_path_mtu(packet_bytes, OWN + 1);
+        assert_eq!(script.sent_data()[0], (0, usize::from(packet_bytes) - 60 - 12));
+    }
 }
