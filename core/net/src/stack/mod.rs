@@ -43,9 +43,6 @@ const FRAME_SHARE: usize = 64;
 /// The ports that connections are opened from (RFC 6335 §6).
 const DYNAMIC_PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
 
-/// How long a connection that the application has closed may take to end.
-const LINGER_NS: u64 = 60 * 1_000_000_000;
-
 /// Resets to those who have no connection, a second.
 const RESETS_PER_S: u64 = 1000;
 /// ICMP messages that are looked at, a second (RFC 1812 §4.3.2.8 has limits like this for what is sent).
@@ -395,7 +392,7 @@ impl Stack {
     /// may be given out again.
     pub fn close(&mut self, id: ConnectionId, now_ns: u64) {
         if let Some((connection, resources)) = self.owned(id) {
-            connection.close(now_ns.saturating_add(LINGER_NS), &mut resources.pool);
+            connection.close(now_ns, &mut resources.pool);
             self.touch_egress(id.0);
         }
     }

@@ -104,6 +104,11 @@ pub(super) struct PeerClock {
     pub recent_ns: u64,
 }
 
+/// How long a connection that the application has closed stays while its peer acknowledges nothing ...
+pub(super) const LINGER_NS: u64 = 60_000_000_000;
+/// ... and however much it does.
+const LINGER_MAX_NS: u64 = 600_000_000_000;
+
 /// A time that does not come.
 pub(crate) const NEVER_NS: u64 = u64::MAX;
 
@@ -119,7 +124,9 @@ pub(crate) struct Connection {
     /// When it was opened.
     pub opened_ns: u64,
     /// When a connection that nobody owns is cut off.
-    pub linger_until_ns: u64,
+    pub(super) linger_until_ns: u64,
+    /// What that may be at the most.
+    pub(super) linger_end_ns: u64,
     /// Whether it was ended by a reset, a timeout or the loss of the address.
     pub has_failed: bool,
 
@@ -227,6 +234,7 @@ impl Connection {
             owner: Owner::Application,
             opened_ns: now_ns,
             linger_until_ns: NEVER_NS,
+            linger_end_ns: NEVER_NS,
             has_failed: false,
             iss,
             una: iss,
@@ -479,10 +487,11 @@ impl Connection {
     }
 
     /// Ends both halves for an application that is done with the connection.
-    pub fn close(&mut self, linger_until_ns: u64, pool: &mut Pool) {
+    pub fn close(&mut self, now_ns: u64, pool: &mut Pool) {
         self.finish();
         self.owner = Owner::Nobody;
-        self.linger_until_ns = linger_until_ns;
+        self.linger_until_ns = now_ns.saturating_add(LINGER_NS);
+        self.linger_end_ns = now_ns.saturating_add(LINGER_MAX_NS);
         self.rx.narrow(pool);
         self.discard_received(pool);
     }

@@ -2,7 +2,7 @@
 
 use super::{
     ETHERNET_SEGMENT_BYTES,
-    connection::{Acknowledge, Connection, NEVER_NS, Owner, PeerClock, Recovery, Resources, State},
+    connection::{Acknowledge, Connection, LINGER_NS, NEVER_NS, Owner, PeerClock, Recovery, Resources, State},
     output::ACKNOWLEDGE_DELAY_NS,
     rack::Rack,
     scoreboard::DUPLICATE_THRESHOLD,
@@ -365,6 +365,9 @@ impl Connection {
         self.retransmit_at_ns = if is_waiting { now_ns.saturating_add(self.trip.timeout_ns()) } else { NEVER_NS };
         self.unanswered_since_ns = if is_waiting { now_ns } else { NEVER_NS };
         self.schedule_probe(now_ns);
+        if self.owner == Owner::Nobody {
+            self.linger_until_ns = now_ns.saturating_add(LINGER_NS).min(self.linger_end_ns);
+        }
         if self.finishing && self.una.after(self.end_of_data()) {
             self.on_fin_acknowledged(resources, now_ns);
         }

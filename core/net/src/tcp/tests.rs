@@ -409,7 +409,7 @@ fn ten_segments_leave_before_the_first_acknowledgment() {
 fn an_orderly_end_waits_for_old_segments() {
     let mut script = Script::established(syn());
     script.send(3);
-    script.connection.close(script.now_ns + 60 * SECOND, &mut script.resources.pool);
+    script.connection.close(script.now_ns, &mut script.resources.pool);
     let sent = script.sent();
     assert_eq!((sent.len(), sent[0].0.flags, sent[0].2), (1, FIN_ACK | Flags::PSH, 3));
     script.acknowledge(4);
@@ -439,12 +439,40 @@ fn an_orderly_end_waits_for_old_segments() {
     assert!(script.connection.is_over());
 }
 
+/// What was queued may arrive as slowly as its peer reads it, but not for ever.
+#[test]
+fn a_closed_connection_stays_while_its_peer_takes_what_was_queued() {
+    for (acknowledgments, end_s) in [(0, 60), (1, 110), (5, 310), (1000, 600)] {
+        let mut script = Script::established(syn());
+        script.send(100_000);
+        let closed_ns = script.now_ns;
+        script.connection.close(closed_ns, &mut script.resources.pool);
+        script.sent();
+        for _ in 0..acknowledgments {
+            script.pass(50 * SECOND);
+            script.sent();
+            if script.connection.state == State::Closed {
+                break;
+            }
+            script.acknowledge(1000);
+            script.sent();
+        }
+        while script.connection.state != State::Closed {
+            script.now_ns = script.connection.deadline_ns();
+            script.acknowledge(0);
+            script.sent();
+        }
+        assert_eq!(script.now_ns - closed_ns, end_s * SECOND, "after {acknowledgments}");
+        assert_eq!(script.resources.pool.used_bytes(), 0);
+    }
+}
+
 /// RFC 1122 §4.2.2.13.
 #[test]
 fn data_for_a_closed_connection_is_answered_by_a_reset_once_all_replies_have_arrived() {
     let mut script = Script::established(syn());
     script.send(3);
-    script.connection.close(script.now_ns + 60 * SECOND, &mut script.resources.pool);
+    script.connection.close(script.now_ns, &mut script.resources.pool);
     script.sent();
     script.say(Flags::ACK, b"more");
     assert_eq!(script.connection.state, State::FinWait1, "the reply may still be lost");
@@ -464,7 +492,7 @@ fn the_last_acknowledgment_ends_it() {
     script.say(FIN_ACK, b"bye");
     assert_eq!(script.connection.state, State::CloseWait);
     assert_eq!(script.answer().ack, script.seq);
-    script.connection.close(script.now_ns + 60 * SECOND, &mut script.resources.pool);
+    script.connection.close(script.now_ns, &mut script.resources.pool);
     assert_eq!(script.answer().flags, FIN_ACK);
     script.pass(200 * MS);
     assert_eq!(script.answer().flags, FIN_ACK);
@@ -477,7 +505,7 @@ fn the_last_acknowledgment_ends_it() {
 #[test]
 fn both_sides_may_close_at_once() {
     let mut script = Script::established(syn());
-    script.connection.close(script.now_ns + 60 * SECOND, &mut script.resources.pool);
+    script.connection.close(script.now_ns, &mut script.resources.pool);
     script.sent();
     script.say(FIN_ACK, b"");
     assert_eq!(script.connection.state, State::Closing);

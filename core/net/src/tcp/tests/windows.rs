@@ -123,7 +123,7 @@ fn windows_grow_with_their_use() {
         uploader.now_ns = now_ns;
         match way {
             0 => assert_eq!(window_of_uploader(uploader, 64 << 20, 8 * MS), MOST, "it never moves to the left"),
-            1 => uploader.connection.close(uploader.now_ns + SECOND, &mut uploader.resources.pool),
+            1 => uploader.connection.close(uploader.now_ns, &mut uploader.resources.pool),
             2 => uploader.say(FIN_ACK, b""),
             3 => uploader.say(Flags::RST, b""),
             _ => uploader.connection.abort(&mut uploader.resources.pool),
