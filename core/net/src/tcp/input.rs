@@ -119,9 +119,6 @@ impl Connection {
         if !segment.flags.has(Flags::ACK) {
             return Verdict::Taken;
         }
-        self.heard_ns = now_ns;
-        self.keepalives = 0;
-        self.note_timestamp(&segment, now_ns);
         if self.state == State::SynReceived {
             if !segment.ack.after(self.una) || segment.ack.after(self.nxt) {
                 return Verdict::Reset;
@@ -132,6 +129,9 @@ impl Connection {
             self.challenge(now_ns);
             return Verdict::Taken;
         }
+        self.heard_ns = now_ns;
+        self.keepalives = 0;
+        self.note_timestamp(&segment, now_ns);
         self.on_acknowledgment(&segment, payload.len(), resources, now_ns);
         if acceptable == Acceptable::AcknowledgmentOnly {
             self.acknowledge = Acknowledge::Now;
@@ -590,7 +590,7 @@ impl Connection {
         self.rcv_nxt += 1;
         self.rcv_right = self.rcv_right.max(self.rcv_nxt);
         self.end_received = true;
-        self.rx.narrow(&mut resources.pool);
+        self.rx.end(&mut resources.pool);
         self.peer_fin = None;
         self.acknowledge = Acknowledge::Now;
         match self.state {

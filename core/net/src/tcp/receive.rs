@@ -12,7 +12,8 @@ use alloc::vec::Vec;
 const FEW_RUNS: usize = 32;
 const MAX_RUNS: usize = 256;
 
-/// A window may hold its sender back where so much is read in as many round trips or less, or in this time.
+/// A window may hold its sender back where so much is read in as many round trips or less, or in this time. As it is the peer
+/// that makes round trips long, no lap is longer than a window may be unused.
 const LAP_ROUND_TRIPS: u64 = 8;
 const LAP_US: u64 = 10_000;
 
@@ -99,7 +100,7 @@ impl ReceiveQueue {
     #[inline]
     pub fn note_read(&mut self, bytes: usize, round_trip_ns: u64, now_ns: u64, pool: &mut Pool) {
         let now_us = (now_ns / 1000) as u32;
-        let most_us = LAP_US.max(LAP_ROUND_TRIPS * round_trip_ns / 1000);
+        let most_us = (LAP_ROUND_TRIPS * round_trip_ns / 1000).clamp(LAP_US, UNUSED_NS / 1000);
         let is_lap_over = u64::from(now_us.wrapping_sub(self.lap_began_us)) > most_us;
         if is_lap_over {
             (self.lap_bytes, self.lap_began_us) = (0, now_us);
@@ -152,6 +153,12 @@ impl ReceiveQueue {
         (self.most, self.lap_bytes) = (FIRST_BLOCKS as u32, 0);
     }
 
+    /// Nothing comes any more: what had come ahead lies beyond the end.
+    pub fn end(&mut self, pool: &mut Pool) {
+        self.forget_runs(self.len, pool);
+        self.narrow(pool);
+    }
+
     #[inline]
     pub fn has_runs(&self) -> bool {
         !self.runs.is_empty()
@@ -184,7 +191,7 @@ impl ReceiveQueue {
     }
 
     /// Makes room for what is in order, of which `end` bytes are here: without it, what is not could wait for ever, and all
-    /// others' memory with it. Its sender has it still (RFC 2018 §8).
+    /// others' memory with it. Its sender has it still (RFC 2018 §8), or it is beyond the end.
     #[cold]
     #[inline(never)]
     fn forget_runs(&mut self, end: usize, pool: &mut Pool) {

@@ -313,6 +313,23 @@ fn an_end_ahead_of_its_data_waits() {
     assert_eq!(script.sent().last().unwrap().0.ack, script.seq + 4);
 }
 
+/// Nothing is beyond the end, and nobody keeps what a peer says is there.
+#[test]
+fn nothing_beyond_the_end_is_kept() {
+    for last in [&b""[..], b"last"] {
+        let mut script = Script::established(syn());
+        let mut beyond = script.segment(ACK);
+        beyond.seq += 9000;
+        script.give(beyond, &[7; 1448]);
+        assert_eq!(script.sent().len(), 1);
+        script.say(FIN_ACK, last);
+        assert_eq!((script.answer().sack.as_slice(), script.connection.rx.has_runs()), (&[][..], false));
+        script.give(beyond, &[7; 1448]);
+        assert_eq!(script.read(), last);
+        assert_eq!(script.resources.pool.used_bytes(), 0);
+    }
+}
+
 /// RFC 9293 §3.10.7.4: what has arrived before is cut off, whatever the new segment's boundaries are.
 #[test]
 fn overlapping_data_is_taken_once() {
@@ -361,6 +378,23 @@ fn a_syn_or_an_impossible_acknowledgment_is_challenged() {
         assert_eq!((answer.seq, answer.ack, answer.flags), (OWN + 1, script.seq, ACK));
         assert_eq!(script.read(), b"");
     }
+}
+
+/// RFC 5961 §5 and RFC 7323 §4.3: what is discarded says nothing of the peer's clock, nor that it lives.
+#[test]
+fn an_impossible_acknowledgment_sets_no_clock() {
+    let mut script = Script::with(Setup { keepalive_ns: 100 * SECOND, ..setup() }, syn());
+    let deadline_ns = script.connection.deadline_ns();
+    script.pass(SECOND);
+    let timestamps = Some(Timestamps { value: 9000, echo: 0 });
+    script.give(Segment { ack: script.ack + 1, timestamps, ..script.segment(ACK) }, b"");
+    assert_eq!(script.answer().timestamps.map(|timestamps| timestamps.echo), Some(1000));
+    assert_eq!(script.connection.deadline_ns(), deadline_ns);
+    let mut script = Script::half_open(setup(), syn());
+    script.sent();
+    assert_eq!(script.give(Segment { ack: script.ack + 1, timestamps, ..script.segment(ACK) }, b""), Verdict::Reset);
+    script.say(ACK, b"the peer's own");
+    assert_eq!(script.read(), b"the peer's own");
 }
 
 /// RFC 7323 §5.3.

@@ -102,6 +102,9 @@ fn windows_grow_with_their_use() {
     assert_eq!(window_of_uploader(&mut first, 224 << 10, 1000), FIRST, "before it has used it up");
     first.pass(SECOND);
     assert_eq!(window_of_uploader(&mut first, 16 << 20, 8 * MS), FIRST, "125 KiB/s do not use it up");
+    let mut sluggish = Script::established(syn());
+    sluggish.connection.trip.sample(60 * SECOND);
+    assert_eq!(window_of_uploader(&mut sluggish, 16 << 20, 8 * MS), FIRST, "whatever round trips its peer makes");
     assert_eq!(window_of_uploader(&mut first, 16 << 20, 1000), MOST);
     // Half of the pool may be told of, whoever comes first. They share what the last one has.
     let (mut uploaders, mut windows) = (vec![first], vec![MOST]);
