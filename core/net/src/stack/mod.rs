@@ -240,6 +240,12 @@ impl Stack {
         self.unresolved.len() + self.starved.len()
     }
 
+    /// How many those have that wait for the application to ask, or to be sent.
+    #[cfg(test)]
+    pub(crate) fn listed(&self) -> usize {
+        self.events.len().max(self.egress.len())
+    }
+
     /// The station on its IPv6 network.
     #[cfg(test)]
     pub(crate) fn ipv6(&self) -> &Ipv6 {

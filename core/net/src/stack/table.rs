@@ -100,7 +100,12 @@ impl Stack {
         self.timers.cancel(number);
         self.flows.remove(slot.connection.flow);
         // These may not be gone through for long, while connections come and go.
-        for (list, is_in) in [(&mut self.unresolved, slot.in_unresolved), (&mut self.starved, slot.in_starved)] {
+        for (list, is_in) in [
+            (&mut self.events, slot.in_events),
+            (&mut self.egress, slot.in_egress),
+            (&mut self.unresolved, slot.in_unresolved),
+            (&mut self.starved, slot.in_starved),
+        ] {
             if is_in && let Some(at) = list.iter().position(|other| *other == number) {
                 list.swap_remove_back(at);
             }

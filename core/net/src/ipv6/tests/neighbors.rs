@@ -81,6 +81,35 @@ fn connections_that_end_wait_for_no_neighbor() {
     }
 }
 
+/// A connection that the application has, and what it has sent.
+fn open(link: &mut Link, from: Ipv6Addr) -> (ConnectionId, Option<TcpSeqNumber>) {
+    link.answers(solicitation(from, OWN));
+    let answer = link.answers(packet(from, OWN, IpProtocol::Tcp, 64, &tcp(from, TcpControl::Syn, None, &[])));
+    let ack = Some(TcpSeqNumber(answer[0].tcp().seq_number.0.wrapping_add(1)));
+    link.answers(packet(from, OWN, IpProtocol::Tcp, 64, &tcp(from, TcpControl::None, ack, &[])));
+    let accepted = link.events().into_iter().find_map(|event| match event {
+        Event::Accepted { connection, .. } => Some(connection),
+        _ => None,
+    });
+    (accepted.unwrap(), ack)
+}
+
+/// Strangers open connections faster than anything is sent, and each displaces the one before.
+#[test]
+fn connections_that_are_displaced_are_in_no_list() {
+    let mut link = Link::ready();
+    for number in 0..7 {
+        open(&mut link, stranger(number));
+    }
+    for number in 7..1000 {
+        let from = stranger(number);
+        let syn = tcp(from, TcpControl::Syn, None, &[]);
+        link.card.0.0.push_back(packet(from, OWN, IpProtocol::Tcp, 64, &syn));
+        link.stack.poll(&mut link.card, link.now_ns);
+        assert_eq!((link.stack.connections(), link.stack.listed()), (8, 1), "{number}");
+    }
+}
+
 /// The same for those that wait for memory, of which another one has all.
 #[test]
 fn connections_that_end_wait_for_no_memory() {
@@ -89,17 +118,6 @@ fn connections_that_end_wait_for_no_memory() {
     link.pass(1);
     link.sent();
     link.events();
-    let open = |link: &mut Link, from: Ipv6Addr| {
-        link.answers(solicitation(from, OWN));
-        let answer = link.answers(packet(from, OWN, IpProtocol::Tcp, 64, &tcp(from, TcpControl::Syn, None, &[])));
-        let ack = Some(TcpSeqNumber(answer[0].tcp().seq_number.0.wrapping_add(1)));
-        link.answers(packet(from, OWN, IpProtocol::Tcp, 64, &tcp(from, TcpControl::None, ack, &[])));
-        let accepted = link.events().into_iter().find_map(|event| match event {
-            Event::Accepted { connection, .. } => Some(connection),
-            _ => None,
-        });
-        (accepted.unwrap(), ack)
-    };
     let (hog, _) = open(&mut link, PEER);
     link.stack.send(hog, &[0; 10_000]);
     link.turn();
