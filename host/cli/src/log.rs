@@ -46,7 +46,7 @@ impl Log {
     pub fn line(&self, line: &str) {
         match self {
             Log::Terminal => {
-                let _ = writeln!(io::stderr(), "{line}");
+                let _ = write_line(&mut io::stderr(), line);
             }
             Log::File(log) => {
                 let mut log = log.lock().expect("no thread panics while it holds the log");
@@ -74,9 +74,14 @@ impl BoundedFile {
             written = Written::BegunAnew;
         }
         self.written_bytes += len;
-        writeln!(self.file, "{line}")?;
+        write_line(&mut self.file, line)?;
         Ok(written)
     }
+}
+
+/// Writes a line in one piece: others write to the same pipe or file, and what they say would stand in the middle of it.
+pub fn write_line(out: &mut impl Write, line: &str) -> io::Result<()> {
+    out.write_all(format!("{line}\n").as_bytes())
 }
 
 /// The name of the log's older half.
@@ -95,6 +100,27 @@ fn create_anew(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Keeps each piece that is written.
+    struct Pieces(Vec<Vec<u8>>);
+
+    impl Write for Pieces {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.push(bytes.to_vec());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn nobody_comes_between_a_line_and_its_end() {
+        let mut pieces = Pieces(Vec::new());
+        write_line(&mut pieces, "ready in 5 ms").unwrap();
+        assert_eq!(pieces.0, [b"ready in 5 ms\n"]);
+    }
 
     #[test]
     fn a_log_keeps_its_newest_lines_within_its_bound() {

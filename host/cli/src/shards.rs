@@ -6,6 +6,7 @@ use crate::{
     args::{Net, RunArgs},
     console::next_line,
     instances,
+    log::write_line,
     store::{self, Store},
     supervise, sys,
 };
@@ -138,7 +139,7 @@ fn stay_with(shards: &[RunArgs]) -> Result<()> {
         thread::spawn(move || {
             let mut console = BufReader::new(reader);
             while let Some(line) = next_line(&mut console) {
-                let _ = writeln!(io::stderr(), "{number}: {line}");
+                let _ = write_line(&mut io::stderr(), &format!("{number}: {line}"));
                 if line.starts_with("ready: ") {
                     let _ = sender.send(Event::Ready);
                 }
