@@ -297,9 +297,6 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if options.requirepass != store.options.requirepass {
         store.set_default_password(&options.requirepass);
     }
-    if options.requirepass.is_empty() {
-        store.sessions.iter_mut().flatten().for_each(|session| session.authenticated = true);
-    }
     let shrinks = options.maxmemory != 0 && options.maxmemory != store.options.maxmemory;
     let was_logging = store.options.appendonly;
     store.options = options;
