@@ -124,15 +124,17 @@ impl Scripting {
         self.scripts = BTreeMap::new();
     }
 
-    /// Drops the script that was used least recently of those that only `EVAL` has brought.
-    fn bound_cache(&mut self) {
-        let evaluated = self.scripts.iter().filter(|(_, script)| !script.is_loaded);
-        if evaluated.clone().count() <= EVALUATED_LIMIT {
-            return;
-        }
-        let Some(name) = evaluated.min_by_key(|(_, script)| script.last_used).map(|(name, _)| *name) else { return };
-        if let (Some(script), Some(machine)) = (self.scripts.remove(&name), &mut self.evaluator) {
-            machine.unpin(script.pin);
+    /// Drops scripts that were used least recently of those that only `EVAL` has brought, when one more has come: one where
+    /// there are too many, and a second one where memory is full, so that they become fewer then.
+    fn bound_cache(&mut self, is_full: bool) {
+        let limit = if is_full { 1 } else { EVALUATED_LIMIT };
+        for _ in 0..2 {
+            let evaluated = self.scripts.iter().filter(|(_, script)| !script.is_loaded);
+            let (count, oldest) = (evaluated.clone().count(), evaluated.min_by_key(|(_, script)| script.last_used));
+            let Some(name) = oldest.map(|(name, _)| *name).filter(|_| count > limit) else { return };
+            if let (Some(script), Some(machine)) = (self.scripts.remove(&name), &mut self.evaluator) {
+                machine.unpin(script.pin);
+            }
         }
     }
 }

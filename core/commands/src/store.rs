@@ -499,6 +499,11 @@ impl Store {
         heap.limit_bytes().map_or(u64::MAX, |limit| free_bytes(limit).saturating_sub(reserve_bytes(limit) / 2))
     }
 
+    /// Whether what is remembered of clients' copies takes more of the reserve than the quarter that it may.
+    pub(crate) fn lacks_room_for_copies(&self) -> bool {
+        self.environment.heap.limit_bytes().is_some_and(|limit| !self.has_room_for(reserve_bytes(limit) / 4 * 3))
+    }
+
     /// Bytes that all clients' buffers may take together.
     pub fn clients_memory_limit_bytes(&self) -> Option<u64> {
         /// Redis' least limit. Below it nobody could stay connected for long enough to set another one.

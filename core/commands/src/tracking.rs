@@ -313,10 +313,12 @@ impl Context<'_> {
         let reader = ClientRef { id: session.id, slot: self.slot };
         let reads = command.flags.contains(Flags::READONLY) && !command.flags.contains(Flags::PUBSUB);
         if is_wanted && reads {
-            for (at, _) in command.keys_in(request).unwrap_or_default() {
+            let keys = command.keys_in(request).unwrap_or_default();
+            let read = keys.len();
+            for (at, _) in keys {
                 self.store.remember_reader(&request[at], reader);
             }
-            self.store.limit_readers();
+            self.store.limit_readers(read);
         }
     }
 }
@@ -379,10 +381,13 @@ impl Store {
         }
     }
 
-    /// Calls copies back while more keys are remembered than `tracking-table-max-keys` allows.
-    fn limit_readers(&mut self) {
+    /// Calls copies back while more keys are remembered than `tracking-table-max-keys` allows; and where memory is short two
+    /// for each key that was `read`, so that clients which read take no more of it.
+    fn limit_readers(&mut self, read: usize) {
         let limit = self.options.tracking_table_max_keys;
-        while limit > 0 && self.tracking.readers.len() as u64 > limit {
+        let mut for_room = 2 * read;
+        while limit > 0 && self.tracking.readers.len() as u64 > limit || for_room > 0 && self.lacks_room_for_copies() {
+            for_room = for_room.saturating_sub(1);
             // Any will do; a key in the middle of the order is no worse than a random one.
             let Some(key) = self.tracking.readers.keys().next().cloned() else { return };
             self.call_back(&key, None);
@@ -437,7 +442,7 @@ impl Store {
     #[inline(never)]
     pub fn broadcast_invalidations(&mut self) {
         // The limit may have been lowered.
-        self.limit_readers();
+        self.limit_readers(0);
         if self.tracking.prefixes.values().all(|broadcast| broadcast.keys.is_empty()) {
             return;
         }

@@ -187,6 +187,11 @@ impl Store {
             return Ok(name);
         }
         let (flags, start) = read_shebang(text)?;
+        let is_full = self.is_platform_full();
+        // It would stay for good.
+        if is_full && is_loaded {
+            return Err(Error::OUT_OF_MEMORY);
+        }
         let mut machine = self.evaluator()?;
         machine.heap.set_limit_bytes(machine.heap.used_bytes().saturating_add(self.script_heap_bytes()));
         let globals = machine.globals();
@@ -204,7 +209,7 @@ impl Store {
             }
         };
         self.scripting.evaluator = Some(machine);
-        self.scripting.bound_cache();
+        self.scripting.bound_cache(is_full);
         result
     }
 }

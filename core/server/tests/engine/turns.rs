@@ -200,6 +200,57 @@ fn authentication_comes_first() {
 }
 
 #[test]
+fn a_setting_lets_nobody_in_who_has_not_said_who_he_is() {
+    let mut bench = Bench::new(&[]);
+    let admin = bench.connect();
+    assert_eq!(bench.ask(admin, "ACL SETUSER default >secret\r\n"), "+OK\r\n");
+    let client = bench.connect();
+    assert_eq!(bench.ask(client, "GET k\r\n"), "-NOAUTH Authentication required.\r\n");
+    assert_eq!(bench.ask(admin, "CONFIG SET maxmemory-samples 5\r\n"), "+OK\r\n");
+    assert_eq!(bench.ask(client, "GET k\r\n"), "-NOAUTH Authentication required.\r\n");
+}
+
+/// Free memory of 64 MiB, whose reserve is 4 MiB.
+fn leave_kib(bench: &Bench, free_kib: u64) {
+    bench.heap.limit.store(64 << 20, Ordering::Relaxed);
+    bench.heap.used.store((64 << 20) - (free_kib << 10), Ordering::Relaxed);
+}
+
+#[test]
+fn copies_are_called_back_when_memory_is_short() {
+    let mut bench = Bench::new(&[]);
+    let client = bench.connect();
+    bench.ask(client, "HELLO 3\r\nCLIENT TRACKING ON\r\n");
+    leave_kib(&bench, (3 << 10) + 1);
+    for key in 0..10 {
+        assert_eq!(bench.ask(client, &format!("GET {key}\r\n")), "_\r\n");
+    }
+    leave_kib(&bench, 3 << 10);
+    let replies: Vec<_> = (10..16).map(|key| bench.ask(client, &format!("GET {key}\r\n"))).collect();
+    let called_back = replies.iter().map(|reply| reply.matches("invalidate").count()).collect::<Vec<_>>();
+    assert_eq!(called_back, [2; 6], "{replies:?}");
+    assert!(bench.ask(client, "INFO stats\r\n").contains("tracking_total_keys:4\r\n"));
+}
+
+#[test]
+fn scripts_that_would_stay_are_refused_when_memory_is_full() {
+    let mut bench = Bench::new(&[]);
+    let client = bench.connect();
+    for number in 0..6 {
+        bench.ask(client, &format!("EVAL \"return {number}\" 0\r\n"));
+    }
+    leave_kib(&bench, 4 << 10);
+    assert!(bench.ask(client, "SCRIPT LOAD \"return 10\"\r\n").starts_with("$40\r\n"));
+    leave_kib(&bench, (4 << 10) - 1);
+    assert!(bench.ask(client, "SCRIPT LOAD \"return 11\"\r\n").starts_with("-OOM "));
+    assert!(bench.ask(client, "SCRIPT LOAD \"return 10\"\r\n").starts_with("$40\r\n"), "it is there");
+    // What frees memory may be a script: those of before make way.
+    assert_eq!(bench.ask(client, "EVAL \"return 20\" 0\r\n"), ":20\r\n");
+    assert_eq!(bench.ask(client, "EVAL \"return 21\" 0\r\n"), ":21\r\n");
+    assert!(bench.ask(client, "INFO memory\r\n").contains("number_of_cached_scripts:5\r\n"));
+}
+
+#[test]
 fn a_pause_holds_requests_back_and_loses_none() {
     let mut bench = Bench::new(&[]);
     let (a, b) = (bench.connect(), bench.connect());
