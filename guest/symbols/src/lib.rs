@@ -47,7 +47,8 @@ pub struct Symbol {
     pub name: String,
 }
 
-/// Writes a table of `symbols`, in any order. Of several names for one address the first in the alphabet is kept.
+/// Writes a table of `symbols`, in any order. Of several names for one address the first in the alphabet is kept, and of
+/// functions with one name that stand behind each other the first.
 pub fn encode(mut symbols: Vec<Symbol>) -> Vec<u8> {
     symbols.retain(|symbol| (symbol.start as usize) < SAME_NAME);
     for symbol in &mut symbols {
@@ -56,6 +57,7 @@ pub fn encode(mut symbols: Vec<Symbol>) -> Vec<u8> {
     }
     symbols.sort_by(|a, b| (a.start, &a.name).cmp(&(b.start, &b.name)));
     symbols.dedup_by_key(|symbol| symbol.start);
+    symbols.dedup_by(|next, first| next.name == first.name);
     symbols.sort_by(|a, b| (&a.name, a.start).cmp(&(&b.name, b.start)));
 
     let (mut starts, mut shared, mut endings) = (Vec::new(), Vec::new(), Vec::new());
@@ -176,7 +178,8 @@ mod tests {
     #[test]
     fn finds_the_function_around_an_address() {
         let names = [(0x300, "c"), (0x100, "a::b"), (0x200, "zz"), (0x200, "z"), (0x400, "a::c::d"), (0x500, "a::b")];
-        let table = encode(names.map(|(start, name)| symbol(start, name)).to_vec());
+        let names = [&names[..], &[(0x600, "a::b")]].concat();
+        let table = encode(names.into_iter().map(|(start, name)| symbol(start, name)).collect());
         let table = SymbolTable::new(&table);
         assert_eq!(shown(&table, 0xff), None);
         assert_eq!(shown(&table, 0x100), found("a::b", 0));
