@@ -206,7 +206,9 @@ pub(crate) struct Connection {
     /// When the last answer to an unacceptable segment was sent.
     pub(super) challenged_ns: u64,
     pub(super) keepalive_ns: u64,
+    /// Keepalive probes since the peer was heard, and when the last one was due, or has left.
     pub(super) keepalives: u8,
+    pub(super) asked_ns: u64,
 
     pub(super) arrived: bool,
     pub(super) wants_room: bool,
@@ -289,6 +291,7 @@ impl Connection {
             challenged_ns: 0,
             keepalive_ns,
             keepalives: 0,
+            asked_ns: now_ns,
             arrived: false,
             wants_room: false,
             end_told: false,

@@ -602,12 +602,13 @@ impl Connection {
     }
 
     /// Whether a SYN for the same addresses may begin a new connection in the place of this one (RFC 9293 §3.6.1,
-    /// RFC 6191 §2): only if its numbers or its clock are beyond those of the old one.
+    /// RFC 6191 §2): only if its numbers or its clock are beyond those of the old one, which no application has any more.
     pub fn gives_way_to(&self, syn: &Segment) -> bool {
         let clock_is_newer = match (self.peer_clock, syn.timestamps) {
             (Some(clock), Some(timestamps)) => (timestamps.value.wrapping_sub(clock.recent) as i32) > 0,
             _ => false,
         };
-        self.state == State::TimeWait && (clock_is_newer || syn.seq.after(self.rcv_nxt))
+        let is_left = self.state == State::TimeWait && self.owner == Owner::Nobody;
+        is_left && (clock_is_newer || syn.seq.after(self.rcv_nxt))
     }
 }

@@ -52,18 +52,23 @@ impl Connection {
         if self.keepalive_ns == 0 || self.una != self.nxt {
             return NEVER_NS;
         }
-        let half_intervals = match self.keepalives {
-            KEEPALIVE_PROBES => 2 * u64::from(KEEPALIVE_PROBES) + 1,
-            sent => 2 * (u64::from(sent) + 1),
-        };
-        self.heard_ns.saturating_add((self.keepalive_ns / 2).saturating_mul(half_intervals))
+        match self.keepalives {
+            0 => self.heard_ns.saturating_add(self.keepalive_ns),
+            // Where time has stood still here, the peer has its time to answer all the same.
+            KEEPALIVE_PROBES => self.asked_ns.saturating_add(self.keepalive_ns / 2),
+            _ => self.asked_ns.saturating_add(self.keepalive_ns),
+        }
     }
 
     /// Does what is due.
     pub fn on_timers(&mut self, resources: &mut Resources, now_ns: u64) {
         match self.state {
             State::Closed => return,
-            State::TimeWait if self.time_wait_until_ns <= now_ns => return self.end(&mut resources.pool),
+            State::TimeWait if self.time_wait_until_ns <= now_ns => {
+                // Its application may have something left to read.
+                self.state = State::Closed;
+                return;
+            }
             State::TimeWait => {}
             State::SynSent | State::SynReceived if self.opened_ns.saturating_add(HANDSHAKE_TIMEOUT_NS) <= now_ns => {
                 return self.fail(&mut resources.pool);
@@ -93,6 +98,7 @@ impl Connection {
             }
             self.keepalives += 1;
             self.keepalive_due = true;
+            self.asked_ns = now_ns;
             // Others have more use of what it was told.
             self.rx.narrow(&mut resources.pool);
         }
@@ -181,6 +187,7 @@ impl Connection {
                     return data;
                 }
                 if core::mem::take(&mut self.keepalive_due) {
+                    self.asked_ns = now_ns;
                     // RFC 9293 §3.8.4: a number that the peer has acknowledged makes it answer.
                     return Some(self.bare(self.nxt - 1, &resources.pool, now_ns));
                 }

@@ -473,6 +473,44 @@ fn an_orderly_end_waits_for_old_segments() {
     assert!(script.connection.is_over());
 }
 
+/// What has arrived is the application's until it closes the connection, however long it takes to read, and so are its
+/// addresses.
+#[test]
+fn what_has_arrived_outlives_the_wait_for_old_segments() {
+    let mut script = Script::established(syn());
+    script.connection.finish();
+    script.sent();
+    script.acknowledge(1);
+    script.say(FIN_ACK, b"the end");
+    script.sent();
+    assert_eq!(script.connection.state, State::TimeWait);
+    let newer = Segment { seq: script.seq + 1, timestamps: Some(Timestamps { value: 2000, echo: 0 }), ..syn() };
+    assert!(!script.connection.gives_way_to(&newer));
+    script.pass(60 * SECOND);
+    script.sent();
+    assert!(script.connection.is_over());
+    assert_eq!(script.connection.next_change(&script.resources.pool), Some(Change::Readable));
+    assert_eq!(script.connection.next_change(&script.resources.pool), None);
+    assert_eq!(script.read(), b"the end");
+    assert_eq!(script.connection.next_change(&script.resources.pool), Some(Change::EndOfStream));
+    assert_eq!(script.resources.pool.used_bytes(), 0);
+}
+
+/// Nor does it keep memory for one that the application closes unread.
+#[test]
+fn what_is_left_unread_goes_with_its_connection() {
+    let mut script = Script::established(syn());
+    script.connection.finish();
+    script.sent();
+    script.acknowledge(1);
+    script.say(FIN_ACK, b"the end");
+    script.pass(60 * SECOND);
+    script.sent();
+    assert!(script.connection.is_over() && script.resources.pool.used_bytes() > 0);
+    script.connection.close(script.now_ns, &mut script.resources.pool);
+    assert_eq!(script.resources.pool.used_bytes(), 0);
+}
+
 /// What was queued may arrive as slowly as its peer reads it, but not for ever.
 #[test]
 fn a_closed_connection_stays_while_its_peer_takes_what_was_queued() {
@@ -578,6 +616,27 @@ fn a_silent_peer_is_probed() {
     script.answer();
     script.pass(50 * SECOND);
     assert_eq!(script.sent(), []);
+    assert!(script.connection.has_failed);
+}
+
+/// A machine that was paused has not asked in the meantime.
+#[test]
+fn a_pause_takes_no_time_to_answer_from_the_peer() {
+    let mut script = Script::with(Setup { keepalive_ns: 100 * SECOND, ..setup() }, syn());
+    script.pass(1000 * SECOND);
+    script.answer();
+    assert_eq!(script.connection.deadline_ns(), script.now_ns + 100 * SECOND);
+    script.pass(1000 * SECOND);
+    script.answer();
+    assert_eq!(script.connection.deadline_ns(), script.now_ns + 50 * SECOND);
+    assert_eq!(script.sent(), []);
+    script.acknowledge(0);
+    assert_eq!(script.connection.deadline_ns(), script.now_ns + 100 * SECOND);
+    for answered_s in [100, 100, 50] {
+        assert!(!script.connection.has_failed);
+        script.pass(answered_s * SECOND);
+        script.sent();
+    }
     assert!(script.connection.has_failed);
 }
 
