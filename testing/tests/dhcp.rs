@@ -1,6 +1,7 @@
 //! Getting, keeping and losing an address, against a small DHCP server of this test.
 
-use kayvee_net::{Addressing, Addressing6, Config, ConnectionId, Event, Lease, Limits, Stack};
+use kayvee_net::{Addressing, Addressing6, Config, ConnectionId, Event, Lease, Limits, Stack, checksum};
+use kayvee_platform::Checksums;
 use kayvee_testing::network::{
     frames::{self, Segment},
     wire::{Faults, Wire},
@@ -29,6 +30,8 @@ struct DhcpServer {
     /// What it does with requests.
     mood: Mood,
     requests: usize,
+    /// Its datagrams have the sum of the pseudo-header where their checksum belongs.
+    leaves_checksums: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -69,7 +72,19 @@ impl DhcpServer {
             max_size: None,
             ..request
         };
-        Some(dhcp_frame(&repr, ethernet.src_addr()))
+        let mut frame = dhcp_frame(&repr, ethernet.src_addr());
+        if self.leaves_checksums {
+            let udp = &mut frame[14 + 20..];
+            let len = udp.len() as u16;
+            let pseudo = [
+                SERVER.octets(),
+                Ipv4Addr::BROADCAST.octets(),
+                [[0, 17], len.to_be_bytes()].concat().try_into().unwrap(),
+            ];
+            let undone = !u16::from_be_bytes(checksum::finish(checksum::sum(&pseudo.concat())));
+            UdpPacket::new_unchecked(udp).set_checksum(undone);
+        }
+        Some(frame)
     }
 }
 
@@ -108,13 +123,22 @@ struct World {
 
 impl World {
     fn new(faults: Faults, seed: u64) -> World {
-        let mut wire = Wire::new(faults, seed);
+        World::on(Wire::new(faults, seed), seed)
+    }
+
+    fn on(mut wire: Wire, seed: u64) -> World {
         let limits = Limits::for_memory(1 << 20, 1);
         let config =
             Config { addressing: Addressing::Dhcp, addressing6: Addressing6::Off, limits, keepalive_s: 0, seed };
         let stack = Stack::new(config, &mut wire.server, 0).unwrap();
-        let server =
-            DhcpServer { address: OFFERED, lease_s: LEASE_S, gateway: SERVER, mood: Mood::Generous, requests: 0 };
+        let server = DhcpServer {
+            address: OFFERED,
+            lease_s: LEASE_S,
+            gateway: SERVER,
+            mood: Mood::Generous,
+            requests: 0,
+            leaves_checksums: false,
+        };
         World { now_ns: 0, wire, stack, server, events: Vec::new(), others: Vec::new() }
     }
 
@@ -151,6 +175,19 @@ fn an_address_is_acquired_at_once() {
     assert_eq!(world.events, [Event::AddressAcquired(lease(Some(SERVER)))]);
     assert_eq!(world.stack.lease(), Some(lease(Some(SERVER))));
     assert_eq!(world.server.requests, 2, "one discover, one request");
+}
+
+/// A server on this machine leaves the checksums of what it sends to a card that is not there.
+#[test]
+fn an_address_is_acquired_from_a_server_that_leaves_checksums_undone() {
+    for (checksums, events) in [(Checksums::Partial, 1), (Checksums::Complete, 0)] {
+        let mut wire = Wire::new(Faults::NONE, 1);
+        wire.server.set_checksums(checksums);
+        let mut world = World::on(wire, 1);
+        world.server.leaves_checksums = true;
+        world.run_until(SECOND_NS);
+        assert_eq!(world.events.len(), events, "{checksums:?}: {:?}", world.events);
+    }
 }
 
 #[test]

@@ -63,8 +63,8 @@ pub(crate) enum Class<'a> {
     Udp(Packet<'a>),
     /// A packet to the station's own address with a protocol that nothing here speaks.
     Unserved(Packet<'a>),
-    /// From a DHCP server, to whatever address.
-    Dhcp,
+    /// A datagram from a DHCP server, to whatever address.
+    Dhcp(Packet<'a>),
     /// Nothing for this station.
     Ignored,
     /// Headers that make no sense, or that are of no use here.
@@ -172,7 +172,7 @@ fn classify_ipv4<'a>(
         PROTOCOL_TCP => Class::Ignored,
         // Nothing else is merged.
         _ if rest_bytes > 0 => Class::Malformed,
-        PROTOCOL_UDP if payload.starts_with(&DHCP_PORTS) => Class::Dhcp,
+        PROTOCOL_UDP if payload.starts_with(&DHCP_PORTS) => Class::Dhcp(packet_of()),
         PROTOCOL_UDP if is_own && source != own => Class::Udp(packet_of()),
         PROTOCOL_ICMP if is_own => Class::Icmp(own, payload),
         _ if is_own && source != own => Class::Unserved(packet_of()),

@@ -2,7 +2,7 @@
 
 use kayvee_platform::{FrameTx, MAX_FRAME_BYTES};
 use smoltcp::{
-    phy::{self, Device, DeviceCapabilities, Medium},
+    phy::{self, Checksum, Device, DeviceCapabilities, Medium},
     time::Instant,
 };
 
@@ -41,6 +41,8 @@ pub(crate) fn capabilities() -> DeviceCapabilities {
     let mut capabilities = DeviceCapabilities::default();
     capabilities.medium = Medium::Ethernet;
     capabilities.max_transmission_unit = MAX_FRAME_BYTES;
+    // Of what arrives it has been looked at, as a sender may have left it to a card.
+    capabilities.checksum.udp = Checksum::Tx;
     capabilities
 }
 

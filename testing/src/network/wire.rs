@@ -3,7 +3,7 @@
 use super::offload;
 use crate::random::Random;
 use kayvee_platform::{
-    Completion, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, MAX_LARGE_FRAME_BYTES, Offloads, Received,
+    Checksums, Completion, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, MAX_LARGE_FRAME_BYTES, Offloads, Received,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -62,6 +62,7 @@ impl Faults {
 pub struct End {
     mac: [u8; 6],
     max_frame_bytes: usize,
+    checksums: Checksums,
     rx: Rx,
     tx: Tx,
 }
@@ -102,7 +103,13 @@ pub struct Tx {
 
 impl End {
     fn new(mac: [u8; 6], max_frame_bytes: usize) -> End {
-        End { mac, max_frame_bytes, rx: Rx::default(), tx: Tx { max_frame_bytes, ..Tx::default() } }
+        let tx = Tx { max_frame_bytes, ..Tx::default() };
+        End { mac, max_frame_bytes, checksums: Checksums::Complete, rx: Rx::default(), tx }
+    }
+
+    /// Changes whether who sends to it may leave checksums undone.
+    pub fn set_checksums(&mut self, checksums: Checksums) {
+        self.checksums = checksums;
     }
 
     /// Changes what it does for its station.
@@ -148,6 +155,10 @@ impl FrameDevice for End {
 
     fn max_frame_bytes(&self) -> usize {
         self.max_frame_bytes
+    }
+
+    fn checksums(&self) -> Checksums {
+        self.checksums
     }
 
     fn split(&mut self) -> (&mut Rx, &mut Tx) {

@@ -45,8 +45,13 @@ impl Stack {
         let own = self.lease.map(|lease| lease.address);
         self.resources.counters.frames_received += 1;
         match classify(frame, self.mac, own, self.ipv6.addresses()) {
-            Class::Dhcp if self.control.is_dhcp_client() => self.control.receive(bytes, tx, now_ns),
-            Class::Dhcp | Class::Ignored => {}
+            Class::Dhcp(packet) if self.control.is_dhcp_client() => {
+                match frame::parse_datagram(&packet, frame, self.checksums) {
+                    Ok(_) => self.control.receive(bytes, tx, now_ns),
+                    Err(unusable) => self.drop_unusable(unusable),
+                }
+            }
+            Class::Dhcp(_) | Class::Ignored => {}
             Class::Malformed => self.resources.counters.dropped_malformed += 1,
             Class::Damaged => self.resources.counters.dropped_checksum += 1,
             Class::Tcp(packet) => self.receive_packet(&packet, frame, tx, take, now_ns),
