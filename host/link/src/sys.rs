@@ -5,7 +5,7 @@ use std::{
     io,
     mem::zeroed,
     net::{Ipv4Addr, Ipv6Addr},
-    os::fd::AsRawFd,
+    os::fd::{AsRawFd, OwnedFd},
 };
 
 /// Gives an interface its IPv4 address and mask and switches it on.
@@ -111,6 +111,22 @@ pub fn add_neighbour(interface: &str, address: Ipv4Addr, mac: [u8; 6]) -> io::Re
     // SAFETY: the operation reads one `arpreq`, which `request` is.
     Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSARP as _, &request) })?;
     Ok(())
+}
+
+/// Has an interface take the frames of all groups until what is returned is closed. No frame comes to this socket itself.
+pub fn hear_groups(interface: &str) -> io::Result<OwnedFd> {
+    let socket = socket2::Socket::new(socket2::Domain::PACKET, socket2::Type::RAW, None)?;
+    // SAFETY: `packet_mreq` is plain data, for which all zeros is a value.
+    let mut membership: libc::packet_mreq = unsafe { zeroed() };
+    membership.mr_ifindex = if_nametoindex(interface)? as _;
+    membership.mr_type = libc::PACKET_MR_ALLMULTI as _;
+    let value: *const libc::packet_mreq = &membership;
+    let len = size_of_val(&membership) as _;
+    // SAFETY: the option is read from one `packet_mreq`, which `value` points to.
+    Errno::result(unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, value.cast(), len)
+    })?;
+    Ok(socket.into())
 }
 
 fn datagram_socket() -> io::Result<socket2::Socket> {

@@ -1,15 +1,16 @@
 //! What a store's network is attached to, as users and the processes of one run name it.
 
-use crate::{FrameMemory, Socket, Steering, link_mtu};
+use crate::{FrameMemory, Socket, Steering, link_mtu, socket::shown};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use kayvee_link::{Link6, Namespace, PREFIX_BITS, VethPair};
 use kayvee_platform::{Addressing, Addressing6};
 use nix::ifaddrs::getifaddrs;
 use std::{
     fmt,
-    fs::File,
+    fs::{self, File},
     net::{IpAddr, Ipv4Addr},
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+    path::Path,
 };
 
 /// How users write it, for messages.
@@ -119,7 +120,13 @@ impl Attachment {
                         let file = File::open(path).context("the network namespace that was to be inherited")?;
                         Namespace::from(OwnedFd::from(file)).enter(|| Socket::open(&name, Steering::All, frames))?
                     }
-                    None => Socket::open(&name, steering(&name, *address, addressing6)?, frames)?,
+                    None => {
+                        let mut socket = Socket::open(&name, steering(&name, *address, addressing6)?, frames)?;
+                        if addressing6 != Addressing6::Off {
+                            socket.hear_groups(&name)?;
+                        }
+                        socket
+                    }
                 };
                 Ok(Place { socket, addressing, addressing6, is_own, name })
             }
@@ -153,14 +160,26 @@ fn steering(interface: &str, address: Option<(Ipv4Addr, u8)>, addressing6: Addre
             bail!("what routers announce on '{interface}' is this host's; give the store an address: ip6=ADDRESS/BITS")
         }
         Some((address, _)) => Ok(Steering::Addresses(address, ipv6)),
-        None => match of_host.iter().find(|address| address.is_ipv4()) {
-            Some(first) => bail!(
-                "this host has the address {first} on '{interface}'; give the store one of its own there: \
+        None => match used_as(&of_host, &shown(interface)) {
+            Some(use_of_host) => bail!(
+                "this host {use_of_host} '{interface}'; give the store an address of its own there: \
                  --net xdp:{interface},ip=ADDRESS/BITS"
             ),
             None => Ok(Steering::All),
         },
     }
+}
+
+/// What this host needs an interface for, if it does: it has these addresses there, and `shown` is what sysfs tells.
+fn used_as(of_host: &[IpAddr], shown: &Path) -> Option<String> {
+    let is_link_local = |address: &IpAddr| matches!(address, IpAddr::V6(ipv6) if ipv6.is_unicast_link_local());
+    if let Some(first) = of_host.iter().find(|address| !is_link_local(address)) {
+        return Some(format!("has the address {first} on"));
+    }
+    // A bridge or bond that it is part of, or what stands on it: a VLAN's interface, a macvlan.
+    let mut links = fs::read_dir(shown).into_iter().flatten();
+    let other = links.find_map(|link| Some(link.ok()?.file_name().to_str()?.strip_prefix("upper_")?.to_string()))?;
+    Some(format!("has '{other}' on top of"))
 }
 
 fn parse_address(text: &str) -> Option<(Ipv4Addr, u8)> {
@@ -197,6 +216,88 @@ impl fmt::Display for Attachment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FRAMES_BYTES;
+    use kayvee_link::Watch;
+    use std::{
+        env,
+        net::UdpSocket,
+        process::{self, Command},
+        time::{Duration, Instant},
+    };
+
+    #[test]
+    fn an_interface_that_the_host_uses_is_not_the_store_s_alone() {
+        let folder = env::temp_dir().join(format!("kayvee-shown-{}", process::id()));
+        fs::create_dir_all(folder.join("queues")).unwrap();
+        let link_local: IpAddr = "fe80::1".parse().unwrap();
+        assert_eq!(used_as(&[], &folder), None);
+        assert_eq!(used_as(&[link_local], &folder), None);
+        for address in ["192.0.2.1", "169.254.1.1", "2001:db8::1", "fd00::1"] {
+            let addresses = [link_local, address.parse().unwrap()];
+            assert_eq!(used_as(&addresses, &folder).unwrap(), format!("has the address {address} on"));
+        }
+        // A macvlan or VLAN itself stands on another one.
+        fs::create_dir(folder.join("lower_eth0")).unwrap();
+        assert_eq!(used_as(&[], &folder), None);
+        fs::create_dir(folder.join("upper_br0")).unwrap();
+        assert_eq!(used_as(&[], &folder).unwrap(), "has 'br0' on top of");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    fn ip(words: &str) {
+        assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "ip {words}");
+    }
+
+    /// A macvlan drops frames for groups that nobody has told it of, as cards do.
+    #[test]
+    #[ignore = "needs root: ./kayvee test"]
+    fn questions_to_groups_arrive_where_a_card_drops_others() {
+        const GROUPS: u8 = 24;
+        let inside = || {
+            for words in [
+                "link add lower type veth peer name wire",
+                "link add link lower name card type macvlan mode bridge",
+                "link set lower up",
+                "link set wire up",
+                "link set card up",
+            ] {
+                ip(words);
+            }
+            let host = Ipv4Addr::new(192, 0, 2, 1);
+            kayvee_link::bring_up("wire", host, Ipv4Addr::new(255, 255, 255, 0))?;
+            let sender = UdpSocket::bind((host, 0))?;
+            sender.set_broadcast(true)?;
+            let frames = FrameMemory::allocate(FRAMES_BYTES)?;
+            for (text, hears) in
+                [("xdp:card,ip=192.0.2.7/24,ip6=fd00::7/64", true), ("xdp:card,ip=192.0.2.7/24", false)]
+            {
+                let place = Attachment::parse(text)?.open(&frames)?;
+                let mut watch = Watch::open("card")?;
+                for last in 0..GROUPS {
+                    sender.send_to(b"", (Ipv4Addr::new(239, 1, 2, last), 9))?;
+                }
+                sender.send_to(b"", (Ipv4Addr::new(192, 0, 2, 255), 9))?;
+                // Some may come anyway, as a macvlan knows groups by a hash of eight bits. The last frame is for all.
+                assert_eq!(groups_before_broadcast(&mut watch)? == usize::from(GROUPS), hears, "{text}");
+                drop(place);
+            }
+            Ok(())
+        };
+        Namespace::create().unwrap().enter(inside).unwrap();
+    }
+
+    /// How many datagrams to groups pass before one to all.
+    fn groups_before_broadcast(watch: &mut Watch) -> Result<usize> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let mut count = 0;
+        loop {
+            match watch.take()?.and_then(|seen| seen.frame.get(30..34).map(Vec::from)).as_deref() {
+                Some([239, 1, 2, _]) => count += 1,
+                Some([192, 0, 2, 255]) => return Ok(count),
+                _ => ensure!(Instant::now() < deadline, "no broadcast came"),
+            }
+        }
+    }
 
     #[test]
     fn what_is_written_is_read() {

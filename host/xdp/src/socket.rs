@@ -73,6 +73,8 @@ pub struct Sender {
     fd: OwnedFd,
     /// The attached program; the map and the program itself live as long as that.
     _link: OwnedFd,
+    /// What has the interface take groups' frames.
+    _groups: Option<OwnedFd>,
 }
 
 impl Socket {
@@ -114,8 +116,16 @@ impl Socket {
             (false, Mode::Driver) => "copied by its driver",
             (false, Mode::Generic) => "copied by the kernel",
         };
-        let sender = Sender { fd, _link: link };
+        let sender = Sender { fd, _link: link, _groups: None };
         Ok(Socket { sender, rings, frame_bytes, max_frame_bytes, mac, checksums, how })
+    }
+
+    /// Has the interface take the frames of all groups, as the store is in some of which the kernel does not know: neighbors ask
+    /// for an IPv6 address in one (RFC 4861 §7.2.2), and cards, and devices that stand on others, drop those that nobody wants.
+    pub fn hear_groups(&mut self, interface: &str) -> Result<()> {
+        let groups = kayvee_link::hear_groups(interface);
+        self.sender._groups = Some(groups.with_context(|| format!("hearing the groups of '{interface}'"))?);
+        Ok(())
     }
 
     /// A network card of this process, over the memory that the socket was opened with.
@@ -249,7 +259,7 @@ fn attach(program: BorrowedFd<'_>, interface: u32) -> io::Result<(OwnedFd, Mode)
 }
 
 /// What sysfs tells of an interface; nothing of one in a namespace of its own, of which it shows nothing.
-fn shown(interface: &str) -> std::path::PathBuf {
+pub(crate) fn shown(interface: &str) -> std::path::PathBuf {
     Path::new("/sys/class/net").join(interface)
 }
 
