@@ -10,13 +10,14 @@ use disk::Disk;
 use kayvee_net::{Addressing, Addressing6, Config, Limits, Stack};
 use kayvee_platform::Now;
 use kayvee_server::{Engine, Options};
-use kayvee_station::{Peers, Station};
+use kayvee_station::{Peers, Station, Web};
 use kayvee_testing::network::{
     peer::Peer,
     wire::{Faults, Wire},
     world::{CLIENT, PORT, SERVER},
 };
 use smoltcp::{iface::SocketHandle, socket::tcp::State};
+use std::net::Ipv4Addr;
 
 const TURN_NS: u64 = 100_000;
 
@@ -31,6 +32,11 @@ struct Link {
 
 impl Link {
     fn new(options: &[&str]) -> Link {
+        Link::between(options, Peers::Trusted, CLIENT)
+    }
+
+    /// One on which a host has this address, for a station that can be reached by these.
+    fn between(options: &[&str], peers: Peers, client: Ipv4Addr) -> Link {
         let mut wire = Wire::new(Faults::NONE, 1);
         let addressing = Addressing::Static { address: SERVER, prefix_bits: 24, gateway: None };
         let limits = Limits { connections: 4, buffer_bytes: 1 << 20 };
@@ -41,8 +47,9 @@ impl Link {
         let mut engine = Engine::new(options, still::environment(), Now::default());
         let mut disk = Disk::new(8 << 20);
         engine.open_log(&mut disk).expect("the disk is blank");
-        let peer = Peer::new(&mut wire.client, CLIENT.into(), 24, 1);
-        Link { wire, station: Station::new(stack, engine, None, Peers::Trusted, 4), disk, peer, now_ns: 0 }
+        let peer = Peer::new(&mut wire.client, client.into(), 24, 1);
+        let web = Web::new(engine.options(), 4, 64 << 20, Now::default());
+        Link { wire, station: Station::new(stack, engine, web, peers, 4), disk, peer, now_ns: 0 }
     }
 
     fn turns(&mut self, count: usize) {
@@ -58,7 +65,7 @@ impl Link {
 
     /// What a client has received, and the state of its connection.
     fn received(&mut self, client: SocketHandle) -> (String, State) {
-        let mut bytes = [0; 100];
+        let mut bytes = [0; 1000];
         let socket = self.peer.socket(client);
         let len = if socket.can_recv() { socket.recv_slice(&mut bytes).expect("it can") } else { 0 };
         (String::from_utf8_lossy(&bytes[..len]).into_owned(), socket.state())
@@ -81,5 +88,30 @@ fn whoever_ends_after_asking_is_answered_once_the_log_is_stable() {
         link.turns(20);
         let answers = "+OK\r\n".repeat(requests.iter().filter(|byte| **byte == b'\n').count());
         assert_eq!(link.received(client), (answers, State::TimeWait));
+    }
+}
+
+/// What a client has received after a request to a port.
+fn asked(link: &mut Link, port: u16, request: &[u8]) -> (String, State) {
+    let client = link.peer.connect(SERVER.into(), port, 4096);
+    link.turns(20);
+    link.peer.socket(client).send_slice(request).expect("it was open");
+    link.turns(100);
+    link.received(client)
+}
+
+/// On a link that was made for this host, whom it forwards is turned away from the store and from the web server.
+#[test]
+fn a_link_of_the_host_s_own_is_no_way_for_others() {
+    const WEB: u16 = 8080;
+    let neighbor = Ipv4Addr::from_bits(CLIENT.to_bits() + 1);
+    for (client, mode, is_let_in) in [(CLIENT, "yes", true), (neighbor, "yes", false), (neighbor, "no", true)] {
+        let options = ["--protected-mode", mode, "--http-port", "8080"];
+        let mut link = Link::between(&options, Peers::Host(Some(CLIENT), None), client);
+        let (answer, _) = asked(&mut link, PORT, b"PING\r\n");
+        assert!(answer.starts_with(if is_let_in { "+PONG" } else { "-DENIED" }), "{client}, {mode}: {answer}");
+        let (page, state) = asked(&mut link, WEB, b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n");
+        assert_eq!(page.starts_with("HTTP/1.1 "), is_let_in, "{client}, {mode}: {page:?}");
+        assert_eq!((page.is_empty(), state == State::Established), (!is_let_in, is_let_in), "{client}, {mode}");
     }
 }

@@ -227,7 +227,8 @@ impl Engine {
     }
 
     /// Whether protected mode lets nobody in who comes from there.
-    fn turns_away(&self, is_local: bool) -> bool {
+    #[inline(never)]
+    pub fn turns_away(&self, is_local: bool) -> bool {
         self.store.options.protected_mode && !is_local && self.store.acl.default_needs_no_password()
     }
 

@@ -1,22 +1,21 @@
 //! What is served by UDP: an echo, and memcached's protocol.
 
-use crate::Peers;
 use kayvee_server::{ClientId, Engine, Fate, Options, Peer};
 
-/// The services, for those who may send to them in the same way.
+/// The services.
 pub struct Datagrams {
     echo_port: u16,
     memcached_port: u16,
-    peers: Peers,
-    /// The session that memcached's requests run in.
-    client: Option<ClientId>,
+    /// The sessions that memcached's requests run in: strangers', and that of those on this machine, whom protected mode
+    /// tells apart.
+    clients: [Option<ClientId>; 2],
 }
 
 impl Datagrams {
     /// Those that the options ask for.
-    pub fn new(options: &Options, peers: Peers) -> Datagrams {
+    pub fn new(options: &Options) -> Datagrams {
         let (echo_port, memcached_port) = (options.udp_echo_port, options.udp_memcached_port);
-        Datagrams { echo_port, memcached_port, peers, client: None }
+        Datagrams { echo_port, memcached_port, clients: [None; 2] }
     }
 
     /// The ports that they are at.
@@ -29,6 +28,7 @@ impl Datagrams {
     pub fn answer(
         &mut self,
         engine: &mut Engine,
+        is_local: bool,
         port: u16,
         remote_port: u16,
         bytes: &[u8],
@@ -40,7 +40,7 @@ impl Datagrams {
             return None;
         }
         if port == self.memcached_port {
-            let client = self.client(engine)?;
+            let client = self.client(engine, is_local)?;
             return engine.memcached_datagram(client, bytes, reply);
         }
         reply.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -48,18 +48,18 @@ impl Datagrams {
     }
 
     /// The session for a request; another one when it was closed, or when who is let in has changed since it began.
-    fn client(&mut self, engine: &mut Engine) -> Option<ClientId> {
+    fn client(&mut self, engine: &mut Engine, is_local: bool) -> Option<ClientId> {
+        let kept = &mut self.clients[usize::from(is_local)];
         let is_over = |client: ClientId, engine: &Engine| {
             matches!(engine.fate(client), Fate::CloseNow | Fate::CloseAfterOutput) || !engine.is_as_new(client)
         };
-        if let Some(client) = self.client.take_if(|client| is_over(*client, engine)) {
+        if let Some(client) = kept.take_if(|client| is_over(*client, engine)) {
             engine.disconnect(client);
         }
-        if self.client.is_none() {
-            let is_local = self.peers == Peers::Trusted;
+        if kept.is_none() {
             let peer = Peer { remote: "udp:0".into(), local: "udp:0".into(), is_local };
-            self.client = engine.connect(peer).ok();
+            *kept = engine.connect(peer).ok();
         }
-        self.client
+        *kept
     }
 }

@@ -20,11 +20,11 @@ pub use web::Web;
 
 use alloc::{collections::VecDeque, string::ToString, vec::Vec};
 use core::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::Duration,
 };
 use kayvee_net::{ConnectionId, Event, Stack, Take};
-use kayvee_platform::{BlockDevice, FrameDevice, FrameRx, NetworkFigures, Now};
+use kayvee_platform::{Addressing, Addressing6, BlockDevice, FrameDevice, FrameRx, NetworkFigures, Now};
 use kayvee_server::{ClientId, Dial, Engine, Fate, Peer};
 
 /// At the end, clients' last replies and the ends of their connections get this long to be sent ...
@@ -40,8 +40,34 @@ const READ_BYTES_MAX: usize = 256 << 10;
 pub enum Peers {
     /// Only who was meant to: the network was made for it.
     Trusted,
+    /// This host, which has these addresses on a link that was made for it. What it forwards for others is from strangers.
+    Host(Option<Ipv4Addr>, Option<Ipv6Addr>),
     /// Whoever is on a network that it shares with others: without a password, protected mode turns them away.
     Strangers,
+}
+
+impl Peers {
+    /// The host that has given the station its addresses: its router.
+    pub fn host(addressing: Addressing, addressing6: Addressing6) -> Peers {
+        let ipv4 = if let Addressing::Static { gateway, .. } = addressing { gateway } else { None };
+        let ipv6 = if let Addressing6::Static { gateway, .. } = addressing6 { gateway } else { None };
+        Peers::Host(ipv4, ipv6)
+    }
+
+    /// Whether who has this address counts as on the store's own machine.
+    fn has(&self, remote: IpAddr) -> bool {
+        match (self, remote) {
+            (Peers::Trusted, _) => true,
+            (Peers::Host(ipv4, _), IpAddr::V4(remote)) => *ipv4 == Some(remote),
+            (Peers::Host(_, ipv6), IpAddr::V6(remote)) => *ipv6 == Some(remote),
+            (Peers::Strangers, _) => false,
+        }
+    }
+
+    /// Whether who has this address is beyond the host that the link was made for.
+    fn is_beyond_host(&self, remote: IpAddr) -> bool {
+        matches!(self, Peers::Host(..)) && !self.has(remote)
+    }
 }
 
 /// A client's connection.
@@ -89,6 +115,7 @@ impl Busy {
 struct InPlace<'a> {
     engine: &'a mut Engine,
     datagrams: &'a mut Datagrams,
+    peers: Peers,
     clients: &'a mut [Option<Client>],
     ids: &'a [Option<ClientId>],
     crowd: &'a mut Crowd,
@@ -108,7 +135,8 @@ impl Take for InPlace<'_> {
     }
 
     fn datagram(&mut self, port: u16, remote: SocketAddr, bytes: &[u8], reply: &mut [u8]) -> Option<usize> {
-        self.datagrams.answer(self.engine, port, remote.port(), bytes, reply)
+        let is_local = self.peers.has(remote.ip());
+        self.datagrams.answer(self.engine, is_local, port, remote.port(), bytes, reply)
     }
 }
 
@@ -142,7 +170,7 @@ impl Station {
         // writable and end.
         let (clients, ids) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
         let (writable, unread) = (Vec::with_capacity(2 * connections), Vec::with_capacity(connections));
-        let datagrams = Datagrams::new(engine.options(), peers);
+        let datagrams = Datagrams::new(engine.options());
         datagrams.ports().for_each(|port| stack.serve_datagrams(port));
         let (crowd, busy) = (Crowd::default(), Busy::default());
         let addresses = VecDeque::new();
@@ -194,7 +222,8 @@ impl Station {
         }
         self.unread.clear();
         while let Some(event) = self.stack.next_event() {
-            let is_web = |web: &mut Web| web.take_event(&event, &mut self.stack, now.monotonic_ns);
+            let (engine, peers) = (&self.engine, self.peers);
+            let is_web = |web: &mut Web| web.take_event(&event, &mut self.stack, engine, peers, now.monotonic_ns);
             if !self.web.as_mut().is_some_and(is_web) {
                 self.take_event(event, now.monotonic_ns);
             }
@@ -250,6 +279,7 @@ impl Station {
         let mut take = InPlace {
             engine: &mut self.engine,
             datagrams: &mut self.datagrams,
+            peers: self.peers,
             clients: &mut self.clients,
             ids: &self.ids,
             crowd: &mut self.crowd,
@@ -273,7 +303,7 @@ impl Station {
             Event::AddressLost => log::warn!("net: the address is lost"),
             Event::Address6Lost(address) => log::warn!("net: {address} is lost"),
             Event::Accepted { connection, remote, local } => {
-                let is_local = self.peers == Peers::Trusted;
+                let is_local = self.peers.has(remote.ip());
                 let peer = Peer { remote: remote.to_string(), local: local.to_string(), is_local };
                 match self.engine.connect(peer) {
                     Ok(id) => self.admit(id, connection),

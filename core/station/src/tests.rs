@@ -1,14 +1,16 @@
 extern crate std;
 
 use super::{Crowd, Datagrams, InPlace, Peers};
-use core::net::{Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use kayvee_net::Take;
-use kayvee_platform::{Clock, Heap, Now, ProcessorTime};
+use kayvee_platform::{Addressing, Addressing6, Clock, Heap, Now, ProcessorTime};
 use kayvee_server::{ClientId, Engine, Environment, NoHost, Options, Peer};
 use std::{format, string::String, vec::Vec};
 
 const ECHO_PORT: u16 = 2007;
 const MEMCACHED_PORT: u16 = 11211;
+const HOST: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
+const NEIGHBOR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
 const NOW: Now = Now { monotonic_ns: 5_000_000_000, unix_us: 1_700_000_000_000_000 };
 
 /// A clock that stands still, and a heap without a limit.
@@ -57,21 +59,37 @@ fn engine(options: &[&str]) -> Engine {
     Engine::new(options, environment, NOW)
 }
 
-fn datagrams(engine: &Engine, peers: Peers) -> Datagrams {
-    Datagrams::new(engine.options(), peers)
+/// The services, and who can reach them.
+struct Services(Datagrams, Peers);
+
+fn datagrams(engine: &Engine, peers: Peers) -> Services {
+    Services(Datagrams::new(engine.options()), peers)
 }
 
-/// What comes back from a port for a datagram that says it is from `remote_port`.
-fn send(engine: &mut Engine, datagrams: &mut Datagrams, port: u16, remote_port: u16, text: &str) -> Option<String> {
-    let mut in_place = InPlace { engine, datagrams, clients: &mut [], ids: &[], crowd: &mut Crowd::default() };
+/// What comes back from a port for a datagram that says it is from `remote_port` of the host.
+fn send(engine: &mut Engine, services: &mut Services, port: u16, remote_port: u16, text: &str) -> Option<String> {
+    send_from(HOST, engine, services, port, remote_port, text)
+}
+
+/// The same for one from another address.
+fn send_from(
+    remote: Ipv4Addr,
+    engine: &mut Engine,
+    Services(datagrams, peers): &mut Services,
+    port: u16,
+    remote_port: u16,
+    text: &str,
+) -> Option<String> {
+    let (crowd, peers) = (&mut Crowd::default(), *peers);
+    let mut in_place = InPlace { engine, datagrams, peers, clients: &mut [], ids: &[], crowd };
     let datagram = format!("\0\0\0\0\0\x01\0\0{text}");
     let mut reply = [0; 1472];
-    let remote = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), remote_port);
+    let remote = SocketAddr::new(remote.into(), remote_port);
     let len = in_place.datagram(port, remote, datagram.as_bytes(), &mut reply)?;
     Some(String::from_utf8(Vec::from(&reply[8..len])).unwrap())
 }
 
-fn get(engine: &mut Engine, datagrams: &mut Datagrams) -> Option<String> {
+fn get(engine: &mut Engine, datagrams: &mut Services) -> Option<String> {
     send(engine, datagrams, MEMCACHED_PORT, 5000, "get a\r\n")
 }
 
@@ -115,4 +133,41 @@ fn protected_mode_that_is_switched_on_turns_strangers_away() {
     assert_eq!(get(engine, datagrams), None);
     engine.receive(client, b"CONFIG SET protected-mode no\r\n");
     assert_eq!(get(engine, datagrams).unwrap(), "END\r\n");
+}
+
+/// Of what comes by a host, only what is its own is from the store's machine.
+#[test]
+fn whom_the_host_forwards_is_a_stranger() {
+    let host6 = Ipv6Addr::new(0xfd00, 0, 0, 1, 0, 0, 0, 1);
+    let (address, address6) = (Ipv4Addr::new(172, 30, 0, 2), Ipv6Addr::new(0xfd00, 0, 0, 1, 0, 0, 0, 2));
+    let addressing = |gateway| Addressing::Static { address, prefix_bits: 30, gateway };
+    let addressing6 = |gateway| Addressing6::Static { address: address6, prefix_bits: 64, gateway };
+    let peers = Peers::host(addressing(Some(HOST)), addressing6(Some(host6)));
+    for (remote, is_local) in
+        [(HOST.into(), true), (NEIGHBOR.into(), false), (host6.into(), true), (IpAddr::from(address6), false)]
+    {
+        assert_eq!((peers.has(remote), peers.is_beyond_host(remote)), (is_local, !is_local), "{remote}");
+        assert!(Peers::Trusted.has(remote) && !Peers::Strangers.has(remote));
+        assert!(!Peers::Strangers.is_beyond_host(remote), "an interface's web server is for its network");
+    }
+    for peers in [Peers::host(addressing(None), addressing6(None)), Peers::host(Addressing::Dhcp, Addressing6::Auto)] {
+        assert!(!peers.has(HOST.into()) && !peers.has(host6.into()));
+    }
+
+    let engine = &mut engine(&[]);
+    let services = &mut datagrams(engine, peers);
+    let request = "get a\r\n";
+    let ask = |remote, engine: &mut Engine, services: &mut Services| {
+        send_from(remote, engine, services, MEMCACHED_PORT, 5000, request)
+    };
+    for _ in 0..2 {
+        assert_eq!(ask(HOST, engine, services).unwrap(), "END\r\n");
+        assert_eq!(ask(NEIGHBOR, engine, services), None);
+    }
+    let client = local_client(engine);
+    engine.receive(client, b"CONFIG SET protected-mode no\r\n");
+    assert_eq!(ask(NEIGHBOR, engine, services).unwrap(), "END\r\n");
+    engine.receive(client, b"CONFIG SET protected-mode yes\r\n");
+    assert_eq!(ask(NEIGHBOR, engine, services), None);
+    assert_eq!(ask(HOST, engine, services).unwrap(), "END\r\n");
 }

@@ -1,6 +1,6 @@
 //! The web server on the same network stack as the store.
 
-use crate::Crowd;
+use crate::{Crowd, Peers};
 use alloc::{collections::VecDeque, string::ToString, vec::Vec};
 use core::net::SocketAddr;
 use kayvee_http::{AccessLog, ConnectionId as WebId, Fate, Limits, Server};
@@ -76,10 +76,21 @@ impl Web {
     }
 
     /// Takes an event that concerns the web server. Returns whether it did.
-    pub(crate) fn take_event(&mut self, event: &Event, stack: &mut Stack, now_ns: u64) -> bool {
+    pub(crate) fn take_event(
+        &mut self,
+        event: &Event,
+        stack: &mut Stack,
+        engine: &Engine,
+        peers: Peers,
+        now_ns: u64,
+    ) -> bool {
         match *event {
             Event::Accepted { connection, remote, local } if local.port() == self.port => {
-                self.admit(connection, remote, stack, now_ns);
+                if peers.is_beyond_host(remote.ip()) && engine.turns_away(false) {
+                    stack.close(connection, now_ns);
+                } else {
+                    self.admit(connection, remote, stack, now_ns);
+                }
                 true
             }
             Event::Readable(connection) | Event::Writable(connection) => self.activate(connection),

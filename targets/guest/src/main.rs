@@ -109,8 +109,12 @@ fn serve(machine: &Machine, machine_ns: u64, mut args: BootArgs, devices: Device
     }
     engine.note_boot_phase("site", CLOCK.now().monotonic_ns);
     // It lives until the machine ends, so nothing of it is ever taken apart, and there is no code for that.
-    // Who reaches a machine whose only network this is was meant to, unless it is said otherwise.
-    let peers = if args.peers == boot::Peers::Strangers { Peers::Strangers } else { Peers::Trusted };
+    let peers = match args.peers {
+        // Who reaches a machine whose only network this is was meant to, unless it is said otherwise.
+        boot::Peers::Known => Peers::Trusted,
+        boot::Peers::Host => Peers::host(args.addressing, args.addressing6),
+        boot::Peers::Strangers => Peers::Strangers,
+    };
     let station = Station::new(stack, engine, web, peers, limits.connections);
     let mut server = Server::new(machine, card, disk, site_disk, station);
     machine.end(server.run())

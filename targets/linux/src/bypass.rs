@@ -93,7 +93,7 @@ impl Server {
             stack.ask_nobody();
         }
         stack.listen(engine.options().port);
-        let peers = if place.is_own { Peers::Trusted } else { Peers::Strangers };
+        let peers = if place.is_own { Peers::host(place.addressing, place.addressing6) } else { Peers::Strangers };
         // The web server stays with the kernel's sockets.
         let station = Station::new(stack, engine, None, peers, limits.connections);
         Ok(Server { card, station, clock, poll, signals, disk, host, http, look_due_ns: 0 })

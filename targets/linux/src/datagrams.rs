@@ -2,7 +2,7 @@
 
 use crate::{listeners, sys};
 use kayvee_server::{Engine, Options};
-use kayvee_station::{Datagrams, Peers};
+use kayvee_station::Datagrams;
 use mio::{Interest, Registry, Token, net::UdpSocket};
 use nix::{
     errno::Errno,
@@ -42,18 +42,16 @@ struct Batch {
 /// The sockets of the services.
 pub struct DatagramSockets {
     sockets: Vec<Socket>,
-    /// For those on this machine, and for all others: protected mode tells them apart.
-    local: Datagrams,
-    strangers: Datagrams,
+    services: Datagrams,
     batch: Box<Batch>,
 }
 
 impl DatagramSockets {
     /// Binds the sockets that the options ask for, if any, and registers them under tokens from `first` on.
     pub fn open(options: &Options, registry: &Registry, first: usize) -> io::Result<Option<DatagramSockets>> {
-        let (local, strangers) = (Datagrams::new(options, Peers::Trusted), Datagrams::new(options, Peers::Strangers));
+        let services = Datagrams::new(options);
         let places: Vec<_> =
-            local.ports().flat_map(|port| options.bind.iter().map(move |word| (word.clone(), port))).collect();
+            services.ports().flat_map(|port| options.bind.iter().map(move |word| (word.clone(), port))).collect();
         if places.is_empty() {
             return Ok(None);
         }
@@ -68,7 +66,7 @@ impl DatagramSockets {
             requests: [[0; DATAGRAM_BYTES]; BATCH],
             replies: [[0; DATAGRAM_BYTES]; BATCH],
         };
-        Ok(Some(DatagramSockets { sockets, local, strangers, batch: Box::new(batch) }))
+        Ok(Some(DatagramSockets { sockets, services, batch: Box::new(batch) }))
     }
 
     /// Notes that a socket has datagrams: the one of this number.
@@ -85,15 +83,14 @@ impl DatagramSockets {
 
     /// Answers what has arrived, or as much of it as a turn has time for.
     pub fn turn(&mut self, engine: &mut Engine) {
-        let DatagramSockets { sockets, local, strangers, batch } = self;
+        let DatagramSockets { sockets, services, batch } = self;
         for Socket { socket, port, ready } in sockets {
             for _ in 0..BATCHES_PER_TURN {
                 if !*ready {
                     break;
                 }
                 let answer = |from: &Origin, bytes: &[u8], reply: &mut [u8]| {
-                    let service = if from.is_local { &mut *local } else { &mut *strangers };
-                    service.answer(engine, *port, from.address.port(), bytes, reply)
+                    services.answer(engine, from.is_local, *port, from.address.port(), bytes, reply)
                 };
                 *ready = batch.answer(socket, answer);
             }
