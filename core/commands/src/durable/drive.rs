@@ -116,7 +116,8 @@ impl Store {
         if self.durable.finishing.is_some() {
             self.note_compacted();
         }
-        if self.durable.reload_is_wanted && self.durable.is_whole && self.durable.compaction().is_none() {
+        let may_reload = self.durable.is_whole && self.durable.compaction().is_none() && !self.scripting.is_busy();
+        if self.durable.reload_is_wanted && may_reload {
             self.durable.reload_is_wanted = false;
             let reloaded = self.reload_from_log(device);
             self.durable.reload_failed = reloaded.is_err();

@@ -619,6 +619,23 @@ fn what_a_slow_script_does_is_one_record() {
     }
 }
 
+/// All data is not taken back from a log that half of a script is not in yet.
+#[test]
+fn data_come_back_from_the_log_when_a_slow_script_is_over() {
+    let mut one = Durable::new(&[ALWAYS, &["--busy-reply-threshold", "5"]].concat(), Disk::new(8 << 20));
+    one.bench.let_time_pass();
+    let slow = one.bench.connect();
+    one.send(one.client, "DEBUG LOADAOF");
+    one.send(slow, "EVAL \"redis.call('SET', 'a', '1') for i = 1, 3e6 do end redis.call('SET', 'b', '2')\" 0");
+    let loaded = (0..10_000).find_map(|_| {
+        one.bench.advance_ms(1);
+        one.turn();
+        Some(one.output(one.client)).filter(|reply| !reply.is_empty())
+    });
+    assert_eq!((loaded.as_deref(), &one.output(slow)[..]), (Some("+OK\r\n"), "$-1\r\n"));
+    one.expect(&[("MGET a b", "*2 $1 1 $1 2")]);
+}
+
 /// Databases that change places while a compaction walks have what it writes later stand where it has to, and not longer.
 #[test]
 fn databases_that_change_places_during_a_compaction_keep_all() {
