@@ -92,7 +92,8 @@ impl Store {
     }
 
     fn evict_for_a_while(&mut self) -> bool {
-        if self.leaves_eviction() {
+        // Between two parts of a script nothing else may change.
+        if self.leaves_eviction() || self.scripting.is_busy() {
             self.eviction_since_ns = None;
             return true;
         }

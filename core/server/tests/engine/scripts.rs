@@ -2,6 +2,7 @@
 
 use crate::bench::Bench;
 use kayvee_server::{ClientId, Fate};
+use std::sync::atomic::Ordering;
 
 const BUSY: &str = "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
 const ENDLESS: &str = "EVAL \"while true do end\" 0\r\n";
@@ -111,4 +112,27 @@ fn endless_libraries_are_refused() {
     let (mut bench, [client, _]) = bench();
     let reply = bench.ask(client, "FUNCTION LOAD \"#!lua name=l\\nwhile true do end\"\r\n");
     assert_eq!(reply, "-ERR Error registering functions: ERR FUNCTION LOAD timeout\r\n");
+}
+
+#[test]
+fn nothing_is_evicted_while_a_script_is_slow() {
+    /// Keys that a command evicts before it looks at the clock.
+    const KEYS_PER_LOOK: u64 = 16;
+    for is_full_before in [false, true] {
+        let (mut bench, [slow, other]) = bench();
+        bench.ask(slow, "CONFIG SET maxmemory 1mb maxmemory-policy allkeys-random\r\n");
+        (0..200).for_each(|key| _ = bench.ask(slow, &format!("SET key:{key} v\r\n")));
+        let full = 1 << 30;
+        bench.heap.used.store(if is_full_before { full } else { 0 }, Ordering::Relaxed);
+        assert_eq!(bench.ask(slow, ENDLESS), "");
+        bench.heap.used.store(full, Ordering::Relaxed);
+        for _ in 0..5 {
+            bench.advance_ms(1);
+            assert_eq!(bench.ask(other, "GET key:1\r\n"), BUSY);
+        }
+        assert_eq!(bench.ask(other, "SCRIPT KILL\r\n"), "+OK\r\n");
+        bench.heap.used.store(0, Ordering::Relaxed);
+        let left = 200 - if is_full_before { KEYS_PER_LOOK } else { 0 };
+        assert_eq!(bench.ask(other, "DBSIZE\r\n"), format!(":{left}\r\n"));
+    }
 }
