@@ -5,7 +5,7 @@
 //! that still finds nothing keeps its place.
 
 use crate::{
-    Context, Error, Origin, Store, args,
+    Close, Context, Error, Origin, Store, args,
     replication::{self, Wanted},
     shutdown::FAILED,
     table::{Categories, Command, Flags, Group, Tips},
@@ -248,6 +248,10 @@ impl Store {
     fn retry(&mut self, slot: u32, db: usize, key: &[u8]) -> bool {
         let now_ms = self.now.unix_ms();
         let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return true };
+        // What it took would be lost.
+        if session.close == Some(Close::Now) {
+            return true;
+        }
         let Some(wait) = session.waits.take() else { return true };
         let found = self.dbs[db].find(key, now_ms);
         let is_worthwhile = match wait.kind {

@@ -174,3 +174,12 @@ fn a_key_that_the_other_store_refuses_keeps_no_other() {
         assert_eq!(bench.ask(client, "DBSIZE\r\n"), left);
     }
 }
+
+#[test]
+fn one_that_is_killed_while_it_waits_takes_nothing_along() {
+    let mut bench = Bench::new(&[]);
+    let [waiter, killer] = [bench.connect(), bench.connect()];
+    assert_eq!(bench.ask(waiter, "CLIENT ID\r\nBLPOP k 0\r\n"), ":1\r\n");
+    assert_eq!(bench.ask(killer, "CLIENT KILL ID 1\r\nRPUSH k v\r\nLLEN k\r\n"), ":1\r\n:1\r\n:1\r\n");
+    assert_eq!(bench.engine.fate(waiter), Fate::CloseNow);
+}
