@@ -232,13 +232,15 @@ fn unwatch(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
 
 impl Store {
     fn watch(&mut self, slot: u32, db: usize, key: &[u8]) -> Outcome {
+        // Where a master removes it, or nothing may change, it is still there.
+        let is_stale = self.dbs[db].is_expired_key(key, self.now.unix_ms());
         let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return Ok(()) };
         session.watched.try_reserve(1).map_err(|_| Error::OUT_OF_MEMORY)?;
         let copy = args::copied(key)?;
         let watchers = self.watchers.of(db, key)?;
         if !watchers.contains(&slot) {
             watchers.push(slot);
-            session.watched.push(Watch { db, key: copy, is_stale: false });
+            session.watched.push(Watch { db, key: copy, is_stale });
         }
         Ok(())
     }
@@ -265,12 +267,18 @@ impl Store {
         session.watched.iter().any(|watch| !watch.is_stale && dbs[watch.db].is_expired_key(&watch.key, now_ms))
     }
 
-    /// Fails the transactions of those who watch a key.
+    /// Fails the transactions of those who watch a key, but for those to whom it had gone before and that is removed now.
     pub(crate) fn break_watches(&mut self, db: usize, key: &[u8]) {
-        let Store { watchers, sessions, .. } = self;
-        for slot in watchers.get(db, key).into_iter().flatten() {
-            if let Some(session) = sessions[*slot as usize].as_deref_mut() {
-                session.watch_broken = true;
+        let now_ms = self.now.unix_ms();
+        let Store { watchers, sessions, dbs, .. } = self;
+        let Some(slots) = watchers.get(db, key) else { return };
+        let is_removed = !dbs[db].has(key, now_ms) && !dbs[db].is_expired_key(key, now_ms);
+        for slot in slots {
+            let Some(session) = sessions[*slot as usize].as_deref_mut() else { continue };
+            let is_it = |watch: &&mut Watch| watch.is_stale && watch.db == db && watch.key == key;
+            match session.watched.iter_mut().find(is_it) {
+                Some(watch) if is_removed => watch.is_stale = false,
+                _ => session.watch_broken = true,
             }
         }
     }

@@ -72,6 +72,30 @@ fn waiting_for_replicas() {
     assert_eq!(chain.nodes[0].take_text(user), ":0\r\n");
 }
 
+/// A key that was gone for a replica's clients when they began to watch it may be removed by the master meanwhile, but not made
+/// anew.
+#[test]
+fn what_had_gone_is_watched_on_a_replica() {
+    let mut chain = Chain::new(3, 2);
+    chain.follow();
+    for request in ["", "DEL k", "SET k new"] {
+        assert_eq!(chain.ask(0, "SET k v PX 100000"), "+OK");
+        chain.settle();
+        let gone_ms = 50_000_000;
+        chain.nodes[1].now.unix_us += gone_ms * 1000;
+        assert_eq!(chain.ask(1, "PING"), "+PONG");
+        chain.nodes[1].advance_ms(0);
+        assert_eq!([chain.ask(1, "WATCH k"), chain.ask(1, "MULTI"), chain.ask(1, "PING")], ["+OK", "+OK", "+QUEUED"]);
+        if !request.is_empty() {
+            chain.ask(0, request);
+            (0..100).for_each(|_| chain.turn(10));
+        }
+        let reply = chain.ask(1, "EXEC");
+        assert_eq!(reply, if request == "SET k new" { "*-1" } else { "*1\r\n+PONG" }, "{request}");
+        chain.nodes[1].now.unix_us -= gone_ms * 1000;
+    }
+}
+
 /// WAITAOF counts replicas by what they have on their disks, which they tell when it is there.
 #[test]
 fn waiting_for_disks_of_replicas() {
