@@ -164,9 +164,12 @@ pub(super) fn start(context: &mut Context<'_>, request: Request<'_>, call: Call<
 fn put_back(store: &mut Store, running: Running) {
     let mut machine = running.machine;
     machine.reset();
+    let scripting = &mut store.scripting;
     let place = match running.kind {
-        Kind::Script(_) => &mut store.scripting.evaluator,
-        Kind::Function(_) => &mut store.scripting.libraries.machine,
+        Kind::Script(_) => &mut scripting.evaluator,
+        // A master's libraries have taken the place of those that it was made for.
+        Kind::Function(_) if scripting.libraries.machine.is_some() || scripting.libraries.by_name.is_empty() => return,
+        Kind::Function(_) => &mut scripting.libraries.machine,
     };
     *place = Some(machine);
 }

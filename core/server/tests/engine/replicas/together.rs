@@ -96,6 +96,33 @@ fn what_had_gone_is_watched_on_a_replica() {
     }
 }
 
+/// Libraries that come with all data while a function runs on a replica are those that it has then.
+#[test]
+fn libraries_come_while_a_function_runs() {
+    let function = |name: &str, does: &str| {
+        format!(
+            "redis.register_function{{function_name='{name}', callback=function() {does} end, flags={{'no-writes'}}}}"
+        )
+    };
+    let library = |functions: &str| format!("FUNCTION LOAD REPLACE \"#!lua name=l\\n{functions}\"");
+    let old = function("f", "return 1") + " " + &function("slow", "while true do end");
+    let mut chain = Chain::new(4, 2);
+    chain.ask(0, &library(&old));
+    chain.follow();
+    chain.settle();
+    assert_eq!(chain.ask(1, "CONFIG SET busy-reply-threshold 5"), "+OK");
+    assert_eq!(chain.ask(1, "FCALL_RO slow 0"), "");
+    let other = chain.nodes[1].connect();
+    chain.ask(0, &library(&function("f", "return 2")));
+    chain.ask(0, "DEBUG CHANGE-REPL-ID");
+    chain.cut(1);
+    (0..2000).for_each(|_| chain.turn(20));
+    assert!(chain.ask(0, "INFO stats").contains("sync_full:2\r\n"));
+    assert_eq!(chain.nodes[1].ask(other, "FUNCTION KILL\r\n"), "+OK\r\n");
+    chain.settle();
+    assert_eq!(chain.nodes[1].ask(other, "FCALL f 0\r\n"), ":2\r\n");
+}
+
 /// WAITAOF counts replicas by what they have on their disks, which they tell when it is there.
 #[test]
 fn waiting_for_disks_of_replicas() {
