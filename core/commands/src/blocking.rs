@@ -238,8 +238,10 @@ impl Store {
                 if !is_there && !any_change_will_do {
                     break;
                 }
+                let offset = self.effects.offset();
                 at += usize::from(self.retry(slot, db, &key));
                 self.end_unit();
+                self.note_written(slot, offset);
             }
         }
     }

@@ -340,6 +340,7 @@ impl Store {
     pub fn continue_script(&mut self) {
         let Some(running) = self.scripting.suspended.take() else { return };
         let (slot, origin) = (running.slot, running.origin);
+        let offset = self.effects.offset();
         if self.sessions[slot as usize].is_none() {
             return put_back(self, *running);
         }
@@ -362,6 +363,7 @@ impl Store {
         }
         self.touch(slot);
         self.end_unit();
+        self.note_written(slot, offset);
         self.serve_waiting();
     }
 

@@ -72,6 +72,33 @@ fn waiting_for_replicas() {
     assert_eq!(chain.nodes[0].take_text(user), ":0\r\n");
 }
 
+/// What a slow script and a command that had to wait have written is waited for as well.
+#[test]
+fn waiting_for_replicas_of_what_took_long() {
+    let mut chain = Chain::new(2, 2);
+    chain.follow();
+    chain.settle();
+    assert_eq!(chain.ask(0, "CONFIG SET busy-reply-threshold 5"), "+OK");
+    assert_eq!(chain.ask(0, "WAIT 0 0"), ":1");
+    let wait = |chain: &mut Chain| {
+        assert_eq!(chain.ask(0, "WAIT 1 0"), "", "no replica has it yet");
+        assert_eq!(chain.told_within_ms(1000), ":1\r\n");
+    };
+    assert_eq!(chain.ask(0, "EVAL \"redis.call('SET', 'k', 'v') for i = 1, 3e6 do end return 1\" 0"), "");
+    let user = chain.users[0];
+    let reply = (0..10_000).find_map(|_| {
+        chain.nodes[0].advance_ms(1);
+        Some(chain.nodes[0].take_text(user)).filter(|reply| !reply.is_empty())
+    });
+    assert_eq!(reply.as_deref(), Some(":1\r\n"));
+    wait(&mut chain);
+    assert_eq!(chain.ask(0, "BLMOVE from to LEFT RIGHT 0"), "");
+    let other = chain.nodes[0].connect();
+    assert_eq!(chain.nodes[0].ask(other, "RPUSH from v\r\n"), ":1\r\n");
+    assert_eq!(chain.nodes[0].take_text(user), "$1\r\nv\r\n");
+    wait(&mut chain);
+}
+
 /// A key that was gone for a replica's clients when they began to watch it may be removed by the master meanwhile, but not made
 /// anew.
 #[test]
