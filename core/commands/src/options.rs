@@ -240,7 +240,7 @@ pub struct Options {
     /// Whether the durations of all commands are kept, and which percentiles of them `INFO latencystats` shows.
     pub latency_tracking: bool,
     pub latency_tracking_info_percentiles: Vec<f64>,
-    /// Milliseconds after which a script may be ended by others.
+    /// Milliseconds after which a script may be ended by others; 0 for never.
     pub busy_reply_threshold: u64,
     /// Keys that are remembered for client-side caching; 0 for no limit.
     pub tracking_table_max_keys: u64,

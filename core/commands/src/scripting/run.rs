@@ -53,6 +53,8 @@ pub struct Running {
     now: Now,
     request: Vec<u8>,
     is_killed: bool,
+    /// Whether it was said that it is slow.
+    is_told: bool,
     /// Requests of the same transaction that follow.
     rest: Vec<u8>,
     /// For the commands that it calls: their requests, and their replies.
@@ -147,6 +149,7 @@ pub(super) fn start(context: &mut Context<'_>, request: Request<'_>, call: Call<
         now: store.now,
         request: words,
         is_killed: false,
+        is_told: false,
         rest: Vec::new(),
         parser: Parser::new(),
         words: Vec::new(),
@@ -194,8 +197,8 @@ fn drive(context: &mut Context<'_>, mut running: Box<Running>, slice_began_ns: u
             event => break event,
         }
         let now_ns = clock.monotonic_ns();
-        let is_busy =
-            now_ns - running.started_ns > context.store.options.busy_reply_threshold.saturating_mul(1_000_000);
+        let threshold_ns = context.store.options.busy_reply_threshold.saturating_mul(1_000_000);
+        let is_busy = threshold_ns > 0 && now_ns - running.started_ns > threshold_ns;
         if is_busy && now_ns - slice_began_ns > SLICE_NS {
             context.store.now = outer_now;
             suspend(context, running);
@@ -230,8 +233,10 @@ fn killed(running: &mut Running) -> Event {
     Event::Failed(Failure { value, place })
 }
 
-fn suspend(context: &mut Context<'_>, running: Box<Running>) {
-    log::warn!("a script is slow: it has been running for {} ms", elapsed_ms(context.store, &running));
+fn suspend(context: &mut Context<'_>, mut running: Box<Running>) {
+    if !core::mem::replace(&mut running.is_told, true) {
+        log::warn!("a script is slow: it has been running for {} ms", elapsed_ms(context.store, &running));
+    }
     context.session().runs_script = true;
     context.is_blocked = true;
     context.store.scripting.suspended = Some(running);

@@ -1,11 +1,13 @@
 //! Scripts that take long, as a target and other clients see them.
 
-use crate::bench::Bench;
+use crate::{bench::Bench, lines};
 use kayvee_server::{ClientId, Fate};
 use std::sync::atomic::Ordering;
 
 const BUSY: &str = "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
 const ENDLESS: &str = "EVAL \"while true do end\" 0\r\n";
+/// Changes data all the time until it ends.
+const COUNTING: &str = "EVAL \"for i = 1, 6000 do redis.call('INCR', 'n') end\" 0\r\n";
 /// Ends when another client's turns have brought it this far.
 const LONG: &str = "EVAL \"redis.call('SET', 'k', 'v') for i = 1, 3e6 do end return redis.call('GET', 'k')\" 0\r\n";
 
@@ -112,6 +114,32 @@ fn endless_libraries_are_refused() {
     let (mut bench, [client, _]) = bench();
     let reply = bench.ask(client, "FUNCTION LOAD \"#!lua name=l\\nwhile true do end\"\r\n");
     assert_eq!(reply, "-ERR Error registering functions: ERR FUNCTION LOAD timeout\r\n");
+}
+
+/// Takes turns until a script is over, as another client sees it: then it has this reply to `request`.
+fn until_over(bench: &mut Bench, other: ClientId, request: &str) -> String {
+    let mut replies = (0..10_000).map(|_| {
+        bench.advance_ms(1);
+        bench.ask(other, request)
+    });
+    replies.find(|reply| reply != BUSY).expect("it ends")
+}
+
+#[test]
+fn a_slow_script_is_reported_once() {
+    lines::begin();
+    let (mut bench, [slow, other]) = bench();
+    bench.ask(slow, COUNTING);
+    assert_eq!(until_over(&mut bench, other, "GET n\r\n"), "$4\r\n6000\r\n");
+    let said = lines::take().iter().filter(|line| line.starts_with("a script is slow")).count();
+    assert_eq!(said, 1);
+}
+
+#[test]
+fn a_threshold_of_zero_lets_others_wait() {
+    let (mut bench, [slow, _]) = bench();
+    bench.ask(slow, "CONFIG SET busy-reply-threshold 0\r\n");
+    assert_eq!(bench.ask(slow, LONG), "$1\r\nv\r\n");
 }
 
 #[test]
