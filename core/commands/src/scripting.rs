@@ -1,7 +1,8 @@
 //! Scripts: `EVAL` and its relatives, and libraries of functions.
 //!
 //! A script runs in slices. One that takes longer than `busy-reply-threshold` is put aside between two slices, so that
-//! others learn that the store is busy, and can end it; the engine goes on with it turn by turn.
+//! others learn that the store is busy, and can end it; the engine goes on with it turn by turn. One that has changed data
+//! comes to its end though its client leaves.
 
 mod api;
 mod convert;
@@ -69,6 +70,11 @@ impl Scripting {
     /// Whether a script was put aside, so that nearly nothing else may run.
     pub fn is_busy(&self) -> bool {
         self.suspended.is_some()
+    }
+
+    /// Whether the data may be as half of a script or transaction leaves them.
+    pub(crate) fn is_halfway(&self) -> bool {
+        self.suspended.as_deref().is_some_and(Running::is_halfway)
     }
 
     /// The error for commands that may not run meanwhile.

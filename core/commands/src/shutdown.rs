@@ -13,7 +13,7 @@ use crate::{
 };
 use kayvee_resp::Request;
 
-/// An end that waits for replicas.
+/// An end that waits for replicas, or for a script.
 #[derive(Clone, Copy)]
 pub(crate) struct Ending {
     on: ShutdownOn,
@@ -21,6 +21,8 @@ pub(crate) struct Ending {
     until_ns: u64,
     /// How many bytes of effects replicas are to have.
     offset: u64,
+    /// Whether it begins when a script is over, half of which would be saved.
+    awaits_script: bool,
 }
 
 /// What clients hear that have asked for an end which does not come.
@@ -75,7 +77,15 @@ impl Store {
     /// Begins to end, unless it has begun. Returns whether that may come to an end: not if what is to be saved cannot be.
     #[inline(never)]
     pub fn begin_shutdown(&mut self, on: ShutdownOn) -> bool {
-        if self.is_ending() {
+        let is_halfway = self.scripting.is_halfway();
+        let saves = on.save || !(on.nosave || self.options.save.is_empty());
+        // Whoever saves nothing need not wait for a script, which may be endless.
+        if self.is_ending() && (saves || !is_halfway) {
+            return true;
+        }
+        if saves && is_halfway {
+            log::info!("Waiting for a script before shutting down.");
+            self.ending = Some(Ending { on, until_ns: u64::MAX, offset: 0, awaits_script: true });
             return true;
         }
         // What has happened in this turn may be no whole unit yet.
@@ -88,7 +98,8 @@ impl Store {
             return self.finish_shutdown(on, offset);
         }
         log::info!("Waiting for replicas before shutting down.");
-        self.ending = Some(Ending { on, until_ns: self.now.monotonic_ns.saturating_add(timeout_ns), offset });
+        let until_ns = self.now.monotonic_ns.saturating_add(timeout_ns);
+        self.ending = Some(Ending { on, until_ns, offset, awaits_script: false });
         self.apply_expiry_rule();
         // Its time is over at one of those that follow.
         self.replication.next_tick_ns = self.now.monotonic_ns;
@@ -97,10 +108,13 @@ impl Store {
         true
     }
 
-    /// Ends once replicas have everything, or have been waited for long enough.
+    /// Ends once replicas have everything, or have been waited for long enough, and no script is halfway.
     pub(crate) fn tick_shutdown(&mut self) {
-        let Some(ending) = self.ending else { return };
-        if ending.until_ns <= self.now.monotonic_ns || self.lagging_replicas(ending.offset) == 0 {
+        let Some(ending) = self.ending.filter(|_| !self.scripting.is_halfway()) else { return };
+        if ending.awaits_script {
+            self.ending = None;
+            self.begin_shutdown(ending.on);
+        } else if ending.until_ns <= self.now.monotonic_ns || self.lagging_replicas(ending.offset) == 0 {
             self.finish_shutdown(ending.on, ending.offset);
         }
     }

@@ -438,10 +438,11 @@ impl Store {
         self.wake_all_waiting(second);
     }
 
-    /// Forgets a client: nobody waits, watches or listens in its name any more.
+    /// Forgets a client: nobody waits, watches or listens in its name any more. Returns whether a script goes on in it, for which
+    /// its session has to stay.
     #[inline(never)]
-    pub fn forget(&mut self, slot: u32) {
-        self.forget_script(slot);
+    pub fn forget(&mut self, slot: u32) -> bool {
+        let goes_on = self.forget_script(slot);
         self.unblock(slot);
         self.unwatch(slot);
         self.stop_listening_at_all(slot);
@@ -450,6 +451,10 @@ impl Store {
         self.forget_link(slot);
         self.forget_migration(slot);
         self.stop_monitoring(slot);
+        if let Some(session) = self.sessions[slot as usize].as_deref_mut() {
+            session.output = Default::default();
+        }
+        goes_on
     }
 
     /// An empty database, to put in another one's place.

@@ -336,13 +336,16 @@ impl Engine {
         self.mark_ready(ClientId(slot));
     }
 
-    /// Forgets a client whose connection is gone. Its id may be given out again from now on.
+    /// Forgets a client whose connection is gone. Its id may be given out again from now on, or when a script has ended that has
+    /// changed data in its name.
     pub fn disconnect(&mut self, client: ClientId) {
         let slot = client.0 as usize;
         if self.store.sessions.get(slot).is_some_and(Option::is_some) {
-            self.store.forget(client.0);
-            self.store.sessions[slot] = None;
             self.connections[slot] = None;
+            if self.store.forget(client.0) {
+                return;
+            }
+            self.store.sessions[slot] = None;
             self.weigh(client.0);
             self.free_slots.push(client.0);
             self.store.clients -= 1;
@@ -375,7 +378,12 @@ impl Engine {
             self.store.free_slice();
         }
         self.relieve_memory();
-        self.store.continue_script();
+        if let Some(slot) = self.store.continue_script()
+            && self.connections[slot as usize].is_none()
+        {
+            // Its client has left: nobody reads what was said, and with the script it goes for good.
+            self.disconnect(ClientId(slot));
+        }
         // What others wait for may not be served between two commands of a script.
         if !self.store.scripting_is_busy() {
             self.store.end_waits();

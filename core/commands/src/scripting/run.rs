@@ -69,6 +69,11 @@ impl Running {
         matches!(self.kind, Kind::Function(_))
     }
 
+    /// Whether what was done so far may be half of what it or its transaction does.
+    pub(super) fn is_halfway(&self) -> bool {
+        self.has_written || self.origin == Origin::Transaction
+    }
+
     fn name(&self) -> &[u8] {
         match &self.kind {
             Kind::Script(name) => name,
@@ -340,15 +345,12 @@ pub(super) fn kill(store: &mut Store, is_function: bool) -> Outcome {
 }
 
 impl Store {
-    /// Goes on with a script that was put aside, for a while.
+    /// Goes on with a script that was put aside, for a while. Returns whose it is.
     #[inline(never)]
-    pub fn continue_script(&mut self) {
-        let Some(running) = self.scripting.suspended.take() else { return };
+    pub fn continue_script(&mut self) -> Option<u32> {
+        let running = self.scripting.suspended.take()?;
         let (slot, origin) = (running.slot, running.origin);
         let offset = self.effects.offset();
-        if self.sessions[slot as usize].is_none() {
-            return put_back(self, *running);
-        }
         let still_runs = self.run_as(slot, origin, |context| {
             let mut rest = Vec::new();
             let mut running = running;
@@ -361,7 +363,7 @@ impl Store {
             run_rest(context, rest);
         });
         if still_runs {
-            return;
+            return Some(slot);
         }
         if let Some(session) = self.sessions[slot as usize].as_deref_mut() {
             session.runs_script = false;
@@ -370,22 +372,19 @@ impl Store {
         self.end_unit();
         self.note_written(slot, offset);
         self.serve_waiting();
+        Some(slot)
     }
 
-    /// Ends the script of a client that goes, or lets it come to its end if it has changed data.
-    pub(crate) fn forget_script(&mut self, slot: u32) {
+    /// Ends the script of a client that goes, unless half of what it does would be left. Returns whether it goes on.
+    pub(crate) fn forget_script(&mut self, slot: u32) -> bool {
         let is_its = |running: &&mut Box<Running>| running.slot == slot;
-        let Some(running) = self.scripting.suspended.as_mut().filter(is_its) else { return };
-        let deadline_ns = self.environment.clock.monotonic_ns()
-            + self.options.busy_reply_threshold.saturating_mul(1_000_000).max(LOAD_LIMIT_NS);
-        running.is_killed = !running.has_written;
-        while let Some(running) = self.scripting.suspended.as_mut() {
-            if self.environment.clock.monotonic_ns() > deadline_ns && !running.is_killed {
-                log::warn!("ending a script that has changed data and whose client is gone");
-                running.is_killed = true;
-            }
-            self.continue_script();
+        let Some(running) = self.scripting.suspended.as_mut().filter(is_its) else { return false };
+        if running.is_halfway() {
+            return true;
         }
+        running.is_killed = true;
+        self.continue_script();
+        false
     }
 }
 

@@ -1,8 +1,12 @@
 //! Scripts that take long, as a target and other clients see them.
 
-use crate::{bench::Bench, lines};
-use kayvee_server::{ClientId, Fate};
-use std::sync::atomic::Ordering;
+use crate::{
+    bench::Bench,
+    lines,
+    made_log::{Folder, State},
+};
+use kayvee_server::{ClientId, Fate, ShutdownOn};
+use std::{rc::Rc, sync::atomic::Ordering};
 
 const BUSY: &str = "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
 const ENDLESS: &str = "EVAL \"while true do end\" 0\r\n";
@@ -126,6 +130,20 @@ fn until_over(bench: &mut Bench, other: ClientId, request: &str) -> String {
 }
 
 #[test]
+fn a_script_that_has_changed_data_outlives_its_client() {
+    for request in [COUNTING, "MULTI\r\nSET n 5999\r\nEVAL \"for i = 1, 3e6 do end\" 0\r\nINCR n\r\nEXEC\r\n"] {
+        let (mut bench, [slow, other]) = bench();
+        bench.ask(slow, request);
+        bench.engine.disconnect(slow);
+        assert_eq!(bench.ask(other, "GET n\r\n"), BUSY, "{request}");
+        assert!(bench.connect() != slow, "its place is taken");
+        assert_eq!(until_over(&mut bench, other, "GET n\r\n"), "$4\r\n6000\r\n", "{request}");
+        assert!(bench.connect() == slow, "its place is free");
+        assert_eq!(bench.ask(other, "EVAL \"return 1\" 0\r\n"), ":1\r\n");
+    }
+}
+
+#[test]
 fn a_slow_script_is_reported_once() {
     lines::begin();
     let (mut bench, [slow, other]) = bench();
@@ -163,4 +181,40 @@ fn nothing_is_evicted_while_a_script_is_slow() {
         let left = 200 - if is_full_before { KEYS_PER_LOOK } else { 0 };
         assert_eq!(bench.ask(other, "DBSIZE\r\n"), format!(":{left}\r\n"));
     }
+}
+
+/// What is saved at the end is a script as a whole, and who saves nothing waits for none.
+#[test]
+fn the_end_waits_for_a_slow_script() {
+    let options = ["--busy-reply-threshold", "5", "--save", "1000 1000000"];
+    let folder = Rc::<State>::default();
+    let host = || Box::leak(Box::new(Folder(Rc::clone(&folder))));
+    let mut bench = Bench::with(&options, 1, host());
+    bench.let_time_pass();
+    let slow = bench.connect();
+    bench.ask(slow, COUNTING);
+    bench.engine.request_shutdown(ShutdownOn::default());
+    assert!(bench.engine.shutdown().is_none() && bench.engine.is_ending());
+    for _ in 0..10_000 {
+        if bench.engine.shutdown().is_some() {
+            break;
+        }
+        bench.advance_ms(1);
+        bench.take(slow);
+    }
+    assert!(bench.engine.shutdown().is_some());
+    let mut next = Bench::with(&options, 2, host());
+    next.engine.load_at_start().expect("it was saved");
+    let client = next.connect();
+    assert_eq!(next.ask(client, "GET n\r\n"), "$4\r\n6000\r\n");
+    // One that never ends.
+    let mut bench = Bench::with(&options, 1, host());
+    bench.let_time_pass();
+    let clients = [bench.connect(), bench.connect()];
+    bench.ask(clients[0], "EVAL \"while true do redis.call('INCR', 'n') end\" 0\r\n");
+    bench.engine.request_shutdown(ShutdownOn::default());
+    assert_eq!(bench.ask(clients[1], "SHUTDOWN\r\n"), BUSY);
+    assert!(bench.engine.shutdown().is_none());
+    bench.ask(clients[1], "SHUTDOWN NOSAVE\r\n");
+    assert!(bench.engine.shutdown().is_some());
 }
