@@ -122,11 +122,19 @@ pub fn import(args: &ImportArgs) -> Result<()> {
     let source = Source::find(&args.source)?;
     let path = &args.disk.path;
     let is_device = path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
+    let refuse = |disk: &mut FileDisk| match args.replace || disk.is_blank() {
+        true => Ok(()),
+        false => {
+            bail!("disk {}: it holds data already; name another one, or add --replace to erase it", path.display())
+        }
+    };
+    // A file that is refused has not grown.
+    if path.metadata().is_ok_and(|metadata| metadata.len() > 0) {
+        refuse(&mut FileDisk::open(&Spec { path: path.clone(), size_bytes: None }, Box::new(|| {}))?)?;
+    }
     // What is there is locked until it is replaced.
     let mut old = path.exists().then(|| FileDisk::open(&args.disk, Box::new(|| {}))).transpose()?;
-    if !args.replace && old.as_mut().is_some_and(|disk| !disk.is_blank()) {
-        bail!("disk {}: it holds data already; name another one, or add --replace to erase it", path.display());
-    }
+    old.as_mut().map_or(Ok(()), refuse)?;
     let mut engine = embedded::engine()?;
     let shown = Shown::new();
     // What the disk held is erased only when there is something to take its place.

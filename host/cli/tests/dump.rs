@@ -158,6 +158,11 @@ fn an_import_that_fails_leaves_what_was_there() {
     assert!(!Path::new(&disk).exists(), "a disk that was made for it is gone");
     succeed(&["import", &dump, "--disk", &disk]);
     assert!(fail(&["import", &dump, "--disk", &disk]).contains("it holds data already"), "it is not overwritten");
+    let len = || fs::metadata(&disk).unwrap().len();
+    let before = len();
+    let larger = format!("{disk}:{}", before + (64 << 20));
+    assert!(fail(&["import", &dump, "--disk", &larger]).contains("it holds data already"));
+    assert_eq!(len(), before, "and does not grow");
     fail(&["import", &bad, "--disk", &disk, "--replace"]);
     let said = succeed(&["export", "--disk", &disk, "-o", &folder.path("out.rdb")]);
     assert!(said.starts_with("exported 1 keys"), "{said}");
