@@ -46,6 +46,8 @@ pub struct Effects {
     passes_on: bool,
     /// Whether they are appended to the log.
     pub(crate) are_logged: bool,
+    /// How many keys were told of that had expired.
+    pub(crate) expired: u64,
     /// Set when memory ran out and something is missing: the listeners have to begin anew.
     is_broken: bool,
 }
@@ -227,11 +229,13 @@ impl Context<'_> {
     #[inline(never)]
     fn run_noting_effects(&mut self, command: &'static Command, request: Request<'_>, handler: Handler) -> Outcome {
         let db = self.db_index();
-        let changes = self.store.changes;
+        let (changes, expired) = (self.store.changes, self.store.effects.expired);
         let outer = core::mem::take(&mut self.store.effects.is_told);
         let outcome = handler(self, request);
         let is_told = core::mem::replace(&mut self.store.effects.is_told, outer);
-        let has_changed = self.store.changes != changes;
+        // One that fails has not done what was told already, which is that keys had expired.
+        let told = if outcome.is_err() { self.store.effects.expired - expired } else { 0 };
+        let has_changed = self.store.changes != changes + told;
         let writes = command.flags.contains(Flags::WRITE);
         if has_changed && writes && !is_told {
             if self.store.effects.listeners_want() {

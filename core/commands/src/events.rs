@@ -118,6 +118,7 @@ impl Store {
         for name in taken(&mut self.dbs[db].expired_names, are_wanted) {
             self.effect(db, &[b"DEL", &name]);
             self.changed(db, &name);
+            self.effects.expired += 1;
             self.notify(EventClass::EXPIRED, "expired", db, &name);
         }
         self.tracking.is_expiring = false;

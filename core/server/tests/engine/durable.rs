@@ -686,3 +686,20 @@ fn a_full_disk_has_room_when_what_was_deleted_is_freed() {
     }
     assert_eq!(one.ask("SET k v"), "+OK");
 }
+
+/// A command that fails because its key has expired has done nothing but to find that out.
+#[test]
+fn a_command_that_fails_on_an_expired_key_is_told_to_nobody() {
+    let mut durable = Durable::new(ALWAYS, Disk::new(8 << 20));
+    durable.ask("DEBUG SET-ACTIVE-EXPIRE 0");
+    durable.ask("SET n1 x PX 1");
+    let replica = durable.bench.connect();
+    durable.send(replica, "SYNC");
+    durable.turn();
+    let dump_len = durable.bench.engine.output(replica).len();
+    durable.bench.engine.sent(replica, dump_len);
+    durable.bench.advance_ms(10);
+    durable.expect(&[("RENAMENX n1 n3", "-ERR no such key")]);
+    let told = durable.output(replica);
+    assert!(told.contains("DEL") && !told.to_lowercase().contains("renamenx"), "{told}");
+}
