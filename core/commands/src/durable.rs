@@ -61,8 +61,10 @@ pub struct Durable {
     refuses: bool,
     /// Whether changes wait because the device has more than enough to do.
     pub(crate) is_congested: bool,
-    /// Whether the disk has only room left that is kept for compactions.
+    /// Whether the disk has only room left that is kept for compactions, and how long the log was before, or after the
+    /// last compaction.
     is_tight: bool,
+    roomy_bytes: u64,
     /// Whether requests wait for that.
     holds_back: bool,
     /// Since when some effect is not on stable storage, and since when changes wait for the device.
@@ -124,6 +126,7 @@ impl Default for Durable {
             refuses: false,
             is_congested: false,
             is_tight: false,
+            roomy_bytes: 0,
             holds_back: false,
             behind_since_ns: None,
             congested_since_ns: None,

@@ -264,7 +264,12 @@ impl Context<'_> {
         if is_client
             && store.has_log()
             && (writes || command.name == "ping")
-            && let Some(error) = store.durable.refusal(&store.options, request.bytes_len(), needs.memory || !writes)
+            && let Some(error) = store.durable.refusal(
+                &store.options,
+                request.bytes_len() + needs.queued_bytes,
+                command.name,
+                needs.memory || !writes,
+            )
         {
             return Some(error);
         }

@@ -321,7 +321,8 @@ impl Store {
         );
         let options = &self.options;
         let is_refused = self.saves.trouble.lasts() && options.stop_writes_on_bgsave_error && !options.save.is_empty();
-        is_refused.then_some(UNSAVED)
+        // A log that has every change says by itself what it has no room for.
+        (is_refused && !(options.appendonly && self.saves_to_log())).then_some(UNSAVED)
     }
 
     /// Saves what is to be saved before the end. Returns whether that may come: not if saving fails.

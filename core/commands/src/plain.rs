@@ -134,7 +134,10 @@ impl Store {
         }
         // PING tells of a failing log as well.
         let (reads, writes) = (command.flags.contains(Flags::READONLY), command.flags.contains(Flags::WRITE));
-        let is_refused = || self.durable.refusal(&self.options, request.bytes_len(), needs_memory || !writes).is_some();
+        let is_refused = || {
+            let durable = &self.durable;
+            durable.refusal(&self.options, request.bytes_len(), command.name, needs_memory || !writes).is_some()
+        };
         let may_run = reads || !self.has_log() || !is_refused();
         (may_run && self.has_keys_of(command, request)).then_some(command)
     }

@@ -41,6 +41,8 @@ pub struct Needs {
     pub memory: bool,
     /// They may not run on old data.
     pub fresh_data: bool,
+    /// Bytes of requests that were queued for them.
+    pub queued_bytes: usize,
 }
 
 impl Needs {
@@ -51,9 +53,12 @@ impl Needs {
             writes: command.flags.contains(Flags::WRITE),
             memory: command.flags.contains(Flags::DENYOOM),
             fresh_data: !command.flags.contains(Flags::STALE),
+            queued_bytes: 0,
         };
         match transaction {
-            Some(transaction) if command.name == "exec" => own.and(transaction.needs),
+            Some(transaction) if command.name == "exec" => {
+                Needs { queued_bytes: transaction.requests.len(), ..own.and(transaction.needs) }
+            }
             _ => own,
         }
     }
@@ -63,6 +68,7 @@ impl Needs {
             writes: self.writes || other.writes,
             memory: self.memory || other.memory,
             fresh_data: self.fresh_data || other.fresh_data,
+            queued_bytes: 0,
         }
     }
 }

@@ -337,10 +337,6 @@ impl Log {
         self.space.free_bytes() >= self.reserve_bytes() + u64::from(batch_bytes)
     }
 
-    fn has_room_for_state(&self, batch_bytes: u32) -> bool {
-        self.space.free_bytes() >= self.kept_bytes() + u64::from(batch_bytes)
-    }
-
     /// Completes the open batch, if there is something in it.
     pub(crate) fn seal(&mut self) {
         if !self.open.has_records() {

@@ -4,7 +4,7 @@
 //! where that began, to make it the beginning once all of it is stable, and to free what lies before.
 
 use crate::{
-    append::{Log, Sequence},
+    append::{BUFFER_BYTES, Log, Sequence},
     drive::SuperblockJob,
     error::RecordError,
     format::BATCH_HEADER_BYTES,
@@ -39,6 +39,8 @@ struct Start {
     segment: Segment,
     batch: u64,
     sequence: Sequence,
+    /// Whether it uses what is kept from others.
+    uses_kept: bool,
 }
 
 impl Compaction {
@@ -56,16 +58,26 @@ const SPARE_SEGMENTS: u64 = 2;
 
 /// This part of the disk, and a segment at least, is left by compactions for what makes data fewer.
 const KEPT_PART: u64 = 64;
+/// One of data that are few leaves this part of that.
+const LAST_PART: u64 = 4;
 
 impl Log {
     /// Begins a compaction: the log's new beginning is here. Records from now on, together with the state that the owner
     /// writes until [`finish_compaction`](Self::finish_compaction), must yield what the log yields now. One runs at a time.
-    /// `Full` if not even that is possible; the log is then as it was.
+    /// `Full` if no state could be written; the log is then as it was.
     pub fn begin_compaction(&mut self) -> Result<(), RecordError> {
         assert!(self.compaction.start.is_none(), "one compaction runs at a time");
         assert!(self.record.is_none(), "no record is open");
         self.seal();
-        if self.space.offset() > 0 {
+        let uses_kept = self.space.free_bytes() < self.reserve_bytes() && self.has_room_for_compaction();
+        // Each try would take a segment.
+        let is_begun = self.space.offset() > 0;
+        let lost_bytes = if is_begun { self.space.rest_bytes() } else { 0 };
+        let needed_bytes = self.kept_from_state(uses_kept) + u64::from(lost_bytes) + BUFFER_BYTES as u64;
+        if self.space.free_bytes() < needed_bytes {
+            return Err(RecordError::Full);
+        }
+        if is_begun {
             if !self.space.is_linked() {
                 self.link()?;
             }
@@ -73,7 +85,8 @@ impl Log {
                 return Err(RecordError::Full);
             }
         }
-        let start = Start { segment: self.space.last(), batch: self.next_number, sequence: self.appended + 1 };
+        let start =
+            Start { segment: self.space.last(), batch: self.next_number, sequence: self.appended + 1, uses_kept };
         self.compaction.start = Some(start);
         self.compaction.written_bytes = 0;
         Ok(())
@@ -123,28 +136,46 @@ impl Log {
     }
 
     /// What effects must leave free.
-    pub(crate) fn reserve_bytes(&self) -> u64 {
+    pub fn reserve_bytes(&self) -> u64 {
+        self.left_bytes() + self.kept_bytes()
+    }
+
+    /// What a compaction still takes, at the most.
+    fn left_bytes(&self) -> u64 {
         let compaction = &self.compaction;
         let written = if compaction.start.is_some() { compaction.written_bytes } else { 0 };
         let left = compaction.live_bytes.saturating_sub(written);
         // An eighth: headers of batches and of parts of records, and what batches leave at the end of their last block.
-        left + left / 8 + SPARE_SEGMENTS * u64::from(self.superblock.segment_bytes) + self.kept_bytes()
+        left + left / 8 + SPARE_SEGMENTS * u64::from(self.superblock.segment_bytes)
     }
 
-    /// What a compaction must leave free.
-    pub(crate) fn kept_bytes(&self) -> u64 {
+    /// What a compaction must leave free, unless data are few.
+    pub fn kept_bytes(&self) -> u64 {
         u64::from(self.superblock.segment_bytes).max(self.space.size_bytes() / KEPT_PART)
     }
 
-    /// Whether a compaction that began now would find room for all that it writes, as that was estimated.
+    /// What a compaction that may use what is kept must leave free, or one that may not.
+    fn kept_from_state(&self, uses_kept: bool) -> u64 {
+        self.kept_bytes() / if uses_kept { LAST_PART } else { 1 }
+    }
+
+    /// Whether there is room for state, and for so many bytes more.
+    pub(crate) fn has_room_for_state(&self, batch_bytes: u32) -> bool {
+        let uses_kept = self.compaction.start.is_some_and(|start| start.uses_kept);
+        self.space.free_bytes() >= self.kept_from_state(uses_kept) + u64::from(batch_bytes)
+    }
+
+    /// Whether a compaction that began now would find room for all that it writes, as that was estimated. One that writes
+    /// little may use what is kept: if it is cut, half of what was free is left.
     pub fn has_room_for_compaction(&self) -> bool {
-        self.space.free_bytes() >= self.reserve_bytes()
+        let free_bytes = self.space.free_bytes();
+        free_bytes >= self.reserve_bytes() || free_bytes / 2 >= self.left_bytes()
     }
 
     /// Bytes that the log's records may still take before effects are refused. What a batch needs is taken off: when this
     /// is not 0, a record of that length, or some 100 KiB of shorter ones, will find room.
     pub fn room_bytes(&self) -> u64 {
-        let kept = self.reserve_bytes() + 2 * crate::append::BUFFER_BYTES as u64;
+        let kept = self.reserve_bytes() + 2 * BUFFER_BYTES as u64;
         self.space.free_bytes().saturating_sub(kept)
     }
 

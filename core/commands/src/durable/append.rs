@@ -148,6 +148,12 @@ impl Durable {
         self.unit_swaps = false;
     }
 
+    /// Bytes of what has happened that is no record yet.
+    #[inline]
+    pub(crate) fn unit_bytes(&self) -> usize {
+        self.unit.bytes.len()
+    }
+
     /// Whether something has happened that is no record yet.
     #[inline]
     pub(crate) fn has_unit(&self) -> bool {
@@ -174,7 +180,7 @@ impl Store {
             let now_ms = self.now.unix_ms();
             return self.durable.gather(now_ms, db, |sink| unit::write_command(sink, name, request.from(1)));
         }
-        self.append_effects(self.now.unix_ms(), |writing| {
+        self.append_effects(self.now.unix_ms(), request.bytes_len(), |writing| {
             if db != 0 {
                 unit::write_database(writing, db);
             }
@@ -182,11 +188,12 @@ impl Store {
         });
     }
 
-    /// Appends a record of effects of this time, which says if they are a master's.
+    /// Appends a record of so many bytes of effects of this time, which says if they are a master's.
     #[inline]
-    fn append_effects(&mut self, now_ms: u64, write: impl FnOnce(&mut Writing<'_>)) {
+    fn append_effects(&mut self, now_ms: u64, bytes: usize, write: impl FnOnce(&mut Writing<'_>)) {
         let shows_expired = self.shows_expired();
-        let appended = self.durable.append(Kind::EFFECTS, now_ms, |writing| {
+        let kind = if self.durable.uses_the_last(bytes) { Kind::RELEASES } else { Kind::EFFECTS };
+        let appended = self.durable.append(kind, now_ms, |writing| {
             if shows_expired {
                 unit::write_from_master(writing);
             }
@@ -212,7 +219,7 @@ impl Store {
         (self.durable.unit_db, self.durable.unit_swaps) = (0, false);
         match unit.bytes() {
             Ok(bytes) => {
-                self.append_effects(self.durable.unit_began_ms, |writing| writing.put(bytes));
+                self.append_effects(self.durable.unit_began_ms, bytes.len(), |writing| writing.put(bytes));
                 self.durable.last_ms = self.durable.unit_ms;
             }
             Err(error) => self.durable.lose(error),

@@ -13,6 +13,8 @@ const SLICE_PLACES: usize = 256;
 const SHORT_PERCENT: u64 = 12;
 /// A compaction for want of room is worth it if the log is this much longer than what would be written, in percent.
 const WORTHWHILE_PERCENT: u64 = 125;
+/// On a full disk it is worth it after so much that commands have written that need no memory: less than they may.
+const RELEASED_BYTES: u64 = 128 << 10;
 /// After a compaction has failed, the next one that nobody has asked for waits so long.
 const AGAIN_AFTER_NS: u64 = 5_000_000_000;
 
@@ -81,7 +83,8 @@ impl Durable {
         let has_grown = percent > 0
             && used >= options.auto_aof_rewrite_min_size
             && used.saturating_sub(base).saturating_mul(100) / base >= percent;
-        (is_short && used > live / 100 * WORTHWHILE_PERCENT + (1 << 20)) || has_grown
+        let is_full = self.is_tight && used >= self.roomy_bytes + RELEASED_BYTES;
+        (is_short && used > live / 100 * WORTHWHILE_PERCENT + (1 << 20)) || has_grown || is_full
     }
 }
 
@@ -120,9 +123,9 @@ impl Store {
     }
 
     fn begin_compaction(&mut self) {
-        self.durable.is_wanted = false;
+        let is_wanted = core::mem::take(&mut self.durable.is_wanted);
         let now_ns = self.environment.clock.monotonic_ns();
-        if let Err(error) = self.try_begin_compaction() {
+        if let Err(error) = self.try_begin_compaction(is_wanted) {
             if self.durable.compaction_trouble.fails(now_ns) {
                 log::warn!("the log cannot be compacted: {error}");
             }
@@ -138,8 +141,13 @@ impl Store {
         }
     }
 
-    fn try_begin_compaction(&mut self) -> Result<(), RecordError> {
+    fn try_begin_compaction(&mut self, is_wanted: bool) -> Result<(), RecordError> {
         let Some(log) = &mut self.durable.log else { return Ok(()) };
+        // One that has to be would take more of the disk with each try, and so with each end.
+        let must = !is_wanted || self.shutdown.is_some() && self.durable.refuses;
+        if must && !log.has_room_for_compaction() {
+            return Err(RecordError::Full);
+        }
         log.begin_compaction()?;
         // What was lost before does not matter to what begins here.
         let was_broken = core::mem::take(&mut self.durable.is_broken);
@@ -306,6 +314,7 @@ impl Store {
         self.durable.status.failed();
         if self.saves_to_log() {
             self.saves.trouble.fails(now_ns);
+            self.durable.refuses |= self.log_lacks_its_beginning();
         }
     }
 
@@ -350,6 +359,7 @@ impl Durable {
 
     fn compaction_succeeded(&mut self, compaction: Compaction, took_s: u64) {
         self.base_bytes = self.log.as_ref().map_or(0, |log| log.used_bytes());
+        self.roomy_bytes = self.base_bytes;
         self.status.succeeded(took_s);
         self.compaction_trouble.ends();
         log::info!("the log is compacted: {} keys, {} bytes", compaction.keys_written, self.base_bytes);

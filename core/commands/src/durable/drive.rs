@@ -12,24 +12,58 @@ use kayvee_resp::Request;
 
 /// Room that must be left on the disk beyond a request's own length before it may run.
 const SPARE_BYTES: u64 = 64 << 10;
+/// What the log has no room for.
+const NO_SPACE: &str = "No space left on device";
 
 impl Durable {
-    /// The error for a command that changes data, if the change could not be made to last. One that needs no memory may
-    /// use the last of the disk: without that, data could never be deleted from a full one.
+    /// The error for the command of this name that changes data, if the change could not be made to last, behind all that
+    /// has happened with it.
     #[inline]
-    pub(crate) fn refusal(&self, options: &Options, request_bytes: usize, needs_memory: bool) -> Option<Error> {
+    pub(crate) fn refusal(
+        &self,
+        options: &Options,
+        request_bytes: usize,
+        name: &str,
+        needs_memory: bool,
+    ) -> Option<Error> {
         let log = self.log.as_ref().filter(|_| options.appendonly)?;
+        let bytes = (request_bytes + self.unit_bytes()) as u64;
+        match log.failure().is_none() && !self.refuses && log.room_bytes() >= SPARE_BYTES + bytes {
+            true => None,
+            false => self.refusal_without_room(log, bytes, name, needs_memory),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refusal_without_room(&self, log: &Log, bytes: u64, name: &str, needs_memory: bool) -> Option<Error> {
         let reason = match log.failure() {
-            Some(failure) if failure.error == BlockError::NoSpace => "No space left on device",
-            Some(_) => "Input/output error",
-            None if self.refuses => "No space left on device",
-            None if log.room_bytes() >= SPARE_BYTES + request_bytes as u64 => return None,
-            None if needs_memory || log.free_bytes() < SPARE_BYTES / 2 + request_bytes as u64 => {
-                "No space left on device"
-            }
-            None => return None,
+            Some(failure) if failure.error != BlockError::NoSpace => "Input/output error",
+            None if !needs_memory && self.may_use_the_last(log, bytes, name) => return None,
+            _ => NO_SPACE,
         };
         Some(alloc::format!("MISCONF Errors writing to the AOF file: {reason}").into())
+    }
+
+    /// Whether a command that needs no memory may write so many bytes on a full disk. What is kept for a compaction is for
+    /// what deletes, without which there would never be room again, and the last of it for what leaves nothing, after
+    /// which there is.
+    fn may_use_the_last(&self, log: &Log, bytes: u64, name: &str) -> bool {
+        let kept_bytes = match name {
+            // What is written anew has what is deleted.
+            "del" | "unlink" | "flushall" | "flushdb" if self.refuses => return true,
+            _ if self.refuses => return false,
+            "flushall" | "flushdb" => (SPARE_BYTES / 4).max(log.kept_bytes() / 4),
+            "del" | "unlink" => (SPARE_BYTES / 2).max(log.kept_bytes() / 2),
+            _ => SPARE_BYTES / 2 + log.reserve_bytes(),
+        };
+        log.free_bytes() >= kept_bytes + bytes
+    }
+
+    /// Whether an effect of so many bytes has only room that is kept for compactions.
+    #[inline]
+    pub(super) fn uses_the_last(&self, bytes: usize) -> bool {
+        self.log.as_ref().is_some_and(|log| log.room_bytes() < SPARE_BYTES + bytes as u64)
     }
 
     /// Whether the end waits until all data is saved.
@@ -176,6 +210,9 @@ impl Store {
             log.set_live_bytes(used.max(self.dbs.iter().map(|db| db.overhead_bytes() as u64).sum()));
         }
         self.durable.is_tight = log.room_bytes() == 0;
+        if !self.durable.is_tight {
+            self.durable.roomy_bytes = log.used_bytes();
+        }
     }
 
     /// When the log has to be driven, in monotonic nanoseconds, even if nothing happens.

@@ -17,6 +17,7 @@ const RECORDS_PER_LOOK: u64 = 1024;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Effects that fail and are told of one by one.
 const FAILURES_TOLD: u64 = 10;
+const NO_ROOM: &str = "there is no room for all data on the disk";
 
 /// Why there is no log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -333,9 +334,25 @@ impl Store {
             self.open_backlog();
             self.go_on_with(&history);
         }
-        if self.options.appendonly && !is_whole {
-            self.write_all(device)?;
+        match self.options.appendonly && !is_whole {
+            true if is_behind_gap => self.write_all_behind_gap(device),
+            true => self.write_all(device),
+            false => Ok(()),
         }
+    }
+
+    /// Does what [`write_all`](Self::write_all) does for a log whose end is of no use, but takes room. Where that is too
+    /// much, what lies before can be read, and deleted until there is room.
+    fn write_all_behind_gap(&mut self, device: &mut dyn BlockDevice) -> Result<(), LogError> {
+        // A try would take more of it.
+        if self.durable.log.as_ref().is_some_and(Log::has_room_for_compaction) {
+            let written = self.write_all(device);
+            if written.is_ok() || self.durable.log.as_ref().is_none_or(|log| log.failure().is_some()) {
+                return written;
+            }
+        }
+        log::error!("{NO_ROOM}; commands that write are refused until enough is deleted, or the disk is larger");
+        self.durable.refuses = true;
         Ok(())
     }
 
@@ -393,7 +410,7 @@ impl Store {
             self.compact_slice();
             self.drive_log(device);
             if self.durable.status.failures_in_a_row > failures {
-                return Err(LogError::Write(String::from("there is no room for all data on the disk")));
+                return Err(LogError::Write(String::from(NO_ROOM)));
             }
             let Some(log) = &self.durable.log else { return Ok(()) };
             if let Some(failure) = log.failure() {

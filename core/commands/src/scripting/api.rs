@@ -290,11 +290,11 @@ fn admit(context: &mut Context<'_>, running: &mut Running, request: Request<'_>)
     if running.is_readonly && (writes || command.flags.contains(Flags::MAY_REPLICATE)) {
         return refused(context, Error::text("ERR Write commands are not allowed from read-only scripts."));
     }
+    // What a script does is one record, so there has to be room for all of it.
     if writes
-        && !running.has_written
         && let Some(error) = {
             let needs_memory = command.flags.contains(Flags::DENYOOM);
-            context.store.durable.refusal(&context.store.options, request.bytes_len(), needs_memory)
+            context.store.durable.refusal(&context.store.options, request.bytes_len(), command.name, needs_memory)
         }
     {
         return refused(context, error);
@@ -312,7 +312,8 @@ fn admit(context: &mut Context<'_>, running: &mut Running, request: Request<'_>)
         return refused(context, error);
     }
     let lacks_memory = running.refuses_memory && !running.has_written;
-    let lacks_room = request.bytes_len() as u64 > context.store.data_room_bytes();
+    let lacks_room =
+        (request.bytes_len() + context.store.durable.unit_bytes()) as u64 > context.store.data_room_bytes();
     if command.flags.contains(Flags::DENYOOM) && (lacks_memory || lacks_room) {
         return refused(context, Error::OUT_OF_MEMORY);
     }

@@ -108,7 +108,7 @@ pub(super) fn check_flags(context: &Context<'_>, flags: ScriptFlags, is_readonly
         return Err(Error::text("ERR Can not execute a script with write flag using *_ro command."));
     }
     if !flags.no_writes
-        && let Some(error) = context.store.durable.refusal(&context.store.options, 0, true)
+        && let Some(error) = context.store.durable.refusal(&context.store.options, 0, "", true)
     {
         return Err(error);
     }

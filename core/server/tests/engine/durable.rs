@@ -687,6 +687,197 @@ fn a_full_disk_has_room_when_what_was_deleted_is_freed() {
     assert_eq!(one.ask("SET k v"), "+OK");
 }
 
+/// A log whose batches are full.
+const GATHERED: &[&str] = &[
+    "--appendonly",
+    "yes",
+    "--appendfsync",
+    "everysec",
+    "--enable-debug-command",
+    "yes",
+    "--auto-aof-rewrite-percentage",
+    "0",
+    "--save",
+    "3600 1",
+];
+const FULL: &str = "-MISCONF Errors writing to the AOF file: No space left on device";
+
+impl Durable {
+    /// Sets keys until the disk takes no more of them, or there are so many, and has all of that on it. Returns how many
+    /// there are.
+    fn fill(&mut self, most_keys: usize) -> usize {
+        let value = "x".repeat(900);
+        let mut keys = 0;
+        while keys < most_keys {
+            let words: String = (keys..keys + 20).map(|key| format!(" key:{key} {value}")).collect();
+            match self.ask(&format!("MSET{words}")).as_str() {
+                "+OK" => keys += 20,
+                reply => {
+                    assert_eq!(reply, FULL);
+                    break;
+                }
+            }
+        }
+        self.wait_a_while();
+        keys
+    }
+
+    /// Lets some seconds pass, in which the log is flushed and compacted if that is due.
+    fn wait_a_while(&mut self) {
+        for _ in 0..5 {
+            self.bench.advance_ms(2000);
+            (0..200).for_each(|_| self.turn());
+        }
+    }
+
+    /// Begins a compaction that a crash cuts when so many transfers have ended.
+    fn cut(&mut self, request: &str, transfers: usize) -> Durable {
+        self.disk.budget = transfers;
+        self.send(self.client, request);
+        (0..200).for_each(|_| self.turn());
+        self.reopened(GATHERED)
+    }
+
+    /// Deletes keys until others are taken. Returns how many had to go.
+    fn make_room(&mut self, keys: usize) -> usize {
+        let mut gone = 0;
+        while gone < keys && self.ask("SET more x") != "+OK" {
+            let names: String = (gone..gone + 20).map(|key| format!(" key:{key}")).collect();
+            assert_eq!(self.ask(&format!("DEL{names}")), ":20");
+            gone += 20;
+            self.wait_a_while();
+        }
+        gone
+    }
+}
+
+/// Commands that need no memory use room that is kept for a compaction, and never so much that none can begin.
+#[test]
+fn a_full_disk_is_compacted_for_commands_that_need_no_memory() {
+    let options = [ALWAYS, &["--auto-aof-rewrite-percentage", "0"]].concat();
+    let mut one = Durable::new(&options, Disk::new(4 << 20));
+    let value = "x".repeat(1000);
+    let mut keys = 0;
+    while one.ask(&format!("SET key:{keys} {value}")) == "+OK" {
+        keys += 1;
+        assert!(keys < 10_000, "the disk is never full");
+    }
+    let mut taken = 0;
+    for round in 0..3000 {
+        match one.ask(&format!("EXPIRE key:{} {}", round % keys, 1000 + round)).as_str() {
+            ":1" => taken += 1,
+            reply => assert_eq!(reply, FULL),
+        }
+        one.turn();
+    }
+    // A block each, so that these are longer than the disk.
+    assert!(taken > 1500, "{taken}");
+    assert_eq!(one.ask("DEL key:0"), ":1");
+    one.expect(&[("FLUSHALL", "+OK")]);
+    one.wait_a_while();
+    one.expect(&[("SET k v", "+OK")]);
+    let digest = one.digest();
+    assert_eq!(one.reopened(&options).digest(), digest);
+}
+
+/// What only takes room is refused where a compaction would find none, and what deletes is not.
+#[test]
+fn what_a_compaction_lacks_is_left_for_what_deletes() {
+    let mut one = Durable::new(GATHERED, Disk::new(4 << 20));
+    let keys = one.fill(usize::MAX);
+    let mut two = one.cut("BGREWRITEAOF", 9);
+    two.expect(&[
+        ("SET more x", FULL),
+        ("EXPIRE key:1 1000", FULL),
+        ("GETEX key:1 EX 1000", FULL),
+        ("DEL key:0", ":1"),
+    ]);
+    two.expect(&[("SET key:0 x", FULL)]);
+    two.ask("BGREWRITEAOF");
+    two.wait_a_while();
+    two.expect(&[("DEL key:1", ":1"), ("UNLINK key:2", ":1"), ("DEL key:3 key:4", ":2")]);
+    assert!(keys > 1000, "{keys}");
+}
+
+/// A compaction that found no room leaves a part of the disk, which is enough for one when the data are gone.
+#[test]
+fn a_disk_without_room_for_a_compaction_has_some_when_all_is_deleted() {
+    let mut one = Durable::new(GATHERED, Disk::new(32 << 20));
+    one.fill(usize::MAX);
+    let mut two = one.cut("BGREWRITEAOF", 60);
+    for _ in 0..3 {
+        two.ask("BGREWRITEAOF");
+        two.wait_a_while();
+        two.expect(&[("SET more x", FULL)]);
+    }
+    two.expect(&[("DEL key:0", ":1"), ("FLUSHALL", "+OK")]);
+    two.wait_a_while();
+    two.expect(&[("SET k v", "+OK")]);
+    two.wait_a_while();
+    let digest = two.digest();
+    assert_eq!(two.reopened(GATHERED).digest(), digest);
+}
+
+/// What lies behind a gap is of no use, and takes room. The store starts all the same, and goes on when there is room.
+#[test]
+fn a_start_behind_a_gap_without_room_serves_what_there_is() {
+    let mut one = Durable::new(GATHERED, Disk::new(4 << 20));
+    let keys = one.fill(1600);
+    assert_eq!(keys, 1600);
+    let digest = one.digest();
+    one.ask("CONFIG SET appendonly no");
+    let mut two = one.cut("CONFIG SET appendonly yes", 12);
+    let used = |durable: &mut Durable| {
+        let info = durable.ask("INFO persistence");
+        info.split(' ').find(|line| line.starts_with("aof_current_size:")).unwrap().to_string()
+    };
+    let used_bytes = used(&mut two);
+    for _ in 0..3 {
+        assert_eq!(two.digest(), digest);
+        two.expect(&[("SET more x", FULL), ("EXPIRE key:1 1000", FULL), ("PING", FULL)]);
+        two.wait_a_while();
+        assert_eq!(used(&mut two), used_bytes, "no try takes more");
+        two = two.reopened(GATHERED);
+    }
+    let gone = two.make_room(keys);
+    assert!((20..keys - 500).contains(&gone), "{gone}");
+    two.wait_a_while();
+    two.expect(&[("GET key:1599", &format!("$900 {}", "x".repeat(900)))]);
+    let digest = two.digest();
+    assert_eq!(two.reopened(GATHERED).digest(), digest);
+    // All at once does as well.
+    let mut three = one.reopened(GATHERED);
+    three.expect(&[("FLUSHALL", "+OK")]);
+    three.wait_a_while();
+    three.expect(&[("SET k v", "+OK")]);
+    three.wait_a_while();
+    three.reopened(GATHERED).expect(&[("DBSIZE", ":1")]);
+}
+
+/// What is one record has to find room as a whole, before it is done.
+#[test]
+fn a_script_or_transaction_that_is_larger_than_the_disk_is_refused() {
+    let mut one = Durable::new(ALWAYS, Disk::new(4 << 20));
+    const SCRIPT: &str = "for i = 1, 200 do redis.call('SET', 'big' .. i, string.rep('x', 100000)) end return 1";
+    let refused = one.ask(&format!("EVAL \"{SCRIPT}\" 0"));
+    assert!(refused.starts_with(FULL), "{refused}");
+    one.expect(&[("EXISTS big1 big200", ":1")]);
+    let digest = one.digest();
+    assert_eq!(one.reopened(ALWAYS).digest(), digest, "what was done until then");
+    one.expect(&[("FLUSHALL", "+OK")]);
+    one.wait_a_while();
+    one.expect(&[("MULTI", "+OK")]);
+    let value = "x".repeat(50_000);
+    for key in 0..100 {
+        one.expect(&[(&format!("SET {key} {value}"), "+QUEUED")]);
+    }
+    let refused = one.ask("EXEC");
+    assert!(refused.starts_with("-EXECABORT") && refused.contains("No space left"), "{refused}");
+    one.expect(&[("EXISTS 0", ":0"), ("SET k v", "+OK")]);
+    let digest = one.digest();
+    assert_eq!(one.reopened(ALWAYS).digest(), digest);
+}
+
 /// A command that fails because its key has expired has done nothing but to find that out.
 #[test]
 fn a_command_that_fails_on_an_expired_key_is_told_to_nobody() {
