@@ -4,8 +4,8 @@ use kayvee_platform::{Civil, civil};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::{
     fmt,
-    fs::OpenOptions,
-    io::Write,
+    fs::{File, OpenOptions},
+    io::{self, Write},
     sync::OnceLock,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -15,14 +15,20 @@ struct Logger;
 /// The file, if there is one. It is opened for each line, so that it may be moved away at any time.
 static FILE: OnceLock<String> = OnceLock::new();
 
-/// Begins to log what is at least as severe as `level`, to a file if its name is not empty.
-pub fn install(level: LevelFilter, file: &str) {
+/// Begins to log what is at least as severe as `level`, to a file if its name is not empty. It fails where that cannot be written.
+pub fn install(level: LevelFilter, file: &str) -> io::Result<()> {
     if !file.is_empty() {
+        open(file)?;
         FILE.get_or_init(|| file.into());
     }
     // Only a second logger could make this fail, and there is none.
     let _ = log::set_logger(&Logger);
     log::set_max_level(level);
+    Ok(())
+}
+
+fn open(file: &str) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(file)
 }
 
 /// Writes a line that others wait for, whatever the level.
@@ -37,15 +43,12 @@ fn line(mark: char, text: impl fmt::Display) -> String {
 /// Writes a text as it is, whatever the level.
 pub fn raw(text: &str) {
     let written = match FILE.get() {
-        Some(file) => {
-            let file = OpenOptions::new().append(true).create(true).open(file);
-            file.and_then(|mut file| file.write_all(text.as_bytes()))
-        }
-        None => std::io::stdout().lock().write_all(text.as_bytes()),
+        Some(file) => open(file).and_then(|mut file| file.write_all(text.as_bytes())),
+        None => io::stdout().lock().write_all(text.as_bytes()),
     };
     // Nobody is left to tell if this cannot be written.
     let _ = written;
-    let _ = std::io::stdout().lock().flush();
+    let _ = io::stdout().lock().flush();
 }
 
 impl Log for Logger {

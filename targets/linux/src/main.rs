@@ -46,8 +46,8 @@ fn main() -> ExitCode {
     sys::keep_freed_memory();
     match arguments::parse(std::env::args_os().skip(1)) {
         Ok(Invocation::Run(Run { mut options, config_file, network })) => {
-            // The log file's name counts from there, so this error has no log to go to.
-            if let Err(error) = enter_folder(&mut options) {
+            // The log file's name counts from there, so these errors have no log to go to.
+            if let Err(error) = enter_folder(&mut options).and_then(|()| open_log(&options)) {
                 eprintln!("{error}");
                 return ExitCode::FAILURE;
             }
@@ -80,6 +80,12 @@ fn enter_folder(options: &mut Options) -> Result<(), String> {
     Ok(())
 }
 
+/// Begins to log, where that can be done.
+fn open_log(options: &Options) -> Result<(), String> {
+    let opened = logger::install(options.loglevel.filter(), &options.logfile);
+    opened.map_err(|error| format!("Can't open the log file: {}", kayvee_files::plain(&error)))
+}
+
 /// Options that are taken so that redis.conf can stay as it is, and whose effect somebody could miss.
 const WITHOUT_EFFECT: [(&str, &str); 6] = [
     ("aof-timestamp-enabled", "the log has no timestamps"),
@@ -106,7 +112,6 @@ fn run(mut options: Options, config_file: Option<String>, network: Option<Networ
         }
         daemon(true, false)?;
     }
-    logger::install(options.loglevel.filter(), &options.logfile);
     logger::raw(&banner(&options));
     if let Some(file) = &config_file {
         log::info!("Configuration loaded from {file}");
