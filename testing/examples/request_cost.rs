@@ -175,7 +175,7 @@ fn site(page_bytes: usize) -> Site {
 fn response_bytes(site: Site) -> usize {
     let mut server = Server::new(WebLimits::new(1, 1 << 20), AccessLog::Off, Now::default());
     server.set_site(site);
-    let id = server.connect("").expect("room");
+    let id = server.connect("", true).expect("room");
     server.receive(id, WEB_REQUEST.as_bytes(), &mut NoPages);
     server.output(id).concat().len()
 }

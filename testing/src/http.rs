@@ -208,7 +208,7 @@ pub fn server() -> Server {
 /// Sends pieces on one connection and returns all that comes back, and whether the server ends the connection. It takes at
 /// most `step` bytes at a time.
 pub fn exchange<'a>(server: &mut Server, pieces: impl IntoIterator<Item = &'a [u8]>, step: usize) -> (Vec<u8>, bool) {
-    let id = server.connect("192.0.2.1").expect("room");
+    let id = server.connect("192.0.2.1", true).expect("room");
     let mut received = Vec::new();
     for piece in pieces {
         server.receive(id, piece, &mut NoPages);

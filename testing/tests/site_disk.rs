@@ -57,7 +57,7 @@ struct Counts {
 
 impl Client {
     fn new(server: &mut Server) -> Client {
-        Client { id: server.connect("").expect("room"), asked: None, received: Vec::new() }
+        Client { id: server.connect("", true).expect("room"), asked: None, received: Vec::new() }
     }
 
     /// Asks, or takes what there is. The bytes must be those of the file.

@@ -5,7 +5,7 @@
 //! ```text
 //! wait until a socket is readable or writable, or server.next_deadline_ns()
 //! server.begin_turn(now, pages)
-//! for each new connection:     server.connect(remote)         -> ConnectionId, or a refusal to send
+//! for each new connection:     server.connect(remote, local)  -> ConnectionId, or a refusal to send
 //! for each readable connection: server.receive(id, bytes, pages)
 //! for each connection that is gone: server.disconnect(id)
 //! server.end_turn()

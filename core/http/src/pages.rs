@@ -8,6 +8,8 @@ pub struct PageRequest<'a> {
     pub path: &'a [u8],
     /// The value of Authorization.
     pub authorization: Option<&'a [u8]>,
+    /// Whether it comes from where protected mode lets everybody in.
+    pub is_local: bool,
     /// The web server's own figures.
     pub stats: &'a Stats,
 }
@@ -44,9 +46,9 @@ pub trait Pages {
     fn reserved(&mut self, request: &PageRequest<'_>) -> Option<Page>;
     /// A page for a path that the site has not.
     fn missing(&mut self, request: &PageRequest<'_>) -> Option<Page>;
-    /// The last that somebody is told who was admitted to a stream with this value of Authorization, empty without one, and may
-    /// not listen any more; none for who still may.
-    fn farewell(&self, _authorization: &[u8]) -> Option<&'static [u8]> {
+    /// The last that somebody is told who was admitted to a stream with this value of Authorization, empty without one, from
+    /// where protected mode lets everybody in or not, and may not listen any more; none for who still may.
+    fn farewell(&self, _authorization: &[u8], _is_local: bool) -> Option<&'static [u8]> {
         None
     }
     /// What has to be stable before a client may be told what [`missing`](Self::missing) has just said; none if it may be

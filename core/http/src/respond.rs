@@ -34,8 +34,12 @@ pub struct Context<'a> {
     pub now_s: u64,
     pub date: &'a [u8; DATE_BYTES],
     pub stats: &'a Stats,
+    /// Whether the client is from where protected mode lets everybody in.
+    pub is_local: bool,
+    /// Whether a page may be made of a key in this turn.
+    pub may_make_keys: bool,
     /// Bytes of the page that was made for the request, however few of them are sent.
-    pub made_bytes: Cell<usize>,
+    pub made: Cell<(Maker, usize)>,
     /// Whether another page may be made that does not leave with its head, by its [`Maker`].
     pub lends_made: [bool; 2],
 }
@@ -102,8 +106,17 @@ struct Writer<'a> {
 pub enum Outcome {
     /// Its response is in the output.
     Sent(Sent),
-    /// Nothing yet: it is to be answered when this chunk of the site has been read.
-    Awaits(u64),
+    /// Nothing yet: it is to be answered when this has come.
+    Awaits(Awaits),
+}
+
+/// What a connection cannot go on without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaits {
+    /// A chunk of the site, to be read.
+    Chunk(u64),
+    /// The next turn, which its request is put off to.
+    Turn,
 }
 
 impl From<Sent> for Outcome {
@@ -149,7 +162,8 @@ pub fn respond(
     let Some(path) = path::normalize(request.target.path, &mut scratch.path) else {
         return writer.error(Status::BAD_REQUEST, b"").into();
     };
-    let page_request = PageRequest { path, authorization: request.value("authorization"), stats: context.stats };
+    let Context { is_local, stats, .. } = *context;
+    let page_request = PageRequest { path, authorization: request.value("authorization"), is_local, stats };
     if let Some(page) = pages.reserved(&page_request) {
         // What anybody may have gives nobody more room.
         writer.is_own = page.status == 200;
@@ -162,6 +176,9 @@ pub fn respond(
             Some(Found::Folder) => return writer.redirect(path, request.target.query).into(),
             None => {}
         }
+    }
+    if !context.may_make_keys {
+        return Outcome::Awaits(Awaits::Turn);
     }
     let page = pages.missing(&page_request);
     writer.seen = pages.seen();
@@ -213,7 +230,7 @@ fn packed<'a>(request: &Request<'_>, site: &'a Site, entry: Entry<'a>, status: S
 fn made<'a>(page: &'a Page, maker: Maker, context: &Context<'_>) -> Representation<'a> {
     let validates = page.status == 200 && page.delivery == Delivery::Whole;
     let body = (*page.body).as_ref();
-    context.made_bytes.set(body.len());
+    context.made.set((maker, body.len()));
     Representation {
         status: Status(page.status),
         source: if maker == Maker::Keys { Source::Made(page.body.clone()) } else { Source::Own(page.body.clone()) },
@@ -385,7 +402,7 @@ impl Writer<'_> {
             let chunk = Chunks::chunk_of(first.start);
             match chunks.look(chunk) {
                 Lookup::Ready(_) => {}
-                Lookup::Missing => return Outcome::Awaits(chunk),
+                Lookup::Missing => return Outcome::Awaits(Awaits::Chunk(chunk)),
                 Lookup::Failed => return self.error(Status::INTERNAL_SERVER_ERROR, b"").into(),
             }
         }

@@ -2,13 +2,13 @@
 
 mod connection;
 
-use self::connection::{Awaits, Connection, MADE_BYTES_PER_TURN, OWN_PART, Phase, Progress, Shared, State};
+use self::connection::{Connection, MADE_BYTES_PER_TURN, OWN_PART, Phase, Progress, Shared, State};
 use crate::{
     date,
     disk::{Chunks, Lookup, OpenError},
     output::{Maker, Output},
     pages::{Pages, Stable},
-    respond::Scratch,
+    respond::{Awaits, Scratch},
     site::Site,
 };
 use alloc::{
@@ -135,7 +135,7 @@ impl Server {
     pub fn new(limits: Limits, access_log: AccessLog, now: Now) -> Server {
         let shared = Shared {
             limits,
-            makes_bytes: MADE_BYTES_PER_TURN,
+            makes_bytes: [MADE_BYTES_PER_TURN; 2],
             made_bytes: [0; 2],
             site: None,
             chunks: None,
@@ -185,11 +185,11 @@ impl Server {
             shared.date = date::format(now.unix_us / 1_000_000);
         }
         shared.now = now;
-        let makes_bytes = core::mem::replace(&mut shared.makes_bytes, MADE_BYTES_PER_TURN);
-        let waiting = if makes_bytes == 0 { self.waiting.len() } else { 0 };
+        let makes_bytes = core::mem::replace(&mut shared.makes_bytes, [MADE_BYTES_PER_TURN; 2]);
+        let waiting = if makes_bytes.contains(&0) { self.waiting.len() } else { 0 };
         for _ in 0..waiting {
             // Who is not reached is the first in the next turn.
-            if self.shared.makes_bytes == 0 {
+            if self.shared.makes_bytes.contains(&0) {
                 break;
             }
             let Some(id) = self.waiting.pop_front() else { break };
@@ -205,9 +205,14 @@ impl Server {
         }
     }
 
-    /// Admits a connection from an address.
+    /// Changes [`Limits::buffer_bytes`]. Who holds more already is not disconnected for that.
+    pub fn set_buffer_bytes(&mut self, bytes: usize) {
+        self.shared.limits.buffer_bytes = bytes;
+    }
+
+    /// Admits a connection from an address, and notes whether that is one from which protected mode lets everybody in.
     #[inline(never)]
-    pub fn connect(&mut self, remote: &str) -> Result<ConnectionId, Refusal> {
+    pub fn connect(&mut self, remote: &str, is_local: bool) -> Result<ConnectionId, Refusal> {
         let has_room = (self.shared.stats.connections as usize) < self.shared.limits.connections;
         if !has_room || (self.free_slots.is_empty() && self.reserve_slot().is_err()) {
             self.shared.stats.connections_rejected += 1;
@@ -221,6 +226,7 @@ impl Server {
         let remote = if self.shared.access_log == AccessLog::Off { String::new() } else { String::from(remote) };
         let mut connection = Box::new(Connection {
             remote,
+            is_local,
             input: Vec::new(),
             scanned: 0,
             pending: None,
@@ -385,7 +391,7 @@ impl Server {
 
     /// When the next turn has to begin, at the latest.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        if self.shared.makes_bytes == 0 && self.has_waiting() {
+        if self.shared.makes_bytes.contains(&0) && self.has_waiting() {
             return Some(self.shared.now.monotonic_ns);
         }
         Some(self.next_sweep()).filter(|_| self.next_sweep_ns < u64::MAX)
@@ -570,7 +576,7 @@ impl Server {
             let listener = self.connections[slot].take_if(|connection| connection.state == State::Streaming);
             let Some(mut connection) = listener else { continue };
             let was_empty = connection.output.is_empty();
-            let farewell = pages.farewell(&connection.authorization);
+            let farewell = pages.farewell(&connection.authorization, connection.is_local);
             if farewell.is_some() {
                 connection.state = State::Ending;
             }

@@ -155,6 +155,12 @@ pub struct Engine {
     log_lines: u32,
 }
 
+/// As [`Engine::turns_away`].
+#[inline(never)]
+pub(crate) fn turns_away(store: &Store, is_local: bool) -> bool {
+    store.options.protected_mode && !is_local && store.acl.default_needs_no_password()
+}
+
 impl Engine {
     /// Makes an empty store.
     pub fn new(options: Options, environment: Environment, now: Now) -> Engine {
@@ -211,7 +217,7 @@ impl Engine {
             self.store.stats.connections_rejected += 1;
             return Err(Refusal(b"-ERR max number of clients reached\r\n"));
         }
-        if self.turns_away(peer.is_local) {
+        if turns_away(&self.store, peer.is_local) {
             self.store.stats.connections_rejected += 1;
             return Err(PROTECTED);
         }
@@ -227,9 +233,8 @@ impl Engine {
     }
 
     /// Whether protected mode lets nobody in who comes from there.
-    #[inline(never)]
     pub fn turns_away(&self, is_local: bool) -> bool {
-        self.store.options.protected_mode && !is_local && self.store.acl.default_needs_no_password()
+        turns_away(&self.store, is_local)
     }
 
     /// Whether a client that has never logged in would still be let in, and as the same user, if it connected now. A
@@ -238,7 +243,7 @@ impl Engine {
         let slot = client.0 as usize;
         match (self.store.sessions.get(slot), self.connections.get(slot)) {
             (Some(Some(session)), Some(Some(connection))) => {
-                session.authenticated != self.store.acl.needs_login() && !self.turns_away(connection.is_local)
+                session.authenticated != self.store.acl.needs_login() && !turns_away(&self.store, connection.is_local)
             }
             _ => false,
         }

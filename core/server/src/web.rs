@@ -1,5 +1,6 @@
 //! The store's own pages on the web server: `/healthz`, `/metrics`, and keys under a prefix.
 
+use crate::engine::turns_away;
 use alloc::{sync::Arc, vec::Vec};
 use core::fmt::Write;
 use kayvee_commands::{Metrics, Published, Store, Text};
@@ -19,7 +20,7 @@ const NO_STORE: &str = "no-store";
 const DENIED: &[u8] = b"event: denied\ndata:\n\n";
 const CHALLENGE: &str = "Basic realm=\"Kayvee\", charset=\"UTF-8\"";
 /// Bytes of credentials that are looked at: longer than any password.
-const MAX_CREDENTIALS_BYTES: usize = 1 << 10;
+const MAX_CREDENTIALS_BYTES: usize = 8 << 10;
 
 /// The types of keys that are served as pages, by their names' endings.
 const TYPES: &[(&str, &str)] = &[
@@ -51,6 +52,9 @@ impl Pages for Web<'_> {
         match request.path {
             b"/healthz" => Some(page(200, TEXT, Arc::new(b"ok\n"))),
             b"/_/status" | b"/_/status/" | EVENTS_PATH if !self.store.options.status => None,
+            b"/metrics" | b"/_/status" | b"/_/status/" | EVENTS_PATH if turns_away(self.store, request.is_local) => {
+                Some(forbidden())
+            }
             b"/_/status" | b"/_/status/" | EVENTS_PATH if !self.may_observe(request.authorization, STATUS_REQUESTS) => {
                 Some(challenge())
             }
@@ -73,6 +77,9 @@ impl Pages for Web<'_> {
         if prefix.is_empty() {
             return None;
         }
+        if turns_away(self.store, request.is_local) {
+            return Some(forbidden());
+        }
         let name = &request.path[1..];
         let index: &[u8] = if name.is_empty() || name.ends_with(b"/") { b"index.html" } else { b"" };
         let key = [prefix, name, index].concat();
@@ -86,8 +93,9 @@ impl Pages for Web<'_> {
     }
 
     /// Passwords and rules may have changed since.
-    fn farewell(&self, authorization: &[u8]) -> Option<&'static [u8]> {
-        (!self.may_observe(Some(authorization), STATUS_REQUESTS)).then_some(DENIED)
+    fn farewell(&self, authorization: &[u8], is_local: bool) -> Option<&'static [u8]> {
+        let is_denied = turns_away(self.store, is_local) || !self.may_observe(Some(authorization), STATUS_REQUESTS);
+        is_denied.then_some(DENIED)
     }
 
     /// What a page shows, or that there is none, must not vanish, as with replies.
@@ -174,6 +182,10 @@ fn challenge() -> Page {
     Page { challenge: CHALLENGE, ..page(401, TEXT, Arc::new(b"a user's name and password of the store, please\n")) }
 }
 
+fn forbidden() -> Page {
+    page(403, TEXT, Arc::new(b"protected mode: set a password, or come from the machine itself\n"))
+}
+
 fn not_now() -> Page {
     page(503, TEXT, Arc::new(b"not now: out of memory, busy or loading\n"))
 }
@@ -229,6 +241,8 @@ mod tests {
         // The example of RFC 7617 §2.
         let decoded = credentials(b"Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
         assert_eq!(decoded.as_deref(), Some(&b"Aladdin:open sesame"[..]));
+        let long = [&b"Basic "[..], &b"QUFB".repeat(1000)].concat();
+        assert_eq!(credentials(&long).map(|decoded| decoded.len()), Some(3000));
         for (text, wanted) in [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYg", "foob")] {
             assert_eq!(decode_base64(text.as_bytes()).as_deref(), Some(wanted.as_bytes()), "{text}");
         }

@@ -16,7 +16,7 @@ mod web;
 
 pub use crowd::Crowd;
 pub use datagrams::Datagrams;
-pub use web::Web;
+pub use web::{Web, web_buffer_bytes};
 
 use alloc::{collections::VecDeque, string::ToString, vec::Vec};
 use core::{

@@ -15,6 +15,14 @@ const STATUS_INTERVAL_NS: u64 = 1_000_000_000;
 const BUFFERS_PART: usize = 32;
 const MIN_BUFFER_BYTES: usize = 512 << 10;
 
+/// What the web server's connections together may hold of requests and responses, of so much memory.
+pub const fn web_buffer_bytes(memory_bytes: usize) -> usize {
+    match memory_bytes / BUFFERS_PART {
+        0..MIN_BUFFER_BYTES => MIN_BUFFER_BYTES,
+        bytes => bytes,
+    }
+}
+
 /// A client's connection.
 #[derive(Clone, Copy)]
 struct Client {
@@ -48,7 +56,7 @@ impl Web {
             return None;
         }
         let access_log = if options.http_access_log.is_empty() { AccessLog::Off } else { AccessLog::Common };
-        let limits = Limits::new(connections, (memory_bytes / BUFFERS_PART).max(MIN_BUFFER_BYTES));
+        let limits = Limits::new(connections, web_buffer_bytes(memory_bytes));
         let server = Server::new(limits, access_log, now);
         let (clients, ids) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
         let active = VecDeque::with_capacity(connections);
@@ -89,7 +97,7 @@ impl Web {
                 if peers.is_beyond_host(remote.ip()) && engine.turns_away(false) {
                     stack.close(connection, now_ns);
                 } else {
-                    self.admit(connection, remote, stack, now_ns);
+                    self.admit(connection, remote, peers.has(remote.ip()), stack, now_ns);
                 }
                 true
             }
@@ -109,8 +117,8 @@ impl Web {
         }
     }
 
-    fn admit(&mut self, connection: ConnectionId, remote: SocketAddr, stack: &mut Stack, now_ns: u64) {
-        let id = match self.server.connect(&remote.ip().to_string()) {
+    fn admit(&mut self, connection: ConnectionId, remote: SocketAddr, is_local: bool, stack: &mut Stack, now_ns: u64) {
+        let id = match self.server.connect(&remote.ip().to_string(), is_local) {
             Ok(id) => id,
             Err(refusal) => {
                 stack.send(connection, refusal.0);

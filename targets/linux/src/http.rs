@@ -10,7 +10,7 @@ use kayvee_disk::FileDisk;
 use kayvee_http::{AccessLog, ConnectionId, Fate, Limits, Server};
 use kayvee_platform::Now;
 use kayvee_server::{Engine, Options};
-use kayvee_station::Crowd;
+use kayvee_station::{Crowd, web_buffer_bytes};
 use mio::{
     Interest, Registry, Token,
     event::Event,
@@ -20,7 +20,7 @@ use std::{
     collections::VecDeque,
     fs::OpenOptions,
     io::{self, IoSlice, Read, Write},
-    net::Shutdown,
+    net::{IpAddr, Shutdown},
     path::Path,
     time::Duration,
 };
@@ -32,8 +32,8 @@ const WRITE_BYTES_PER_TURN: usize = 1 << 20;
 /// Connections accepted in a turn on each address.
 const ACCEPTS_PER_TURN: usize = 1000;
 
-/// What all connections together may hold of requests and responses.
-const BUFFER_BYTES: usize = 128 << 20;
+/// What all connections together may hold of requests and responses, where `maxmemory` does not call for less.
+const MAX_BUFFER_BYTES: usize = 128 << 20;
 
 /// What is kept of a site on a disk, beside the kernel's page cache.
 const CACHED_SITE_BYTES: usize = 16 << 20;
@@ -103,7 +103,7 @@ impl Http {
         }
         let log = open_log(&options.http_access_log)?;
         let access_log = if log.is_some() { AccessLog::Common } else { AccessLog::Off };
-        let limits = Limits::new(options.maxclients as usize, BUFFER_BYTES);
+        let limits = Limits::new(options.maxclients as usize, buffer_bytes(options.maxmemory));
         let mut server = Server::new(limits, access_log, now);
         let (mut sites, mut disk) = (None, None);
         if !options.site_disk.is_empty() {
@@ -177,6 +177,7 @@ impl Http {
 
     /// One turn: all that has arrived, and all that follows from it.
     pub fn turn(&mut self, engine: &mut Engine, registry: &Registry, now: Now) {
+        self.server.set_buffer_bytes(buffer_bytes(engine.options().maxmemory));
         self.server.begin_turn(now, &mut engine.web());
         self.crowd.begin_turn(now);
         while let Some(site) = self.sites.as_ref().and_then(Sites::next) {
@@ -233,7 +234,7 @@ impl Http {
                     break;
                 }
                 match listener.accept() {
-                    Ok((stream, remote)) => self.admit(stream, &remote.ip().to_canonical().to_string(), registry),
+                    Ok((stream, remote)) => self.admit(stream, remote.ip().to_canonical(), registry),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => *ready = false,
                     Err(error) if has_no_room(&error) => {
                         log::warn!("a web connection waits because the system has no room for it: {error}");
@@ -247,8 +248,8 @@ impl Http {
         }
     }
 
-    fn admit(&mut self, mut stream: TcpStream, remote: &str, registry: &Registry) {
-        let id = match self.server.connect(remote) {
+    fn admit(&mut self, mut stream: TcpStream, remote: IpAddr, registry: &Registry) {
+        let id = match self.server.connect(&remote.to_string(), remote.is_loopback()) {
             Ok(id) => id,
             Err(refusal) => {
                 // It is told if that can be done at once, and closed in any case.
@@ -382,6 +383,14 @@ impl Http {
     }
 }
 
+/// What all connections together may hold: what that takes counts as the store's memory, and keys would have to go for it.
+fn buffer_bytes(maxmemory: u64) -> usize {
+    match usize::try_from(maxmemory) {
+        Ok(0) | Err(_) => MAX_BUFFER_BYTES,
+        Ok(maxmemory) => web_buffer_bytes(maxmemory).min(MAX_BUFFER_BYTES),
+    }
+}
+
 /// Opens a site that stays on the disk.
 fn open_disk(name: &str, server: &mut Server, bell: Bell) -> io::Result<FileDisk> {
     let mut disk = FileDisk::open_shared(Path::new(name), Box::new(move || bell.ring())).map_err(io::Error::other)?;
@@ -403,4 +412,18 @@ fn open_log(name: &str) -> io::Result<Option<Box<dyn Write>>> {
             Some(Box::new(opened.map_err(named)?))
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_a_part_of_what_the_store_may_take() {
+        for (maxmemory, bytes) in
+            [(0, 128 << 20), (1 << 20, 512 << 10), (100 << 20, 3_276_800), (4 << 30, 128 << 20), (u64::MAX, 128 << 20)]
+        {
+            assert_eq!(buffer_bytes(maxmemory), bytes, "{maxmemory}");
+        }
+    }
 }

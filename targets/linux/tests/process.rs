@@ -9,10 +9,11 @@ use nix::{
     },
     unistd::{Pid, geteuid, mkfifo},
 };
+use socket2::{Domain, Socket, Type};
 use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Read, Write},
-    net::{Shutdown, TcpListener, TcpStream, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::unix::{
         fs::{PermissionsExt, symlink},
         net::{UnixDatagram, UnixStream},
@@ -193,6 +194,7 @@ fn wrong_options_are_refused() {
         (&["--maxmemory"], "wrong number of arguments"),
         (&["--tls-port", "6380"], ">>> 'tls-port \"6380\"'\nKayvee does not speak TLS"),
         (&["--dir", "/nonexistent"], "dir \"/nonexistent\"': No such file"),
+        (&["--logfile", "/nonexistent/log"], "Can't open the log file: No such file or directory"),
         (&["/nonexistent/redis.conf"], "can't open config file '/nonexistent/redis.conf': No such file"),
     ] {
         let output = run(arguments);
@@ -660,6 +662,69 @@ fn web_clients_that_wait_for_files_are_served_when_there_are_some() {
     for client in &clients {
         expect_reply(client, b"HTTP/1.1 200 OK\r\n");
     }
+}
+
+/// What web clients hold by taking nothing of what they have asked for costs no keys.
+#[test]
+fn web_clients_that_take_nothing_leave_the_data() {
+    const VALUE_BYTES: usize = 3 << 20;
+    let web_port = free_port();
+    let options = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru", "--http-keys", "page:"];
+    let server = Server::start(&[&["--http-port", &web_port.to_string()], &options[..]].concat());
+    let client = server.connect();
+    let set = format!("*3\r\n$3\r\nSET\r\n$8\r\npage:big\r\n${VALUE_BYTES}\r\n{}\r\n", "v".repeat(VALUE_BYTES));
+    (&client).write_all(set.as_bytes()).unwrap();
+    expect_reply(&client, b"+OK\r\n");
+    let others = "MSET a 1 b 2 c 3 d 4 e 5 f 6 g 7 h 8";
+    assert_eq!(ask(&client, others), "+OK");
+    let clients: Vec<TcpStream> = (0..60)
+        .map(|_| {
+            // The kernel takes little of it for such a socket.
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_recv_buffer_size(4096).unwrap();
+            socket.connect(&SocketAddr::from((Ipv4Addr::LOCALHOST, web_port)).into()).unwrap();
+            let mut client = TcpStream::from(socket);
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            client.write_all(b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+            client
+        })
+        .collect();
+    // All have an answer, whichever it is.
+    clients.iter().for_each(|client| expect_reply(client, b"HTTP/1.1 "));
+    assert_eq!([ask(&client, "SET i 9"), ask(&client, "DBSIZE")], ["+OK", ":10"]);
+}
+
+/// An address of this machine by which others reach it, if it has one.
+fn address_for_others() -> Option<IpAddr> {
+    // Connecting a datagram socket sends nothing.
+    let socket = UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.connect("192.0.2.1:9").map(|()| socket)).ok()?;
+    socket.local_addr().ok().map(|address| address.ip()).filter(|address| !address.is_loopback())
+}
+
+#[test]
+fn protected_mode_holds_for_the_web_as_well() {
+    let Some(address) = address_for_others() else {
+        return eprintln!("skipped: this machine has no address but its own loopback's");
+    };
+    let web_port = free_port();
+    let server = Server::start(&["--http-port", &web_port.to_string(), "--http-keys", "page:", "--status", "yes"]);
+    let client = server.connect();
+    assert_eq!(ask(&client, "SET page:a x"), "+OK");
+    let status = |address: IpAddr, path: &str| {
+        let mut web = TcpStream::connect((address, web_port)).unwrap();
+        web.set_read_timeout(Some(PATIENCE)).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+        web.write_all(request.as_bytes()).unwrap();
+        String::from_utf8(read_to_end(&web)).unwrap()[9..12].to_string()
+    };
+    let local = Ipv4Addr::LOCALHOST.into();
+    for path in ["/metrics", "/_/status", "/a"] {
+        assert_eq!([status(local, path), status(address, path)], ["200", "403"], "{path}");
+    }
+    assert_eq!(status(address, "/_/status/events"), "403");
+    assert_eq!(status(address, "/healthz"), "200");
+    assert_eq!(ask(&client, "CONFIG SET protected-mode no"), "+OK");
+    assert_eq!(status(address, "/metrics"), "200");
 }
 
 /// Starts a server that has to end before it serves, and returns what it said.

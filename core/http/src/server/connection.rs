@@ -9,7 +9,7 @@ use crate::{
     output::{Maker, Output},
     pages::{Delivery, Pages},
     request::{self, Persistence, Request},
-    respond::{self, COPIED_BYTES, Context, Outcome, RESPONSE_BYTES, Scratch, Sent},
+    respond::{self, Awaits, COPIED_BYTES, Context, Outcome, RESPONSE_BYTES, Scratch, Sent},
     site::Site,
     status::Status,
 };
@@ -50,15 +50,6 @@ pub(super) enum Phase {
     Dead,
 }
 
-/// What a connection cannot go on without.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Awaits {
-    /// A chunk of the site, to be read.
-    Chunk(u64),
-    /// The next turn, which its request is put off to.
-    Turn,
-}
-
 /// Whether requests are still answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -71,6 +62,8 @@ pub(super) enum State {
 
 pub(super) struct Connection {
     pub(super) remote: String,
+    /// Whether it comes from where protected mode lets everybody in.
+    pub(super) is_local: bool,
     /// Bytes that are not answered yet; they begin where a request begins, or with its body.
     pub(super) input: Vec<u8>,
     /// How much of the head at the start of `input` has been searched for its end.
@@ -100,8 +93,8 @@ pub(super) struct Connection {
 /// What all connections share.
 pub(super) struct Shared {
     pub(super) limits: Limits,
-    /// Bytes of pages that may still be made in this turn, but for the last one's.
-    pub(super) makes_bytes: usize,
+    /// Bytes of pages that may still be made in this turn, but for the last one's, by their [`Maker`].
+    pub(super) makes_bytes: [usize; 2],
     /// What the pages take that were made for a client each and are on their way, by their [`Maker`].
     pub(super) made_bytes: [usize; 2],
     pub(super) site: Option<Site>,
@@ -133,7 +126,9 @@ impl Shared {
             now_s: self.now.unix_us / 1_000_000,
             date: &self.date,
             stats: &self.stats,
-            made_bytes: Cell::new(0),
+            is_local: false,
+            may_make_keys: self.makes_bytes[Maker::Keys as usize] > 0,
+            made: Cell::new((Maker::Keys, 0)),
             lends_made: {
                 let ([keys, own], limit) = (self.made_bytes, self.limits.buffer_bytes);
                 let has_room = keys + own < limit;
@@ -275,8 +270,8 @@ impl Connection {
         shared: &mut Shared,
         pages: &mut dyn Pages,
     ) -> Answered {
-        // A page may take long to make however little of it is asked for.
-        if shared.makes_bytes == 0 {
+        // A page may take long to make however little of it is asked for. Whether it is of the server's own is not known yet.
+        if shared.makes_bytes[Maker::Server as usize] == 0 {
             self.awaits = Some(Awaits::Turn);
             return Answered::Later { head_bytes: request.head_bytes };
         }
@@ -285,14 +280,16 @@ impl Connection {
             return Answered::Yes;
         }
         let mut scratch = core::mem::take(&mut shared.scratch);
-        let context = shared.context();
+        let context = Context { is_local: self.is_local, ..shared.context() };
         let outcome = respond::respond(request, persistence, &context, pages, &mut scratch, &mut self.output);
-        shared.makes_bytes = shared.makes_bytes.saturating_sub(context.made_bytes.get());
+        let (maker, made_bytes) = context.made.get();
+        let makes_bytes = &mut shared.makes_bytes[maker as usize];
+        *makes_bytes = makes_bytes.saturating_sub(made_bytes);
         shared.scratch = scratch;
         let sent = match outcome {
             Outcome::Sent(sent) => sent,
-            Outcome::Awaits(chunk) => {
-                self.awaits = Some(Awaits::Chunk(chunk));
+            Outcome::Awaits(awaited) => {
+                self.awaits = Some(awaited);
                 return Answered::Later { head_bytes: request.head_bytes };
             }
         };
@@ -325,13 +322,18 @@ impl Connection {
         }
     }
 
-    /// Ends a connection that has taken too long; one in the middle of a request is told.
+    /// Ends a connection that has taken too long; one in the middle of a request is told, and one whose turn has not come.
     pub(super) fn time_out(&mut self, shared: &mut Shared) {
-        if !matches!(self.phase, Phase::Head | Phase::Body) {
-            self.state = State::Dead;
-            return;
-        }
-        let sent = respond::refuse(Status::REQUEST_TIMEOUT, &shared.context(), &mut self.output);
+        let status = match (self.phase, self.awaits) {
+            (Phase::Head | Phase::Body, _) => Status::REQUEST_TIMEOUT,
+            (Phase::Disk, Some(Awaits::Turn)) => Status::SERVICE_UNAVAILABLE,
+            _ => {
+                self.state = State::Dead;
+                return;
+            }
+        };
+        self.awaits = None;
+        let sent = respond::refuse(status, &shared.context(), &mut self.output);
         let line = request_line(self.pending.as_ref().map_or(&self.input, |(head, _)| head));
         shared.note(&self.remote, line, sent);
         self.state = State::Ending;

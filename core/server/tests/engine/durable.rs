@@ -162,7 +162,7 @@ fn pages_wait_for_stable_storage_as_replies_do() {
     let mut one = Durable::new(&options, Disk::new(8 << 20));
     let mut server = Server::new(Limits::new(10, 1 << 20), AccessLog::Off, Now::default());
     let ask = |one: &mut Durable, server: &mut Server, path: &str| {
-        let id = server.connect("").unwrap();
+        let id = server.connect("", true).unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
         server.receive(id, request.as_bytes(), &mut one.bench.engine.web());
         id

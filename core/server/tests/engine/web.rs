@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 fn statuses(bench: &mut Bench, authorization: Option<&str>) -> [u16; 3] {
     let authorization = authorization.map(str::as_bytes);
     ["/metrics", "/_/status", "/_/status/events"].map(|path| {
-        let request = PageRequest { path: path.as_bytes(), authorization, stats: &Stats::default() };
+        let request = PageRequest { path: path.as_bytes(), authorization, is_local: true, stats: &Stats::default() };
         bench.engine.web().reserved(&request).expect("it is there").status
     })
 }
@@ -42,6 +42,31 @@ fn users_see_what_they_may_ask_for() {
     assert_eq!(statuses(&mut bench, Some("Basic b3BlcmF0b3I6cA==")), SEEN);
 }
 
+/// Who would be turned away from the store sees nothing of it on the web.
+#[test]
+fn protected_mode_covers_pages() {
+    let stats = Stats::default();
+    let mut bench = Bench::new(&["--status", "yes", "--http-keys", "page:"]);
+    let client = bench.connect();
+    bench.ask(client, "SET page:k v\r\n");
+    for (command, own, key, goes_on) in [
+        ("PING", 403, 403, false),
+        ("CONFIG SET requirepass pw", 401, 200, false),
+        ("CONFIG SET requirepass ''", 403, 403, false),
+        ("CONFIG SET protected-mode no", 200, 200, true),
+    ] {
+        bench.ask(client, &format!("{command}\r\n"));
+        let mut web = bench.engine.web();
+        let request = |path| PageRequest { path, authorization: None, is_local: false, stats: &stats };
+        let reserved = [&b"/metrics"[..], b"/_/status", b"/_/status/events", b"/healthz"]
+            .map(|path| web.reserved(&request(path)).expect("it is there").status);
+        assert_eq!(reserved, [own, own, own, 200], "{command}");
+        assert_eq!(web.missing(&request(b"/k")).map(|page| page.status), Some(key), "{command}");
+        assert_eq!(web.farewell(b"", false).is_none(), goes_on, "{command}");
+        assert!(web.reserved(&request(b"/of-the-site")).is_none());
+    }
+}
+
 /// What lets somebody in once does not for ever.
 #[test]
 fn listeners_may_listen_as_long_as_they_may_ask() {
@@ -58,7 +83,7 @@ fn listeners_may_listen_as_long_as_they_may_ask() {
     ] {
         bench.ask(client, &format!("{command}\r\n"));
         let web = bench.engine.web();
-        let goes_on = [password, b""].map(|authorization| web.farewell(authorization).is_none());
+        let goes_on = [password, b""].map(|authorization| web.farewell(authorization, true).is_none());
         assert_eq!(goes_on, [password_is_right, none_is_needed], "{command}");
     }
 }
@@ -74,7 +99,8 @@ fn a_key_is_no_page_where_its_copy_takes_the_last_memory() {
     let mut statuses = |free_bytes: u64| {
         bench.heap.used.store((16 << 20) - free_bytes, Ordering::Relaxed);
         ["/large", "/small"].map(|path| {
-            let request = PageRequest { path: path.as_bytes(), authorization: None, stats: &Stats::default() };
+            let request =
+                PageRequest { path: path.as_bytes(), authorization: None, is_local: true, stats: &Stats::default() };
             bench.engine.web().missing(&request).expect("it is there").status
         })
     };
@@ -86,7 +112,7 @@ fn a_key_is_no_page_where_its_copy_takes_the_last_memory() {
 
 /// The status of a key's page, and whether it may be kept.
 pub fn key_page(bench: &mut Bench) -> (u16, &'static str) {
-    let request = PageRequest { path: b"/k", authorization: None, stats: &Stats::default() };
+    let request = PageRequest { path: b"/k", authorization: None, is_local: true, stats: &Stats::default() };
     bench.engine.web().missing(&request).map_or((404, ""), |page| (page.status, page.cache_control))
 }
 
