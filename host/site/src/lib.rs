@@ -155,7 +155,11 @@ fn walk(dir: &Path, path: &[u8], depth: usize, sources: &mut Vec<Source>, folder
             continue;
         }
         let file = entry.path();
-        let metadata = metadata(&file)?;
+        let metadata = match fs::metadata(&file) {
+            // A link that leads nowhere, or a file that has just been removed.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            found => found.with_context(|| format!("{}", file.display()))?,
+        };
         let path = [path, b"/", name].concat();
         if metadata.is_dir() {
             walk(&file, &path, depth + 1, sources, folders)?;

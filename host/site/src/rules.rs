@@ -43,13 +43,28 @@ impl Rules {
             let Some(words) = words else { bail!("line {number}: quotes that do not close, or no UTF-8") };
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             match words.as_slice() {
+                ["cache" | "type", _, value] if !value.bytes().all(|byte| matches!(byte, b' '..=b'~')) => {
+                    bail!("line {number}: the value may have visible characters of ASCII and blanks alone")
+                }
                 ["cache", pattern, value] => rules.cache.push((pattern.to_string(), value.to_string())),
                 ["type", pattern, value] => rules.types.push((pattern.to_string(), value.to_string())),
                 ["index", names @ ..] if !names.is_empty() => {
                     rules.indexes = names.iter().map(|name| name.to_string()).collect();
                 }
                 ["host", folder, names @ ..] if !names.is_empty() && !folder.contains('/') => {
-                    let names = names.iter().map(|name| name.to_string()).collect();
+                    if let Some(name) = names.iter().find(|name| name.contains([':', '/'])) {
+                        bail!("line {number}: '{name}' is no name of a host; it stands without port and slashes")
+                    }
+                    let names: Vec<_> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
+                    let known = rules
+                        .hosts
+                        .iter()
+                        .find(|(other, others)| other == folder || names.iter().any(|name| others.contains(name)));
+                    if let Some((other, _)) = known {
+                        bail!(
+                            "line {number}: folder '{other}' has this host or folder already; one rule has all its hosts"
+                        )
+                    }
                     rules.hosts.push((folder.to_string(), names));
                 }
                 _ => bail!(

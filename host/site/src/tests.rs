@@ -103,13 +103,58 @@ fn variants_hold_the_same_page_and_images_are_deterministic() {
     assert_ne!(before, fingerprint(&folder.0).expect("a fingerprint"));
 }
 
+/// A tag says that bytes are the same, also to a cache that has asked another server of the same site.
+#[test]
+fn pages_that_are_compressed_in_another_way_have_other_tags() {
+    let text: String = (0..2000u32).map(|number| format!("{:x} ", number.wrapping_mul(2_654_435_761))).collect();
+    let folder = Folder::new("tags", &[("a.txt", &text), ("b.txt", "short")]);
+    let tags = |effort| {
+        let site = Site::open(Arc::new(pack(&folder.0, effort).expect("packed"))).expect("a site");
+        ["/a.txt", "/b.txt"].map(|path| match site.find(0, path.as_bytes()) {
+            Some(Found::Page(entry)) => entry.tag(),
+            _ => panic!("no page {path}"),
+        })
+    };
+    let [best, quick] = [Effort::Best, Effort::Quick].map(tags);
+    assert_ne!(gzip(text.as_bytes(), Effort::Best).expect("gzip"), gzip(text.as_bytes(), Effort::Quick).expect("gzip"));
+    assert!(best[0] != quick[0] && best[1] == quick[1]);
+}
+
+/// What an editor leaves beside the file that it works on (`.#name` is hidden, others are not) is no reason to serve nothing.
+#[test]
+fn links_that_lead_nowhere_are_left_out() {
+    let folder = Folder::new("links", &[("index.html", "home")]);
+    std::os::unix::fs::symlink("nowhere", folder.0.join("lock")).expect("a link");
+    let before = fingerprint(&folder.0).expect("a fingerprint");
+    let site = folder.site();
+    assert!(page(&site, 0, "/").is_some() && page(&site, 0, "/lock").is_none());
+    fs::write(folder.0.join("nowhere"), "somewhere").expect("a file");
+    assert_ne!(before, fingerprint(&folder.0).expect("a fingerprint"));
+    assert!(page(&folder.site(), 0, "/lock").is_some());
+}
+
 #[test]
 fn mistakes_are_told() {
     let empty = Folder::new("empty", &[(".hidden", "x")]);
     assert!(pack(&empty.0, Effort::Best).expect_err("no files").to_string().contains("no files to serve"));
-    for rules in ["nonsense", "cache /x", "cache \"x", "host a/b h", "index", "host other"] {
+    let wrong_rules = [
+        "nonsense",
+        "cache /x",
+        "cache \"x",
+        "host a/b h",
+        "index",
+        "host other",
+        "host other h:8080",
+        "cache * \"no\\tcache\"",
+        "type * text/caf\u{e9}",
+    ];
+    for rules in wrong_rules {
         let folder = Folder::new("wrong", &[(RULES_FILE, rules), ("a", "x")]);
         assert!(format!("{:#}", pack(&folder.0, Effort::Best).expect_err("wrong")).contains("line 1"), "{rules}");
+    }
+    for rules in ["host a one\nhost a two", "host a one\nhost b ONE"] {
+        let folder = Folder::new("twice", &[(RULES_FILE, rules), ("a/x", "x")]);
+        assert!(format!("{:#}", pack(&folder.0, Effort::Best).expect_err("twice")).contains("line 2"), "{rules}");
     }
     assert!(pack(Path::new("/nonexistent"), Effort::Best).is_err());
 }

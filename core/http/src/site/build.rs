@@ -171,7 +171,7 @@ impl<S: Sink> Builder<S> {
             content_type: file.content_type.clone(),
             cache_control: file.cache_control.clone(),
             modified_s: file.modified_s,
-            tag: xxh3_64(&file.identity),
+            tag: tag(&bodies),
             variants,
         };
         self.entries.insert(key, Some(indexed));
@@ -259,6 +259,16 @@ impl<S: Sink> Builder<S> {
         let strings_bytes = strings.bytes.len() as u32;
         bytes.append(&mut strings.bytes);
         Ok(Index { bytes, strings_bytes })
+    }
+}
+
+/// The hash of a page, and of its variants if it has some: compressed in another way, they need tags of their own
+/// (RFC 9110 §8.8.3.1).
+fn tag(bodies: &[Option<&Vec<u8>>]) -> u64 {
+    let hashes = bodies.iter().map(|body| body.map_or(0, |body| xxh3_64(body)));
+    match bodies {
+        [Some(identity), None, None] => xxh3_64(identity),
+        _ => xxh3_64(&hashes.flat_map(u64::to_le_bytes).collect::<Vec<_>>()),
     }
 }
 
