@@ -154,6 +154,23 @@ impl Instance {
         }
     }
 
+    /// Asks its monitor for something; none if it is no guest of a monitor that can tell.
+    fn ask_monitor(&self, question: &str) -> Result<Option<String>> {
+        let mut socket = match UnixStream::connect(self.control_path()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            socket => socket.context("connecting to its monitor")?,
+        };
+        socket.set_read_timeout(Some(CONTROL_TIMEOUT))?;
+        writeln!(socket, "{question}")?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).context("its monitor does not answer")?;
+        Ok(Some(answer))
+    }
+
+    fn is_paused(&self) -> bool {
+        self.ask_monitor("stats").is_ok_and(|stats| stats.is_some_and(|stats| stats.starts_with("state:paused\n")))
+    }
+
     fn fact(&self, name: &str) -> Option<String> {
         fs::read_to_string(self.folder.join(name)).ok().map(|text| text.trim().to_string())
     }
@@ -294,6 +311,7 @@ pub fn ps() -> Result<()> {
         let supervisor = instance.supervisor()?;
         let started = instance.fact("started").and_then(|seconds| seconds.parse::<u64>().ok());
         let state = match (supervisor, started, instance.fact("status")) {
+            (Some(_), Some(_), _) if instance.is_paused() => "paused".into(),
             (Some(_), Some(seconds), _) => format!("up {}", duration(unix_seconds().saturating_sub(seconds))),
             (Some(_), None, _) => "starting".into(),
             (None, _, Some(status)) => format!("ended with status {status}"),
@@ -348,17 +366,10 @@ pub fn control(name: &str, question: &str) -> Result<()> {
     if instance.supervisor()?.is_none() {
         bail!("'{name}' is not running");
     }
-    let mut socket = match UnixStream::connect(instance.control_path()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            bail!("'{name}' is no guest of Kayvee's own monitor, which alone can tell")
-        }
-        socket => socket.context("connecting to its monitor")?,
-    };
-    socket.set_read_timeout(Some(CONTROL_TIMEOUT))?;
-    writeln!(socket, "{question}")?;
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).context("its monitor does not answer")?;
-    print!("{answer}");
+    match instance.ask_monitor(question)? {
+        Some(answer) => print!("{answer}"),
+        None => bail!("'{name}' is no guest of Kayvee's own monitor, which alone can tell"),
+    }
     Ok(())
 }
 
@@ -392,6 +403,10 @@ fn stop_one(instance: &Instance) -> Result<()> {
         let process = sys::Process::open(pid);
         if instance.supervisor()? == Some(pid) {
             let process = process?;
+            // A guest that stands still could not end in good order. One that cannot be asked does not.
+            if instance.is_paused() {
+                instance.ask_monitor("resume")?;
+            }
             process.signal(Signal::SIGTERM)?;
             let mut has_ended = process.wait(supervise::STOP_NOTICE)?;
             if !has_ended {

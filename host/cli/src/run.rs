@@ -22,6 +22,7 @@ use crate::{
 use anyhow::{Context, Result, anyhow, bail};
 use kayvee_link::{Link, Redirect, VethPair};
 use kayvee_xdp_socket::Attachment;
+use nix::sys::sysinfo::sysinfo;
 use signal_hook::iterator::Signals;
 use std::{
     ffi::OsString,
@@ -66,6 +67,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
         let what = "--vmm kayvee has neither emulation nor --machine; use --vmm qemu for these";
         return Err(UsageError(what.into()).into());
     }
+    if let Some(memory_mib) = args.memory.filter(|_| args.target != Target::Linux) {
+        check_memory(memory_mib)?;
+    }
     if args.detach {
         return instances::detach(args);
     }
@@ -81,6 +85,17 @@ pub fn run(args: &RunArgs) -> Result<()> {
         claim.end(u8::from(result.is_err()))?;
     }
     result
+}
+
+/// Refuses a guest that this host could never give its memory. What is merely taken by others at the moment may be free later.
+fn check_memory(wanted_mib: u32) -> Result<()> {
+    let host = sysinfo().context("asking for this host's memory")?;
+    let there_mib = (host.ram_total() + host.swap_total()) >> 20;
+    if u64::from(wanted_mib) > there_mib {
+        let what = format!("--memory: a guest of {wanted_mib} MiB does not fit in this host's {there_mib} MiB");
+        return Err(UsageError(what).into());
+    }
+    Ok(())
 }
 
 /// Becomes the Linux process, with these arguments. Only an error comes back.

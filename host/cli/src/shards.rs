@@ -13,6 +13,7 @@ use crate::{
 use anyhow::{Context, Result, anyhow};
 use kayvee_xdp_socket::Attachment;
 use nix::sys::signal::Signal;
+use signal_hook::consts;
 use std::{
     io::{self, BufReader, Write},
     path::{Path, PathBuf},
@@ -113,8 +114,8 @@ fn words(shards: &[RunArgs]) -> String {
 }
 
 enum Event {
-    /// This process received a signal that asks it to end.
-    Signal,
+    /// This process received this signal, which asks it to end.
+    Signal(i32),
     /// A shard answers.
     Ready,
     /// The shard of this number has ended.
@@ -148,18 +149,20 @@ fn stay_with(shards: &[RunArgs]) -> Result<()> {
             let _ = sender.send(Event::Ended(number, child.wait()));
         });
     }
-    thread::spawn(move || signals.forever().try_for_each(|_| sender.send(Event::Signal)));
+    thread::spawn(move || signals.forever().try_for_each(|signal| sender.send(Event::Signal(signal))));
 
     let (mut ready, mut is_ending, mut failure) = (0, false, None);
     while running.iter().any(Option::is_some) {
-        let is_to_end = match events.recv()? {
-            Event::Signal => true,
+        let sent = match events.recv()? {
+            // A second Ctrl-C does not wait.
+            Event::Signal(consts::SIGINT) if is_ending => Some(Signal::SIGINT),
+            Event::Signal(_) => Some(Signal::SIGTERM),
             Event::Ready => {
                 ready += 1;
                 if ready == shards.len() {
                     let _ = writeln!(io::stdout(), "{}", words(shards));
                 }
-                false
+                None
             }
             Event::Ended(number, status) => {
                 running[number] = None;
@@ -168,14 +171,14 @@ fn stay_with(shards: &[RunArgs]) -> Result<()> {
                     let how = if status.success() { "has ended".into() } else { format!("ended with {status}") };
                     failure.get_or_insert_with(|| anyhow!("shard {number} {how}, and so did the cluster"));
                 }
-                !is_ending
+                (!is_ending).then_some(Signal::SIGTERM)
             }
         };
-        if is_to_end {
+        if let Some(signal) = sent {
             is_ending = true;
             for process in running.iter().flatten() {
                 // One that has ended just now says so next.
-                let _ = process.signal(Signal::SIGTERM);
+                let _ = process.signal(signal);
             }
         }
     }

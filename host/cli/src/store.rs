@@ -49,6 +49,11 @@ impl Store {
     /// Checks the options of a run; `--port` is the same option as the store's, so both may be given only if they agree.
     pub fn from_args(args: &RunArgs) -> Result<Store> {
         let mut words = args.redis_options.clone();
+        if let Some(word) = words.first().filter(|word| !word.starts_with("--")) {
+            let what =
+                format!("'{word}' is no option; behind '--' stand those of the store, such as --maxmemory 100mb");
+            return Err(UsageError(what).into());
+        }
         if !names(&words, "--bind") {
             // Only this host, unless it is asked for more: a guest has no protected mode of its own.
             words.splice(0..0, LOOPBACK.map(String::from));
@@ -72,6 +77,10 @@ impl Store {
         }
         if options.port == 0 {
             return Err(UsageError("option '--port': a store that is run like this needs one".into()).into());
+        }
+        if options.http_port == options.port {
+            let both = format!("--port and --http-port are both {}", options.port);
+            return Err(UsageError(format!("{both}; choose another one for one of them")).into());
         }
         Ok(Store {
             words,
@@ -222,6 +231,12 @@ mod tests {
 
     #[test]
     fn unknown_options_are_refused() {
+        for (line, words) in [
+            (&["--", "maxmemory", "100mb"][..], "'maxmemory' is no option"),
+            (&["--port", "7000", "--status", "--http-port", "7000"], "--port and --http-port are both 7000"),
+        ] {
+            assert!(store(line).err().unwrap().to_string().contains(words), "{line:?}");
+        }
         for line in [&["--", "--nonsense", "1"][..], &["--", "--port"], &["--", "--hz", "x"]] {
             assert!(store(line).is_err(), "{line:?}");
         }

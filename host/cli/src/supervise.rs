@@ -25,8 +25,8 @@ const INSIST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What happens in a run.
 pub enum Event {
-    /// This process received a signal that asks it to end.
-    Signal,
+    /// This process received this signal, which asks it to end.
+    Signal(i32),
     /// The store takes its data from a disk.
     Progress,
     /// The store accepts connections.
@@ -111,7 +111,7 @@ pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcom
     let ended = sender.clone();
     thread::spawn(move || ended.send(Event::Ended(child.wait())));
     let signalled = sender.clone();
-    thread::spawn(move || signals.forever().try_for_each(|_| signalled.send(Event::Signal)));
+    thread::spawn(move || signals.forever().try_for_each(|signal| signalled.send(Event::Signal(signal))));
 
     let mut supervision = Supervision {
         process,
@@ -209,10 +209,14 @@ impl Supervision {
                 let announced = self.announce.take().map_or(Ok(()), |announce| announce());
                 announced.or_else(|error| self.fail(error))
             }
+            // A store that ends breaks off what asks it; why it does, its own last words and status say.
+            Event::Answered(Err(_)) if self.phase == Phase::Boot && self.process.wait(INSIST_TIMEOUT)? => Ok(()),
             Event::Answered(Err(error)) if self.phase == Phase::Boot => self.fail(error),
-            Event::Signal => match self.phase {
+            Event::Signal(signal) => match self.phase {
                 Phase::Boot => self.end(Signal::SIGTERM),
                 Phase::Serve => self.ask_to_end(),
+                // Programs repeat the others, which is no reason to lose anything.
+                _ if signal != consts::SIGINT => Ok(()),
                 // A guest leaves no files behind.
                 Phase::Stop | Phase::SlowStop if self.keyboard.is_none() => self.end(Signal::SIGINT),
                 Phase::Stop | Phase::SlowStop | Phase::Insist | Phase::Kill => self.end(Signal::SIGKILL),
@@ -269,5 +273,34 @@ impl Supervision {
             Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) => Ok(()),
             result => Ok(result?),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    /// Only who presses Ctrl-C once more wants a guest to end at once.
+    #[test]
+    fn signals_that_are_repeated_do_not_kill() {
+        let mut guest = Command::new("sleep").arg("60").stdin(Stdio::piped()).spawn().unwrap();
+        let mut supervision = Supervision {
+            process: sys::Process::open(guest.id()).unwrap(),
+            log: Arc::new(Log::Terminal),
+            keyboard: guest.stdin.take(),
+            sender: mpsc::channel().0,
+            carry: None,
+            prove: None,
+            announce: None,
+            failure: None,
+            phase: Phase::Serve,
+        };
+        for signal in [consts::SIGTERM, consts::SIGTERM, consts::SIGHUP] {
+            supervision.handle(Event::Signal(signal)).unwrap();
+            assert!(supervision.phase == Phase::Stop);
+        }
+        supervision.handle(Event::Signal(consts::SIGINT)).unwrap();
+        assert_eq!(guest.wait().unwrap().signal(), Some(consts::SIGKILL));
     }
 }

@@ -104,9 +104,32 @@ fn a_disk_that_is_none_is_refused_and_left_as_it_is() {
     }
     assert_refused(&state.kayvee(&["log", "check", name]), 1, "no log of Kayvee's");
     assert_eq!(fs::read(&file).unwrap(), "Dear reader,\n".repeat(100_000).as_bytes());
+    fs::write(&file, "Dear reader,\n".repeat(230)).unwrap();
+    assert_refused(&state.kayvee(&["log", "check", name]), 1, "no log of Kayvee's");
     assert_refused(&state.kayvee(&["log", "check", "/nowhere/x"]), 1, "disk /nowhere/x: No such file");
     fs::write(&file, vec![0; 1 << 20]).unwrap();
     assert_refused(&state.kayvee(&["log", "check", name]), 1, "blank");
+}
+
+#[test]
+fn memory_that_no_host_has_is_refused() {
+    let state = StateFolder::new("memory");
+    for target in ["auto", "kvm", "tcg"] {
+        let output = state.kayvee(&["run", "--target", target, "--memory", "4000000"]);
+        assert_refused(&output, 2, "a guest of 4000000 MiB does not fit in this host's");
+    }
+}
+
+/// What a store that ends at once has said is the reason, however it broke off the question whether it answers.
+#[test]
+fn the_end_of_a_store_is_its_own() {
+    let state = StateFolder::new("end");
+    for _ in 0..20 {
+        let output = state.kayvee(&["run", "--target", "linux", "--port", "1", "--disk", "/nosuch/x"]);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(said.contains("disk /nosuch/x: No such file") && !said.contains("asking 127.0.0.1"), "{said}");
+    }
 }
 
 #[test]

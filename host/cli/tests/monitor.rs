@@ -184,7 +184,13 @@ fn a_guest_that_is_told_to_stands_still_even_while_it_never_leaves_by_itself() {
             busy.read_exact(&mut [0; 4]).unwrap();
         }
     }
+    // One that stands still is ended in good order as well.
+    assert!(!instances.say(&["ps"]).contains("paused"));
+    instances.say(&["pause", "still"]);
+    assert!(instances.say(&["ps"]).contains("paused"));
+    let asked = Instant::now();
     instances.say(&["stop", "still"]);
+    assert!(asked.elapsed() < Duration::from_secs(10), "it took {:?}", asked.elapsed());
 }
 
 /// Runs gdb on a guest, with the image's own symbols.

@@ -71,6 +71,10 @@ impl FileDisk {
     /// Opens a disk to be read only. Nothing of it is changed.
     pub fn open_read_only(path: &Path) -> Result<FileDisk, DiskError> {
         let (files, size_bytes) = open_files(path, Access::ReadOnly)?;
+        // It has no block that could be looked at.
+        if (1..u64::from(BLOCK_BYTES)).contains(&size_bytes) {
+            return Err(DiskError::new(path, OpenError::<Infallible>::Foreign));
+        }
         FileDisk::new(files, size_bytes, None, Box::new(|| {})).map_err(|error| DiskError::new(path, plain(&error)))
     }
 
