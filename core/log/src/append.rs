@@ -278,6 +278,15 @@ impl Log {
         self.spare.truncate(self.max_batches);
     }
 
+    /// Bytes of buffers that wait for batches.
+    pub fn spare_bytes(&self) -> u64 {
+        self.spare.len() as u64 * u64::from(self.buffer_bytes())
+    }
+
+    fn buffer_bytes(&self) -> u32 {
+        self.superblock.segment_bytes.min(BUFFER_BYTES as u32)
+    }
+
     /// Completes the open batch and opens the one after it.
     #[cold]
     fn next_batch(&mut self, kind: Kind) -> Result<(), RecordError> {
@@ -306,7 +315,7 @@ impl Log {
             return Err(RecordError::Full);
         }
         // A batch lies in one segment.
-        let buffer_bytes = self.superblock.segment_bytes.min(BUFFER_BYTES as u32);
+        let buffer_bytes = self.buffer_bytes();
         let capacity = self.space.batch_bytes().min(buffer_bytes);
         if capacity == 0 {
             return Err(RecordError::Full);

@@ -142,6 +142,8 @@ impl Store {
     }
 
     fn try_begin_compaction(&mut self, is_wanted: bool) -> Result<(), RecordError> {
+        // This turn may have changed much.
+        self.measure_live_bytes();
         let Some(log) = &mut self.durable.log else { return Ok(()) };
         // One that has to be would take more of the disk with each try, and so with each end.
         let must = !is_wanted || self.shutdown.is_some() && self.durable.refuses;

@@ -28,7 +28,9 @@ impl Durable {
     ) -> Option<Error> {
         let log = self.log.as_ref().filter(|_| options.appendonly)?;
         let bytes = (request_bytes + self.unit_bytes()) as u64;
-        match log.failure().is_none() && !self.refuses && log.room_bytes() >= SPARE_BYTES + bytes {
+        // A compaction may have to write as much once more, which is measured later.
+        let needed_bytes = SPARE_BYTES + bytes * 2 + bytes / 8;
+        match log.failure().is_none() && !self.refuses && log.room_bytes() >= needed_bytes {
             true => None,
             false => self.refusal_without_room(log, bytes, name, needs_memory),
         }
@@ -199,15 +201,17 @@ impl Store {
     }
 
     /// Tells the log how many bytes a compaction would write, at the most, if anything has changed: what is written of a
-    /// value is no longer than what it takes here. Memory of what was deleted comes back later than its record, which counts where
+    /// value is no longer than what it takes here, and of no data there is nothing to write. Memory of what was deleted comes back later than its record, which counts where
     /// there is no room.
     pub(super) fn measure_live_bytes(&mut self) {
+        let is_empty = self.is_empty();
         let Some(log) = &mut self.durable.log else { return };
         let appended = Some(log.appended());
         if self.durable.measured_at != appended || self.durable.is_tight {
             self.durable.measured_at = appended;
-            let used = self.environment.heap.used_bytes().saturating_sub(self.startup_bytes);
-            log.set_live_bytes(used.max(self.dbs.iter().map(|db| db.overhead_bytes() as u64).sum()));
+            let used = self.environment.heap.used_bytes().saturating_sub(self.startup_bytes + log.spare_bytes());
+            let live = used.max(self.dbs.iter().map(|db| db.overhead_bytes() as u64).sum());
+            log.set_live_bytes(if is_empty { 0 } else { live });
         }
         self.durable.is_tight = log.room_bytes() == 0;
         if !self.durable.is_tight {

@@ -398,7 +398,7 @@ impl Store {
         self.scripting.swap_libraries(&mut other.scripting);
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.dbs.iter().all(kayvee_keyspace::Db::is_empty) && self.scripting.library_counts().0 == 0
     }
 
