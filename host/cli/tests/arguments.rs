@@ -1,5 +1,6 @@
 //! What the `kayvee` command refuses, and how it keeps its records: all that needs no store.
 
+use kayvee_testing::ports::free_port;
 use std::{
     fs,
     net::TcpListener,
@@ -124,8 +125,9 @@ fn memory_that_no_host_has_is_refused() {
 #[test]
 fn the_end_of_a_store_is_its_own() {
     let state = StateFolder::new("end");
+    let port = free_port().to_string();
     for _ in 0..20 {
-        let output = state.kayvee(&["run", "--target", "linux", "--port", "1", "--disk", "/nosuch/x"]);
+        let output = state.kayvee(&["run", "--target", "linux", "--port", &port, "--disk", "/nosuch/x"]);
         let said = text(&output.stdout) + &text(&output.stderr);
         assert_eq!(output.status.code(), Some(1));
         assert!(said.contains("disk /nosuch/x: No such file") && !said.contains("asking 127.0.0.1"), "{said}");
