@@ -28,7 +28,7 @@ pub fn shorten(name: &str) -> String {
     if short.starts_with(DROP) { DROP.into() } else { without_impls(&short) }
 }
 
-/// A name without the types whose functions stand in another module than they.
+/// A name without the types whose functions stand in another module than they. A closure has that of the function around it.
 fn without_impls(name: &str) -> String {
     let mut short = String::with_capacity(name.len());
     let mut rest = name;
@@ -38,7 +38,7 @@ fn without_impls(name: &str) -> String {
         short.push_str("::");
         rest = after;
     }
-    short + rest
+    (short + rest).replace("::{{closure}}", "")
 }
 
 #[cfg(test)]
@@ -50,9 +50,9 @@ mod tests {
         for (name, wanted) in [
             ("a::b::c", "a::b::c"),
             ("a::b::<impl c::d::E>::f", "a::b::f"),
-            ("a::<impl b::C<d::E>>::f::{{closure}}", "a::f::{{closure}}"),
+            ("a::<impl b::C<d::E>>::f::{{closure}}", "a::f"),
             ("core::ptr::drop_in_place<a::b::C>", "core::ptr::drop_in_place"),
-            ("<a::B<c::D, e::F> as g::H<i::J>>::k::{{closure}}", "<B<D, F> as H<J>>::k::{{closure}}"),
+            ("<a::B<c::D, e::F> as g::H<i::J>>::k::{{closure}}", "<B<D, F> as H<J>>::k"),
             ("<&mut [a::B] as c::D>::e", "<&mut [B] as D>::e"),
             ("<<a::B as c::D>::E as f::G>::h", "<<B as D>::E as G>::h"),
             ("a::b<fn(c::d) -> e::f, g::h>::i::j", "a::b<fn(d) -> f, h>::i::j"),
