@@ -35,6 +35,7 @@ use backlog::Backlog;
 use copy::Copy;
 use failover::Failover;
 pub(crate) use history::History;
+use kayvee_platform::earliest;
 pub use link::Dial;
 use link::Link;
 pub use master::{Announced, Replica};
@@ -199,9 +200,6 @@ impl Store {
         let has_others = replication.link.is_some() || replication.backlog.is_some();
         let tick = has_others.then_some(replication.next_tick_ns);
         let now = self.feeds_on().then_some(self.now.monotonic_ns);
-        [self.copy_resumes_ns(), now, tick, self.migration_ends_ns(), self.failover_ends_ns()]
-            .into_iter()
-            .flatten()
-            .min()
+        earliest(&[self.copy_resumes_ns(), now, tick, self.migration_ends_ns(), self.failover_ends_ns()])
     }
 }

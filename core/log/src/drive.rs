@@ -6,7 +6,7 @@ use crate::{
     error::{LogError, Work},
     format::{BATCH_HEADER_BYTES, SUPERBLOCKS_AT, Superblock, padded},
 };
-use kayvee_platform::{BlockBuffer, BlockDevice, BlockError, Finished, Operation, Transfer};
+use kayvee_platform::{BlockBuffer, BlockDevice, BlockError, Finished, Operation, Transfer, earliest};
 
 /// When the log is brought to stable storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,7 +292,7 @@ impl Log {
         let has_written = self.batches.front().is_some_and(|batch| batch.state == BatchState::Written);
         let flush = (has_written && self.drive.flush_through.is_none())
             .then(|| self.drive.last_flush_ns.saturating_add(policy.interval_ns()));
-        [gather, flush].into_iter().flatten().min()
+        earliest(&[gather, flush])
     }
 
     /// Takes what the device has finished.

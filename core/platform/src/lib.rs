@@ -36,7 +36,7 @@ pub use frame::{
 pub use heap::Heap;
 pub use monitor::{MONITOR_PAGE_MAGIC, MonitorFigures};
 pub use network::NetworkFigures;
-pub use time::{Clock, Now, ProcessorTime};
+pub use time::{Clock, Now, ProcessorTime, earliest};
 pub use trouble::Trouble;
 
 /// A source of random bytes that an outsider cannot predict.

@@ -36,3 +36,9 @@ pub struct ProcessorTime {
     /// In the kernel on its behalf.
     pub system_us: u64,
 }
+
+/// The earliest of several times, of which some may never come.
+#[inline(never)]
+pub fn earliest(times: &[Option<u64>]) -> Option<u64> {
+    times.iter().copied().flatten().min()
+}

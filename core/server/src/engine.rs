@@ -16,7 +16,7 @@ use kayvee_commands::{
     ClientType, Close, Environment, LogError, Output, Pause, Pending, Session, Store,
     options::{Options, ShutdownOn},
 };
-use kayvee_platform::{BlockDevice, NetworkFigures, Now};
+use kayvee_platform::{BlockDevice, NetworkFigures, Now, earliest};
 use kayvee_resp::Parser;
 
 /// Keys looked at in one slice of active expiry, at effort 1.
@@ -735,7 +735,7 @@ impl Engine {
         let save = if store.pauses_cron { None } else { store.next_save_ns() };
         let log = store.log_deadline_ns();
         let replication = store.replication_deadline_ns();
-        [cron, sweep, pause, wait, garbage, script, save, log, replication].into_iter().flatten().min()
+        earliest(&[cron, sweep, pause, wait, garbage, script, save, log, replication])
     }
 
     /// A shutdown that a client has asked for. The target sends the output that is left, then ends.

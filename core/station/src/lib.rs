@@ -24,7 +24,7 @@ use core::{
     time::Duration,
 };
 use kayvee_net::{ConnectionId, Event, Stack, Take};
-use kayvee_platform::{Addressing, Addressing6, BlockDevice, FrameDevice, FrameRx, NetworkFigures, Now};
+use kayvee_platform::{Addressing, Addressing6, BlockDevice, FrameDevice, FrameRx, NetworkFigures, Now, earliest};
 use kayvee_server::{ClientId, Dial, Engine, Fate, Peer};
 
 /// At the end, clients' last replies and the ends of their connections get this long to be sent ...
@@ -201,7 +201,7 @@ impl Station {
     /// When the next turn is due even if nothing arrives.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let web_ns = self.web.as_ref().and_then(Web::next_deadline_ns);
-        [self.stack.next_deadline_ns(), self.engine.next_deadline_ns(), web_ns].into_iter().flatten().min()
+        earliest(&[self.stack.next_deadline_ns(), self.engine.next_deadline_ns(), web_ns])
     }
 
     /// The next address that the station has got, but for those of its link, and the length of its prefix.

@@ -5,7 +5,7 @@ use alloc::{collections::VecDeque, string::ToString, vec::Vec};
 use core::net::SocketAddr;
 use kayvee_http::{AccessLog, ConnectionId as WebId, Fate, Limits, Server};
 use kayvee_net::{ConnectionId, Event, Stack};
-use kayvee_platform::{BlockDevice, Now};
+use kayvee_platform::{BlockDevice, Now, earliest};
 use kayvee_server::{Engine, Options};
 
 /// How often the status page is told how things are.
@@ -255,6 +255,6 @@ impl Web {
     /// When there is something to do, at the latest.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         let status_ns = self.server.has_listeners().then_some(self.next_status_ns);
-        [self.server.next_deadline_ns(), status_ns].into_iter().flatten().min()
+        earliest(&[self.server.next_deadline_ns(), status_ns])
     }
 }

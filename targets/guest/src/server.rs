@@ -2,7 +2,7 @@
 
 use crate::{card::Card, disk::Disk};
 use core::net::{IpAddr, SocketAddr};
-use kayvee_platform::{Clock, FrameDevice, FrameRx};
+use kayvee_platform::{Clock, FrameDevice, FrameRx, earliest};
 use kayvee_station::Station;
 use kayvee_x86::{console, machine::Machine, power::Status};
 
@@ -120,8 +120,8 @@ impl<'a> Server<'a> {
             return;
         }
         let clock = self.machine.clock();
-        let deadlines = [self.station.next_deadline_ns(), self.console_due_ns];
-        let deadline_ns = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX).min(clock.wall_clock_due_ns());
+        let deadline_ns = earliest(&[self.station.next_deadline_ns(), self.console_due_ns]);
+        let deadline_ns = deadline_ns.unwrap_or(u64::MAX).min(clock.wall_clock_due_ns());
         let idle_ns = clock.now().monotonic_ns;
         self.station.rest(idle_ns);
         let poll_until_ns = idle_ns + self.poll_ns();

@@ -7,7 +7,7 @@ use crate::{
     persistence::LOOK_NS,
 };
 use kayvee_log::{FlushPolicy, Kind, Log, Sequence};
-use kayvee_platform::{BlockDevice, BlockError};
+use kayvee_platform::{BlockDevice, BlockError, earliest};
 use kayvee_resp::Request;
 
 /// Room that must be left on the disk beyond a request's own length before it may run.
@@ -231,7 +231,7 @@ impl Store {
         let again = must.then_some(durable.again_after_ns);
         let goes_on = self.device_waits_are_over() || self.lacks_history();
         let placed = durable.is_placing().then_some(now_ns + LOOK_NS);
-        [durable.due_ns, (walks || begins || goes_on).then_some(now_ns), again, placed].into_iter().flatten().min()
+        earliest(&[durable.due_ns, (walks || begins || goes_on).then_some(now_ns), again, placed])
     }
 
     /// Whether the log ends, and does not say yet what history the data are of.

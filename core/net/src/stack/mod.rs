@@ -28,7 +28,7 @@ use alloc::{
     vec::Vec,
 };
 use core::net::{IpAddr, SocketAddr};
-use kayvee_platform::{Addressing, Addressing6, Checksums, FrameDevice, FrameRx, FrameTx, NetworkFigures};
+use kayvee_platform::{Addressing, Addressing6, Checksums, FrameDevice, FrameRx, FrameTx, NetworkFigures, earliest};
 use smoltcp::wire::EthernetAddress;
 
 /// Frames taken from the device in one [`Stack::poll`], so that the application gets its turn under any load.
@@ -434,7 +434,7 @@ impl Stack {
             return Some(0);
         }
         let ipv6_ns = self.ipv6.next_deadline_ns();
-        [self.timers.next_deadline_ns(), self.control.next_deadline_ns(), ipv6_ns].into_iter().flatten().min()
+        earliest(&[self.timers.next_deadline_ns(), self.control.next_deadline_ns(), ipv6_ns])
     }
 
     fn set_lease(&mut self, lease: Option<Lease>) {
