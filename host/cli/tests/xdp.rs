@@ -485,7 +485,7 @@ fn what_cannot_be_attached_to_is_refused_with_the_reason() {
         };
         let own = pair.link.host;
         assert!(refused("xdp:nothere,ip=192.0.2.1/24").contains("network interface 'nothere'"));
-        assert!(refused(&format!("xdp:{}", pair.host_name)).contains("give the store one of its own there"));
+        assert!(refused(&format!("xdp:{}", pair.host_name)).contains("give the store an address of its own there"));
         assert!(refused(&format!("xdp:{},ip={own}/30", pair.host_name)).contains("this host's own address"));
         assert!(refused("xdp:").contains("write xdp, or xdp:INTERFACE"));
         Ok(())
