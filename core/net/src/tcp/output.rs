@@ -162,7 +162,7 @@ impl Connection {
         if self.reset_due {
             self.reset_due = false;
             let flags = Flags::RST | Flags::ACK;
-            return Some(self.transmission(self.nxt, flags, (0, 0), &resources.pool, now_ns));
+            return Some(self.transmission(self.acceptable_seq(), flags, (0, 0), &resources.pool, now_ns));
         }
         match self.state {
             State::Closed => return None,
@@ -175,7 +175,7 @@ impl Connection {
             _ => {
                 if self.duplicates_due > 0 {
                     self.duplicates_due -= 1;
-                    return Some(self.bare(self.nxt, &resources.pool, now_ns));
+                    return Some(self.bare(self.acceptable_seq(), &resources.pool, now_ns));
                 }
                 if self.probe.is_due
                     && let Some(probe) = self.loss_probe(resources, now_ns)
@@ -193,7 +193,14 @@ impl Connection {
                 }
             }
         }
-        (self.acknowledge == Acknowledge::Now).then(|| self.bare(self.nxt, &resources.pool, now_ns))
+        (self.acknowledge == Acknowledge::Now).then(|| self.bare(self.acceptable_seq(), &resources.pool, now_ns))
+    }
+
+    /// The number of a segment without data. A probe may lie beyond the peer's window: what came behind it would not be
+    /// acceptable to the peer, acknowledgment and window and all, until it has room again (RFC 9293 §3.10.7.4).
+    #[inline]
+    fn acceptable_seq(&self) -> Seq {
+        self.nxt.min(self.una + self.window)
     }
 
     /// An acknowledgment and nothing else.

@@ -32,6 +32,55 @@ fn a_closed_window_is_probed_for_ever() {
     assert_eq!(sent.iter().map(|(_, len)| len).sum::<usize>(), 5000, "{sent:?}");
 }
 
+/// RFC 9293 §3.10.7.4: behind a byte that the peer has no room for, an acknowledgment would not be acceptable to it.
+#[test]
+fn what_is_acknowledged_beside_a_probe_is_numbered_before_it() {
+    let mut script = Script::established(syn());
+    script.window = 0;
+    script.acknowledge(0);
+    script.send(5000);
+    assert_eq!(script.sent_data(), []);
+    script.pass(SECOND);
+    assert_eq!(script.sent_data(), [(0, 1)]);
+    script.say(ACK, &[7; 3000]);
+    let answer = script.answer();
+    assert_eq!((answer.seq, answer.ack), (script.ack, script.seq));
+    // Whatever has room for the probe has it before what comes next.
+    script.window = 60_000;
+    script.acknowledge(1);
+    assert_eq!(script.sent()[0].1, 1);
+    script.connection.abort(&mut script.resources.pool);
+    assert_eq!(script.answer().seq, OWN + 1 + 5000);
+}
+
+/// The same from a peer that numbers it behind its probe. Neither answers the other's answers.
+#[test]
+fn what_is_acknowledged_behind_a_probe_counts() {
+    let mut script = Script::half_open(setup(), syn());
+    script.resources.pool = Pool::new(16 << 10);
+    script.sent();
+    script.say(ACK, b"");
+    while let Some(len) = script.connection.rcv_right.since(script.seq).checked_sub(1).map(|left| left.min(1447) + 1) {
+        script.say(ACK, &vec![7; len as usize]);
+        script.sent();
+    }
+    script.pass(40 * MS);
+    script.sent();
+    script.send(100);
+    assert_eq!(script.sent_data(), [(0, 100)]);
+    let probe = script.segment(ACK);
+    script.give(probe, b"x");
+    assert_eq!(script.answer().ack, script.seq, "there was no room for it");
+    script.ack += 100;
+    let behind = Segment { seq: script.seq + 1, ..script.segment(ACK) };
+    script.give(behind, b"");
+    assert_eq!(script.connection.una, script.ack);
+    assert_eq!(script.sent(), []);
+    let beyond = Segment { seq: script.seq + 2, ..script.segment(ACK) };
+    script.give(beyond, b"");
+    assert_eq!(script.answer().ack, script.seq, "it lies beyond the window");
+}
+
 /// RFC 9293 §3.8.6.2.1: no small segments for a small window, but after a while, and no Nagle for the last.
 #[test]
 fn small_windows_are_not_filled_with_small_segments() {
