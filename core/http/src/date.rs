@@ -9,13 +9,10 @@ pub const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
 /// The first of January 1970 was a Thursday.
 const DAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed";
 
-/// Writes a number's last digits.
-pub fn put_digits(number: u32, text: &mut [u8]) {
-    let mut rest = number;
-    for digit in text.iter_mut().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
+/// Writes a number's last two digits.
+pub fn put_two(number: u32, text: &mut [u8]) {
+    text[0] = b'0' + (number / 10 % 10) as u8;
+    text[1] = b'0' + (number % 10) as u8;
 }
 
 /// The form that is sent.
@@ -24,13 +21,14 @@ pub fn format(unix_s: u64) -> [u8; DATE_BYTES] {
     let mut text = *b"Thu, 01 Jan 1970 00:00:00 GMT";
     let weekday = (unix_s.min(LAST_SECOND) / DAY_SECONDS % 7) as usize * 3;
     text[..3].copy_from_slice(&DAYS[weekday..weekday + 3]);
-    put_digits(date.day, &mut text[5..7]);
+    put_two(date.day, &mut text[5..]);
     let month = (date.month as usize - 1) * 3;
     text[8..11].copy_from_slice(&MONTHS[month..month + 3]);
-    put_digits(date.year, &mut text[12..16]);
-    put_digits(date.hour, &mut text[17..19]);
-    put_digits(date.minute, &mut text[20..22]);
-    put_digits(date.second, &mut text[23..25]);
+    put_two(date.year / 100, &mut text[12..]);
+    put_two(date.year, &mut text[14..]);
+    put_two(date.hour, &mut text[17..]);
+    put_two(date.minute, &mut text[20..]);
+    put_two(date.second, &mut text[23..]);
     text
 }
 

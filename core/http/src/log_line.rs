@@ -16,12 +16,13 @@ pub fn put(log: &mut Vec<u8>, remote: &str, unix_s: u64, line: &[u8], status: St
     log.extend_from_slice(b" - - [");
     let now = civil(unix_s);
     let mut text = *b"01/Jan/1970:00:00:00 +0000";
-    date::put_digits(now.day, &mut text[..2]);
+    date::put_two(now.day, &mut text[..]);
     text[3..6].copy_from_slice(&MONTHS[(now.month as usize - 1) * 3..][..3]);
-    date::put_digits(now.year, &mut text[7..11]);
-    date::put_digits(now.hour, &mut text[12..14]);
-    date::put_digits(now.minute, &mut text[15..17]);
-    date::put_digits(now.second, &mut text[18..20]);
+    date::put_two(now.year / 100, &mut text[7..]);
+    date::put_two(now.year, &mut text[9..]);
+    date::put_two(now.hour, &mut text[12..]);
+    date::put_two(now.minute, &mut text[15..]);
+    date::put_two(now.second, &mut text[18..]);
     log.extend_from_slice(&text);
     log.extend_from_slice(b"] \"");
     for &byte in line.iter().take(MAX_LINE_BYTES) {

@@ -10,9 +10,6 @@ use alloc::{
 };
 use core::ops::Range;
 
-/// Room that an idle connection may keep.
-const KEPT_BYTES: usize = 4 << 10;
-
 /// A queue of bytes, of which the long parts are never copied.
 #[derive(Default)]
 pub struct Output {
@@ -158,12 +155,8 @@ impl Output {
     }
 
     pub fn clear(&mut self) {
-        self.own.clear();
-        self.sent = 0;
-        if self.own.capacity() > KEPT_BYTES {
-            self.own = Vec::new();
-        }
-        self.lent = VecDeque::new();
+        // Thousands of idle connections keep nothing.
+        *self = Output::default();
     }
 }
 

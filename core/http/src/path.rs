@@ -13,13 +13,45 @@ pub struct Target<'a> {
     pub query: &'a [u8],
 }
 
+/// What bytes may stand for.
+static CLASSES: [u8; 256] = classes();
+/// In a target: a fragment is never sent, and what is not visible has to be encoded (RFC 3986 §2).
+const IN_TARGET: u8 = 1;
+/// In the name of a host, `reg-name` of RFC 3986 §3.2.2.
+const IN_NAME: u8 = 2;
+
+const fn classes() -> [u8; 256] {
+    let mut classes = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let b = byte as u8;
+        if b.is_ascii_graphic() && b != b'#' {
+            classes[byte] |= IN_TARGET;
+        }
+        if b.is_ascii_alphanumeric() {
+            classes[byte] |= IN_NAME;
+        }
+        byte += 1;
+    }
+    let marks = b"-._~!$&'()*+,;=%";
+    let mut mark = 0;
+    while mark < marks.len() {
+        classes[marks[mark] as usize] |= IN_NAME;
+        mark += 1;
+    }
+    classes
+}
+
+fn all_are(bytes: &[u8], class: u8) -> bool {
+    bytes.iter().fold(class, |classes, byte| classes & CLASSES[usize::from(*byte)]) != 0
+}
+
 /// Splits a target in origin, absolute or asterisk form.
 pub fn split(target: &[u8]) -> Option<Target<'_>> {
     if target == b"*" {
         return Some(Target { authority: None, path: target, query: b"" });
     }
-    // A fragment is never sent, and what is not visible has to be encoded (RFC 3986 §2).
-    if target.iter().any(|byte| !byte.is_ascii_graphic() || *byte == b'#') {
+    if !all_are(target, IN_TARGET) {
         return None;
     }
     let (authority, rest) = match target.first()? {
@@ -46,7 +78,11 @@ pub fn split(target: &[u8]) -> Option<Target<'_>> {
 /// Decodes a path and takes its dot segments away (RFC 3986 §5.2.4, §6.2.2). What is decoded once is not decoded again.
 /// Nothing that is refused or left could name a file outside of the site: paths are looked up, never opened.
 pub fn normalize<'a>(path: &'a [u8], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-    let is_plain = !path.contains(&b'%') && !path.windows(2).any(|pair| pair == b"/.");
+    let (mut previous, mut is_plain) = (0, true);
+    for &byte in path {
+        is_plain &= (byte != b'%') & !((byte == b'.') & (previous == b'/'));
+        previous = byte;
+    }
     if is_plain {
         return Some(path);
     }
@@ -106,7 +142,7 @@ pub fn checked_host(host: &[u8]) -> Option<&[u8]> {
         Some(address) => {
             !address.is_empty() && address.iter().all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.'))
         }
-        None => name.iter().all(|b| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(b)),
+        None => all_are(name, IN_NAME),
     };
     (is_port && is_name).then_some(name)
 }

@@ -57,10 +57,8 @@ pub enum Persistence {
 /// A checked head.
 pub struct Request<'a> {
     pub method: Method,
-    /// Bytes of the whole head.
-    pub head_bytes: usize,
-    /// The whole request line, without its end.
-    pub line: &'a [u8],
+    /// All bytes of it.
+    pub head: &'a [u8],
     pub target: Target<'a>,
     /// 0 or 1, behind `HTTP/1.`.
     pub minor_version: u8,
@@ -68,13 +66,37 @@ pub struct Request<'a> {
     pub persistence: Persistence,
     /// The value of Host, or the authority of an absolute target, which comes before it (RFC 9112 §3.2.2).
     pub host: &'a [u8],
-    fields: &'a [Header<'a>],
+    fields: Fields<'a>,
+}
+
+/// The fields of a head.
+#[derive(Clone, Copy)]
+struct Fields<'a> {
+    all: &'a [Header<'a>],
+    /// A bit for each length of a name that is among them: most names that are asked for are not there.
+    lengths: u64,
+}
+
+impl<'a> Fields<'a> {
+    fn new(all: &'a [Header<'a>]) -> Fields<'a> {
+        let lengths = all.iter().fold(0, |lengths, field| lengths | length_bit(field.name));
+        Fields { all, lengths }
+    }
+
+    fn values(self, name: &'static str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let all = if self.lengths & length_bit(name) == 0 { &[] } else { self.all };
+        all.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
+    }
+}
+
+fn length_bit(name: &str) -> u64 {
+    1 << (name.len() & 63)
 }
 
 impl<'a> Request<'a> {
     /// All values of a field, in their order.
     pub fn values(&self, name: &'static str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        values(self.fields, name)
+        self.fields.values(name)
     }
 
     /// The value of a field that stands there once; one that is there several times means nothing.
@@ -83,10 +105,6 @@ impl<'a> Request<'a> {
         let mut values = self.values(name);
         values.next().filter(|_| values.next().is_none())
     }
-}
-
-fn values<'a>(fields: &'a [Header<'a>], name: &'static str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-    fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
 }
 
 /// Looks for the end of a head that starts with `bytes`. What has been looked at is noted in `scanned`, so that a head in
@@ -132,18 +150,16 @@ pub fn parse<R>(head: &[u8], respond: impl FnOnce(&Request<'_>) -> R) -> Result<
         return Err(Status::BAD_REQUEST);
     };
     let method = Method::new(method);
-    let fields = &*parsed.headers;
+    let fields = Fields::new(parsed.headers);
     let target = path::split(target.as_bytes())
         .filter(|target| target.path != b"*" || method == Method::Options)
         // The target of CONNECT is a host and a port, and there is no way through here.
         .or((method == Method::NotAllowed).then_some(Target { authority: None, path: b"*", query: b"" }))
         .ok_or(Status::BAD_REQUEST)?;
     let framing = framing(fields, minor_version)?;
-    let line = &head[..memchr::memchr(b'\r', head).unwrap_or(0)];
     let host = host(fields, &target, minor_version)?;
     let persistence = persistence(fields, minor_version);
-    let head_bytes = head.len();
-    Ok(respond(&Request { method, head_bytes, line, target, minor_version, framing, persistence, host, fields }))
+    Ok(respond(&Request { method, head, target, minor_version, framing, persistence, host, fields }))
 }
 
 /// What is wrong with a request line whose version is not understood.
@@ -162,9 +178,9 @@ fn version_error(head: &[u8]) -> Status {
 }
 
 /// RFC 9112 §6.3, and stricter where it permits: one length, in digits alone, never beside a transfer coding.
-fn framing(fields: &[Header<'_>], minor_version: u8) -> Result<Framing, Status> {
-    let mut lengths = values(fields, "content-length");
-    let mut codings = values(fields, "transfer-encoding");
+fn framing(fields: Fields<'_>, minor_version: u8) -> Result<Framing, Status> {
+    let mut lengths = fields.values("content-length");
+    let mut codings = fields.values("transfer-encoding");
     match (lengths.next(), codings.next()) {
         (None, None) => Ok(Framing::None),
         (Some(length), None) if lengths.next().is_none() => {
@@ -192,8 +208,8 @@ fn framing(fields: &[Header<'_>], minor_version: u8) -> Result<Framing, Status> 
 }
 
 /// RFC 9112 §3.2: HTTP/1.1 has exactly one Host, whatever the target says.
-fn host<'a>(fields: &'a [Header<'a>], target: &Target<'a>, minor_version: u8) -> Result<&'a [u8], Status> {
-    let mut hosts = values(fields, "host");
+fn host<'a>(fields: Fields<'a>, target: &Target<'a>, minor_version: u8) -> Result<&'a [u8], Status> {
+    let mut hosts = fields.values("host");
     match (hosts.next(), hosts.next()) {
         (Some(host), None) => Ok(target.authority.unwrap_or(host)),
         (None, None) if minor_version == 0 => Ok(target.authority.unwrap_or_default()),
@@ -201,8 +217,8 @@ fn host<'a>(fields: &'a [Header<'a>], target: &Target<'a>, minor_version: u8) ->
     }
 }
 
-fn persistence(fields: &[Header<'_>], minor_version: u8) -> Persistence {
-    let options = values(fields, "connection").flat_map(|value| value.split(|byte| *byte == b','));
+fn persistence(fields: Fields<'_>, minor_version: u8) -> Persistence {
+    let options = fields.values("connection").flat_map(|value| value.split(|byte| *byte == b','));
     let (mut close, mut keep_alive) = (false, false);
     for option in options.map(<[u8]>::trim_ascii) {
         close |= option.eq_ignore_ascii_case(b"close");

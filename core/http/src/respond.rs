@@ -24,7 +24,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub const COPIED_BYTES: usize = 4 << 10;
 /// What a head takes, and an error's page.
 pub const RESPONSE_BYTES: usize = 1 << 10;
-const ALLOW: &[u8] = b"Allow: GET, HEAD, OPTIONS\r\n";
+const ALLOW: &[u8] = b"\r\nAllow: GET, HEAD, OPTIONS";
 
 /// What all responses of a turn share.
 pub struct Context<'a> {
@@ -268,38 +268,40 @@ impl Writer<'_> {
         self.output.put(bytes);
     }
 
-    fn number(&mut self, number: u64) {
-        self.output.put(Decimal::unsigned(number).as_bytes());
-    }
-
+    /// A field unless its value is empty. The name stands between the end of the line before and the value: heads are made
+    /// of as few pieces as can be.
     fn field(&mut self, name: &str, value: &[u8]) {
         if !value.is_empty() {
-            for part in [name.as_bytes(), b": ", value, b"\r\n"] {
-                self.put(part);
-            }
+            self.put(name.as_bytes());
+            self.put(value);
         }
     }
 
     /// The status line, and the fields that every response has.
     fn head(&mut self, status: Status) {
-        self.put(b"HTTP/1.1 ");
-        self.number(status.0.into());
-        self.put(b" ");
-        self.put(status.reason().as_bytes());
-        self.put(b"\r\nDate: ");
+        if status == Status::OK {
+            self.put(b"HTTP/1.1 200 OK\r\nDate: ");
+        } else {
+            self.put(b"HTTP/1.1 ");
+            self.put(Decimal::unsigned(status.0.into()).as_bytes());
+            self.put(b" ");
+            self.put(status.reason().as_bytes());
+            self.put(b"\r\nDate: ");
+        }
         self.put(self.context.date);
-        self.put(b"\r\n");
         match (self.persistence, self.minor_version) {
-            (Persistence::Close, _) => self.put(b"Connection: close\r\n"),
-            (Persistence::KeepAlive, 0) => self.put(b"Connection: keep-alive\r\n"),
+            (Persistence::Close, _) => self.put(b"\r\nConnection: close"),
+            (Persistence::KeepAlive, 0) => self.put(b"\r\nConnection: keep-alive"),
             (Persistence::KeepAlive, _) => {}
         }
     }
 
     fn length(&mut self, length: u64) {
-        self.put(b"Content-Length: ");
-        self.number(length);
-        self.put(b"\r\n");
+        self.field("\r\nContent-Length: ", Decimal::unsigned(length).as_bytes());
+    }
+
+    fn end(&mut self) {
+        self.put(b"\r\n\r\n");
     }
 
     fn sent(&self, status: Status, body_bytes: u64) -> Sent {
@@ -309,7 +311,7 @@ impl Writer<'_> {
     }
 
     fn end_without_body(&mut self, status: Status) -> Sent {
-        self.put(b"\r\n");
+        self.end();
         self.sent(status, 0)
     }
 
@@ -331,9 +333,9 @@ impl Writer<'_> {
         let len = parts.iter().map(|part| part.len()).sum::<usize>() as u64;
         self.head(status);
         self.put(fields);
-        self.put(b"Content-Type: text/html; charset=utf-8\r\n");
+        self.put(b"\r\nContent-Type: text/html; charset=utf-8");
         self.length(len);
-        self.put(b"\r\n");
+        self.end();
         if self.method != Method::Head {
             parts.iter().for_each(|part| self.put(part));
         }
@@ -342,9 +344,9 @@ impl Writer<'_> {
 
     /// Sends whoever asked for a folder without the slash at its end there (RFC 9110 §15.4.2), with the query.
     fn redirect(&mut self, path: &[u8], query: &[u8]) -> Sent {
-        const NAME: &[u8] = b"Location: ";
+        const NAME: &[u8] = b"\r\nLocation: ";
         let mut location = Vec::new();
-        let most_bytes = NAME.len() + 3 * path.len() + query.len() + 3;
+        let most_bytes = NAME.len() + 3 * path.len() + query.len() + 1;
         if location.try_reserve_exact(most_bytes).is_err() || self.output.reserve(most_bytes + COPIED_BYTES).is_err() {
             return self.error(Status::SERVICE_UNAVAILABLE, b"");
         }
@@ -360,7 +362,6 @@ impl Writer<'_> {
         }
         location.push(b'/');
         location.extend_from_slice(query);
-        location.extend_from_slice(b"\r\n");
         self.error(Status::MOVED_PERMANENTLY, &location)
     }
 
@@ -417,7 +418,7 @@ impl Writer<'_> {
         let sent = match wanted {
             Wanted::Whole => self.whole(&page, etag),
             Wanted::Unsatisfiable => {
-                let content_range = [b"Content-Range: bytes */", Decimal::unsigned(len).as_bytes(), b"\r\n"].concat();
+                let content_range = [b"\r\nContent-Range: bytes */", Decimal::unsigned(len).as_bytes()].concat();
                 self.error(Status::RANGE_NOT_SATISFIABLE, &content_range)
             }
             Wanted::Parts(parts) if parts.len() == 1 => self.one_part(&page, etag, parts[0].clone()),
@@ -429,11 +430,11 @@ impl Writer<'_> {
     /// The fields that a client's cache goes by (RFC 9110 §15.4.5).
     fn validators(&mut self, page: &Representation<'_>, etag: &[u8]) {
         if page.tag.is_some() {
-            self.field("ETag", etag);
+            self.field("\r\nETag: ", etag);
         }
-        self.field("Cache-Control", page.cache_control);
+        self.field("\r\nCache-Control: ", page.cache_control);
         if page.varies {
-            self.put(b"Vary: Accept-Encoding\r\n");
+            self.put(b"\r\nVary: Accept-Encoding");
         }
     }
 
@@ -441,12 +442,12 @@ impl Writer<'_> {
         self.validators(page, etag);
         if let Some(modified_s) = page.modified_s {
             // A date in the future would make caches believe in tomorrow (§8.8.2.1).
-            self.field("Last-Modified", &date::format(modified_s.min(self.context.now_s)));
+            self.field("\r\nLast-Modified: ", &date::format(modified_s.min(self.context.now_s)));
         }
-        self.field("Content-Encoding", page.coding.name().unwrap_or_default().as_bytes());
-        self.field("WWW-Authenticate", page.challenge.as_bytes());
+        self.field("\r\nContent-Encoding: ", page.coding.name().unwrap_or_default().as_bytes());
+        self.field("\r\nWWW-Authenticate: ", page.challenge.as_bytes());
         if page.tag.is_some() {
-            self.put(b"Accept-Ranges: bytes\r\n");
+            self.put(b"\r\nAccept-Ranges: bytes");
         }
     }
 
@@ -457,12 +458,12 @@ impl Writer<'_> {
         }
         self.head(page.status);
         self.fields(page, etag);
-        self.field("Content-Type", page.content_type);
+        self.field("\r\nContent-Type: ", page.content_type);
         let len = page.range.end - page.range.start;
         if page.delivery == Delivery::Whole {
             self.length(len);
         }
-        self.put(b"\r\n");
+        self.end();
         self.body(page, page.range.clone());
         Sent { delivery: page.delivery, ..self.sent(page.status, len) }
     }
@@ -470,11 +471,11 @@ impl Writer<'_> {
     fn one_part(&mut self, page: &Representation<'_>, etag: &[u8], part: Range<u64>) -> Sent {
         self.head(Status::PARTIAL_CONTENT);
         self.fields(page, etag);
-        self.field("Content-Type", page.content_type);
+        self.field("\r\nContent-Type: ", page.content_type);
         self.put(&content_range(&part, page.range.end - page.range.start));
         let len = part.end - part.start;
         self.length(len);
-        self.put(b"\r\n");
+        self.end();
         self.body(page, within(page, &part));
         self.sent(Status::PARTIAL_CONTENT, len)
     }
@@ -486,11 +487,8 @@ impl Writer<'_> {
             .iter()
             .map(|part| {
                 let content_range = content_range(part, page.range.end - page.range.start);
-                let content_type: [&[u8]; 3] = match page.content_type {
-                    b"" => [b"", b"", b""],
-                    content_type => [b"Content-Type: ", content_type, b"\r\n"],
-                };
-                [b"\r\n--", &boundary[..], b"\r\n", &content_type.concat(), &content_range, b"\r\n"].concat()
+                let name: &[u8] = if page.content_type.is_empty() { b"" } else { b"\r\nContent-Type: " };
+                [b"\r\n--", &boundary[..], name, page.content_type, &content_range, b"\r\n\r\n"].concat()
             })
             .collect();
         let end = [b"\r\n--", &boundary[..], b"--\r\n"].concat();
@@ -507,11 +505,9 @@ impl Writer<'_> {
         }
         self.head(Status::PARTIAL_CONTENT);
         self.fields(page, etag);
-        self.put(b"Content-Type: multipart/byteranges; boundary=");
-        self.put(&boundary);
-        self.put(b"\r\n");
+        self.field("\r\nContent-Type: multipart/byteranges; boundary=", &boundary);
         self.length(len);
-        self.put(b"\r\n");
+        self.end();
         for (part, head) in parts.iter().zip(&heads) {
             self.put(head);
             self.body(page, within(page, part));
@@ -525,7 +521,7 @@ impl Writer<'_> {
             return;
         }
         let len = range.end - range.start;
-        if len > COPIED_BYTES as u64 {
+        if len > COPIED_BYTES as u64 || self.output.reserve(len as usize).is_err() {
             return self.output.lend(page.source.clone(), range);
         }
         let bytes = match &page.source {
@@ -543,7 +539,7 @@ impl Writer<'_> {
 
 fn content_range(part: &Range<u64>, len: u64) -> Vec<u8> {
     let [first, last, len] = [part.start, part.end - 1, len].map(Decimal::unsigned);
-    [b"Content-Range: bytes ", first.as_bytes(), b"-", last.as_bytes(), b"/", len.as_bytes(), b"\r\n"].concat()
+    [b"\r\nContent-Range: bytes ", first.as_bytes(), b"-", last.as_bytes(), b"/", len.as_bytes()].concat()
 }
 
 /// Where a part of a page lies.

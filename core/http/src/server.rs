@@ -2,7 +2,7 @@
 
 mod connection;
 
-use self::connection::{Connection, MADE_BYTES_PER_TURN, OWN_PART, Phase, Progress, Shared, State};
+use self::connection::{Connection, MADE_BYTES_PER_TURN, Named, OWN_PART, Phase, Progress, Shared, State};
 use crate::{
     date,
     disk::{Chunks, Lookup, OpenError},
@@ -238,7 +238,7 @@ impl Server {
             state: State::Open,
             phase: Phase::Dead,
             deadline_ns: u64::MAX,
-            is_ready: false,
+            named: Named::No,
             has_own_page: false,
             counted_bytes: 0,
             counted_made: (Maker::Keys, 0),
@@ -311,9 +311,18 @@ impl Server {
         let is_streaming = connection.phase == Phase::Streaming;
         self.listeners = self.listeners + usize::from(is_streaming) - usize::from(was_streaming);
         let wants_target = !connection.output.is_empty() || connection.state != State::Open;
-        if told == Told::Yes && (wants_target || progress == Progress::Resumed) && !connection.is_ready {
-            connection.is_ready = true;
-            self.ready.push_back(id);
+        if told == Told::Yes && (wants_target || progress == Progress::Resumed) {
+            if connection.named == Named::No {
+                connection.named = Named::ToSend;
+                self.ready.push_back(id);
+            }
+            if progress == Progress::Resumed {
+                connection.named = Named::ToRead;
+            }
+        } else if connection.named == Named::ToSend && !wants_target && self.ready.back() == Some(&id) {
+            // It was served at once.
+            connection.named = Named::No;
+            self.ready.pop_back();
         }
         self.connections[id.0 as usize] = Some(connection);
     }
@@ -402,7 +411,7 @@ impl Server {
         loop {
             let id = self.ready.pop_front()?;
             if let Some(connection) = self.connections[id.0 as usize].as_mut() {
-                connection.is_ready = false;
+                connection.named = Named::No;
                 return Some(id);
             }
         }

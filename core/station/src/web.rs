@@ -212,9 +212,8 @@ impl Web {
             let Some(&Some(Client { connection, ended, .. })) = self.clients.get(id.0 as usize) else { return };
             let is_blocked = !self.send(id, connection, stack, engine);
             let fate = self.server.fate(id);
-            let [first, _] = self.server.output(id);
-            let is_over = first.is_empty() && fate != Fate::Waiting && (ended || fate == Fate::EndAfterOutput);
-            if fate == Fate::CloseNow || is_over {
+            let may_be_over = (ended || fate == Fate::EndAfterOutput) && fate != Fate::Waiting;
+            if fate == Fate::CloseNow || may_be_over && self.server.output(id)[0].is_empty() {
                 // In an orderly way: what comes in after that is acknowledged and dropped by the stack.
                 stack.close(connection, now_ns);
                 return self.forget(id);

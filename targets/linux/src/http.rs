@@ -189,18 +189,16 @@ impl Http {
         }
         self.accept(registry, now.monotonic_ns);
         let active = self.active.len();
-        for index in 0..active {
-            self.read(self.active[index], engine);
-        }
-        self.server.end_turn();
-        self.publish_status(engine, now);
         for _ in 0..active {
             let Some(id) = self.active.pop_front() else { break };
             if let Some(client) = self.clients[id.0 as usize].as_mut() {
                 client.is_active = false;
+                self.read(id, engine);
                 self.write(id, engine);
             }
         }
+        self.server.end_turn();
+        self.publish_status(engine, now);
         self.write_ready(engine);
         if let Some(disk) = &mut self.disk {
             self.server.read_from_disk(disk);

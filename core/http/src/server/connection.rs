@@ -9,7 +9,7 @@ use crate::{
     output::{Maker, Output},
     pages::{Delivery, Pages},
     request::{self, Persistence, Request},
-    respond::{self, Awaits, COPIED_BYTES, Context, Outcome, RESPONSE_BYTES, Scratch, Sent},
+    respond::{self, Awaits, Context, Outcome, RESPONSE_BYTES, Scratch, Sent},
     site::Site,
     status::Status,
 };
@@ -19,8 +19,6 @@ use kayvee_platform::Now;
 
 /// Replies to pipelined requests that are gathered before the next request is looked at.
 const BATCH_BYTES: usize = 16 << 10;
-/// Room for a response's head, and for a body that is copied.
-pub(super) const RESPONSE_ROOM_BYTES: usize = COPIED_BYTES + RESPONSE_BYTES;
 /// Bytes of the access log that wait to be taken; lines beyond are counted only.
 const MAX_LOG_BYTES: usize = 1 << 20;
 /// Bytes of pages that are made in a turn, and then one more page: copies and hashes of large ones would keep everybody waiting.
@@ -60,6 +58,16 @@ pub(super) enum State {
     Dead,
 }
 
+/// Whether [`next_ready`](super::Server::next_ready) will name a connection, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    No,
+    /// It has output, or another fate.
+    ToSend,
+    /// It takes input again, too.
+    ToRead,
+}
+
 pub(super) struct Connection {
     pub(super) remote: String,
     /// Whether it comes from where protected mode lets everybody in.
@@ -82,7 +90,7 @@ pub(super) struct Connection {
     pub(super) state: State,
     pub(super) phase: Phase,
     pub(super) deadline_ns: u64,
-    pub(super) is_ready: bool,
+    pub(super) named: Named,
     /// Its last response is a page of the server's own.
     pub(super) has_own_page: bool,
     /// What its buffers were last counted as, and the page that was made for it.
@@ -137,13 +145,14 @@ impl Shared {
         }
     }
 
-    /// Counts and logs a response.
-    pub(super) fn note(&mut self, remote: &str, line: &[u8], sent: Sent) {
+    /// Counts and logs the response to a request that begins with `head`, or consists of it.
+    pub(super) fn note(&mut self, remote: &str, head: &[u8], sent: Sent) {
         let class = usize::from(sent.status.0 / 100).clamp(1, 5);
         self.stats.responses[class - 1] += 1;
         if self.access_log == AccessLog::Off {
             return;
         }
+        let line = head.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
         if self.log.len() >= MAX_LOG_BYTES || self.log.try_reserve(line.len() * 4 + remote.len() + 128).is_err() {
             self.stats.log_lines_lost += 1;
             return;
@@ -213,11 +222,10 @@ impl Connection {
                 Ok(Answered::AfterBody) => {}
                 Ok(Answered::Incomplete) => return (used, progress),
                 Ok(Answered::Later { head_bytes }) => return (used - head_bytes, progress),
-                Err(_) if self.output.reserve(RESPONSE_ROOM_BYTES).is_err() => self.state = State::Dead,
+                Err(_) if self.output.reserve(RESPONSE_BYTES).is_err() => self.state = State::Dead,
                 Err(status) => {
-                    let line = request_line(self.pending.as_ref().map_or(rest, |(head, _)| head));
                     let sent = respond::refuse(status, &shared.context(), &mut self.output);
-                    shared.note(&self.remote, line, sent);
+                    shared.note(&self.remote, self.pending.as_ref().map_or(rest, |(head, _)| head), sent);
                     self.state = State::Ending;
                 }
             }
@@ -241,11 +249,10 @@ impl Connection {
         }
         let step = request::parse(head, |request| {
             let reader = BodyReader::new(request.framing)?;
-            let expects = request.minor_version > 0 && request.values("expect").next().is_some();
             if reader.is_done() {
                 return Ok(Err(self.answer(request, request.persistence, shared, pages)));
             }
-            if expects {
+            if request.minor_version > 0 && request.values("expect").next().is_some() {
                 // The answer does not depend on the body, so it is not asked for; whether it comes all the same cannot
                 // be known, so the connection ends (RFC 9110 §10.1.1).
                 return Ok(Err(self.answer(request, Persistence::Close, shared, pages)));
@@ -273,9 +280,9 @@ impl Connection {
         // A page may take long to make however little of it is asked for. Whether it is of the server's own is not known yet.
         if shared.makes_bytes[Maker::Server as usize] == 0 {
             self.awaits = Some(Awaits::Turn);
-            return Answered::Later { head_bytes: request.head_bytes };
+            return Answered::Later { head_bytes: request.head.len() };
         }
-        if self.output.reserve(RESPONSE_ROOM_BYTES).is_err() {
+        if self.output.reserve(RESPONSE_BYTES).is_err() {
             self.state = State::Dead;
             return Answered::Yes;
         }
@@ -290,10 +297,10 @@ impl Connection {
             Outcome::Sent(sent) => sent,
             Outcome::Awaits(awaited) => {
                 self.awaits = Some(awaited);
-                return Answered::Later { head_bytes: request.head_bytes };
+                return Answered::Later { head_bytes: request.head.len() };
             }
         };
-        shared.note(&self.remote, request.line, sent);
+        shared.note(&self.remote, request.head, sent);
         self.held = self.held.max(sent.seen);
         self.has_own_page = sent.is_own;
         self.state = match (sent.delivery, sent.persistence) {
@@ -334,8 +341,7 @@ impl Connection {
         };
         self.awaits = None;
         let sent = respond::refuse(status, &shared.context(), &mut self.output);
-        let line = request_line(self.pending.as_ref().map_or(&self.input, |(head, _)| head));
-        shared.note(&self.remote, line, sent);
+        shared.note(&self.remote, self.pending.as_ref().map_or(&self.input, |(head, _)| head), sent);
         self.state = State::Ending;
     }
 }
@@ -365,9 +371,4 @@ fn append(kept: &mut Vec<u8>, bytes: &[u8]) -> Result<(), TryReserveError> {
     kept.try_reserve_exact(bytes.len())?;
     kept.extend_from_slice(bytes);
     Ok(())
-}
-
-/// What is there of a request line.
-fn request_line(head: &[u8]) -> &[u8] {
-    head.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default()
 }
