@@ -28,6 +28,7 @@ use kayvee_testing::{
 use std::{
     env,
     hint::black_box,
+    net::Ipv4Addr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -175,7 +176,7 @@ fn site(page_bytes: usize) -> Site {
 fn response_bytes(site: Site) -> usize {
     let mut server = Server::new(WebLimits::new(1, 1 << 20), AccessLog::Off, Now::default());
     server.set_site(site);
-    let id = server.connect("", true).expect("room");
+    let id = server.connect((Ipv4Addr::LOCALHOST, 1025).into(), true).expect("room");
     server.receive(id, WEB_REQUEST.as_bytes(), &mut NoPages);
     server.output(id).concat().len()
 }

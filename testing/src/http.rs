@@ -5,12 +5,17 @@ use kayvee_http::{
     site::{Builder, File},
 };
 use kayvee_platform::Now;
-use std::sync::Arc;
+use std::{
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    sync::Arc,
+};
 
 /// The vectors.
 pub const VECTORS: &str = include_str!("../http/vectors.txt");
 /// When they take place: Tue, 14 Nov 2023 22:13:20 GMT.
 pub const UNIX_S: u64 = 1_700_000_000;
+/// Where clients come from.
+const REMOTE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 1025));
 /// When their pages were last modified: Sun, 06 Nov 1994 08:49:37 GMT.
 const MODIFIED_S: u64 = 784_111_777;
 
@@ -208,7 +213,7 @@ pub fn server() -> Server {
 /// Sends pieces on one connection and returns all that comes back, and whether the server ends the connection. It takes at
 /// most `step` bytes at a time.
 pub fn exchange<'a>(server: &mut Server, pieces: impl IntoIterator<Item = &'a [u8]>, step: usize) -> (Vec<u8>, bool) {
-    let id = server.connect("192.0.2.1", true).expect("room");
+    let id = server.connect(REMOTE, true).expect("room");
     let mut received = Vec::new();
     for piece in pieces {
         server.receive(id, piece, &mut NoPages);

@@ -9,7 +9,9 @@ use kayvee_testing::{
     disk::{Faults, SimulatedDisk},
     random::Random,
 };
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
+const REMOTE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 1025));
 const FILES: usize = 60;
 /// The least that a server keeps: four chunks.
 const CACHED_BYTES: usize = 1;
@@ -57,7 +59,7 @@ struct Counts {
 
 impl Client {
     fn new(server: &mut Server) -> Client {
-        Client { id: server.connect("", true).expect("room"), asked: None, received: Vec::new() }
+        Client { id: server.connect(REMOTE, true).expect("room"), asked: None, received: Vec::new() }
     }
 
     /// Asks, or takes what there is. The bytes must be those of the file.

@@ -181,6 +181,13 @@ pub fn own_line(context: &mut Context<'_>, request: Request<'_>) -> Vec<u8> {
     own_text(context, request).as_bytes().trim_ascii_end().to_vec()
 }
 
+/// The same of a client that sends no requests.
+pub fn line(session: &Session, now_ns: u64) -> Vec<u8> {
+    let mut text = Text::default();
+    describe(&mut text, session, now_ns, 0);
+    text.as_bytes().trim_ascii_end().to_vec()
+}
+
 fn info(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let text = own_text(context, request);
     text.reply(&mut context.reply)

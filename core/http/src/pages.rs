@@ -1,6 +1,7 @@
 //! Pages that are not in the site.
 
 use crate::{Bytes, Stats};
+use core::net::SocketAddr;
 
 /// A request for such a page.
 pub struct PageRequest<'a> {
@@ -8,7 +9,9 @@ pub struct PageRequest<'a> {
     pub path: &'a [u8],
     /// The value of Authorization.
     pub authorization: Option<&'a [u8]>,
-    /// Whether it comes from where protected mode lets everybody in.
+    /// Where it comes from.
+    pub remote: SocketAddr,
+    /// Whether protected mode lets everybody in from there.
     pub is_local: bool,
     /// The web server's own figures.
     pub stats: &'a Stats,
@@ -46,6 +49,10 @@ pub trait Pages {
     fn reserved(&mut self, request: &PageRequest<'_>) -> Option<Page>;
     /// A page for a path that the site has not.
     fn missing(&mut self, request: &PageRequest<'_>) -> Option<Page>;
+    /// Whether [`missing`](Self::missing) may not be asked now: who wants such a page waits.
+    fn are_paused(&self) -> bool {
+        false
+    }
     /// The last that somebody is told who was admitted to a stream with this value of Authorization, empty without one, from
     /// where protected mode lets everybody in or not, and may not listen any more; none for who still may.
     fn farewell(&self, _authorization: &[u8], _is_local: bool) -> Option<&'static [u8]> {

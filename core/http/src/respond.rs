@@ -16,7 +16,7 @@ use crate::{
     status::Status,
 };
 use alloc::{collections::TryReserveError, vec::Vec};
-use core::{cell::Cell, ops::Range};
+use core::{cell::Cell, net::SocketAddr, ops::Range};
 use kayvee_platform::Decimal;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -34,7 +34,8 @@ pub struct Context<'a> {
     pub now_s: u64,
     pub date: &'a [u8; DATE_BYTES],
     pub stats: &'a Stats,
-    /// Whether the client is from where protected mode lets everybody in.
+    /// Where the client is, and whether protected mode lets everybody in from there.
+    pub remote: SocketAddr,
     pub is_local: bool,
     /// Whether a page may be made of a key in this turn.
     pub may_make_keys: bool,
@@ -117,6 +118,8 @@ pub enum Awaits {
     Chunk(u64),
     /// The next turn, which its request is put off to.
     Turn,
+    /// The end of a pause.
+    Pause,
 }
 
 impl From<Sent> for Outcome {
@@ -162,8 +165,8 @@ pub fn respond(
     let Some(path) = path::normalize(request.target.path, &mut scratch.path) else {
         return writer.error(Status::BAD_REQUEST, b"").into();
     };
-    let Context { is_local, stats, .. } = *context;
-    let page_request = PageRequest { path, authorization: request.value("authorization"), is_local, stats };
+    let Context { remote, is_local, stats, .. } = *context;
+    let page_request = PageRequest { path, authorization: request.value("authorization"), remote, is_local, stats };
     if let Some(page) = pages.reserved(&page_request) {
         // What anybody may have gives nobody more room.
         writer.is_own = page.status == 200;
@@ -179,6 +182,9 @@ pub fn respond(
     }
     if !context.may_make_keys {
         return Outcome::Awaits(Awaits::Turn);
+    }
+    if pages.are_paused() {
+        return Outcome::Awaits(Awaits::Pause);
     }
     let page = pages.missing(&page_request);
     writer.seen = pages.seen();

@@ -14,9 +14,9 @@ use crate::{
 use alloc::{
     boxed::Box,
     collections::{TryReserveError, VecDeque},
-    string::String,
     vec::Vec,
 };
+use core::net::SocketAddr;
 use kayvee_platform::{BlockDevice, Now};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -41,8 +41,8 @@ pub enum Fate {
     Open,
     /// It stays, but nothing should be read from it until the server names it ready again.
     Paused,
-    /// The same until the disk has been read, what the output tells of is stable, or the next turn has begun: where there is no
-    /// output nothing is to be sent now.
+    /// The same until the disk has been read, what the output tells of is stable, the next turn has begun, or a pause is over:
+    /// where there is no output nothing is to be sent now.
     Waiting,
     /// Say that nothing more will be sent once all its output is, and go on reading: closing at once could destroy the
     /// reply before the client has read it (RFC 9112 §9.6).
@@ -118,8 +118,8 @@ pub struct Server {
     connections: Vec<Option<Box<Connection>>>,
     free_slots: Vec<u32>,
     ready: VecDeque<ConnectionId>,
-    /// Those that wait for the disk, for what is to be stable or for the next turn, in their order, and which slots are among
-    /// them.
+    /// Those that wait for the disk, for what is to be stable, for the next turn or for the end of a pause, in their order, and
+    /// which slots are among them.
     waiting: VecDeque<ConnectionId>,
     is_waiting: Vec<bool>,
     /// What the buffers of all connections take.
@@ -212,7 +212,7 @@ impl Server {
 
     /// Admits a connection from an address, and notes whether that is one from which protected mode lets everybody in.
     #[inline(never)]
-    pub fn connect(&mut self, remote: &str, is_local: bool) -> Result<ConnectionId, Refusal> {
+    pub fn connect(&mut self, remote: SocketAddr, is_local: bool) -> Result<ConnectionId, Refusal> {
         let has_room = (self.shared.stats.connections as usize) < self.shared.limits.connections;
         if !has_room || (self.free_slots.is_empty() && self.reserve_slot().is_err()) {
             self.shared.stats.connections_rejected += 1;
@@ -223,7 +223,6 @@ impl Server {
             self.is_waiting.push(false);
             self.connections.len() as u32 - 1
         });
-        let remote = if self.shared.access_log == AccessLog::Off { String::new() } else { String::from(remote) };
         let mut connection = Box::new(Connection {
             remote,
             is_local,
@@ -483,15 +482,16 @@ impl Server {
         }
     }
 
-    /// Whether responses wait until what they tell of is stable, for the disk or for the next turn.
+    /// Whether responses wait until what they tell of is stable, for the disk, for the next turn or for the end of a pause.
     pub fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Lets responses be sent whose pages tell of what is stable by now.
+    /// Lets responses be sent whose pages tell of what is stable by now, and goes on with requests that waited for the end of a
+    /// pause if it has come.
     #[inline(never)]
-    pub fn release(&mut self, pages: &dyn Pages) {
-        let stable = pages.stable();
+    pub fn release(&mut self, pages: &mut dyn Pages) {
+        let (stable, are_paused) = (pages.stable(), pages.are_paused());
         for _ in 0..self.waiting.len() {
             let Some(id) = self.waiting.pop_front() else { break };
             let is_over = |held| match stable {
@@ -499,17 +499,23 @@ impl Server {
                 Stable::All | Stable::Lost => true,
             };
             let connection = &mut self.connections[id.0 as usize];
-            let held = connection.take_if(|connection| connection.held.is_some_and(is_over));
-            let Some(mut connection) = held else {
+            let is_put_off = |connection: &Connection| connection.awaits == Some(Awaits::Pause) && !are_paused;
+            let goes_on =
+                connection.take_if(|connection| connection.held.is_some_and(is_over) || is_put_off(connection));
+            let Some(mut connection) = goes_on else {
                 self.keep_waiting(id);
                 continue;
             };
             self.is_waiting[id.0 as usize] = false;
-            connection.held = None;
-            if stable == Stable::Lost {
+            if connection.held.take_if(|held| is_over(*held)).is_some() && stable == Stable::Lost {
                 connection.state = State::Dead;
             }
-            self.settle(id, connection, Progress::None, Told::Yes);
+            let mut progress = Progress::None;
+            if is_put_off(&connection) {
+                connection.awaits = None;
+                progress = self.resume(&mut connection, pages);
+            }
+            self.settle(id, connection, progress, Told::Yes);
         }
     }
 

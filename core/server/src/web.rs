@@ -56,14 +56,14 @@ impl Pages for Web<'_> {
                 Some(forbidden())
             }
             b"/_/status" | b"/_/status/" | EVENTS_PATH if !self.may_observe(request.authorization, STATUS_REQUESTS) => {
-                Some(challenge())
+                Some(self.challenge(request))
             }
             EVENTS_PATH => Some(Page {
                 delivery: Delivery::Stream,
                 ..page(200, "text/event-stream", Arc::new(self.status_event(request.stats)))
             }),
             b"/_/status" | b"/_/status/" => Some(page(200, DEFAULT_TYPE, Arc::new(STATUS_PAGE))),
-            b"/metrics" if !self.may_observe(request.authorization, METRICS_REQUEST) => Some(challenge()),
+            b"/metrics" if !self.may_observe(request.authorization, METRICS_REQUEST) => Some(self.challenge(request)),
             b"/metrics" => Some(match self.metrics(request.stats) {
                 Some(text) => page(200, METRICS, Arc::new(text)),
                 None => not_now(),
@@ -90,6 +90,11 @@ impl Pages for Web<'_> {
             Published::Missing => None,
             Published::NotNow => Some(not_now()),
         }
+    }
+
+    /// What holds the store's own clients back from reading holds for pages made of keys.
+    fn are_paused(&self) -> bool {
+        !self.store.options.http_keys.is_empty() && self.store.pause_in_force().is_some_and(|pause| !pause.writes_only)
     }
 
     /// Passwords and rules may have changed since.
@@ -132,12 +137,17 @@ impl Web<'_> {
     #[inline(never)]
     fn may_observe(&self, authorization: Option<&[u8]>, same: &[u8]) -> bool {
         let credentials = authorization.and_then(credentials);
-        let parts = credentials.as_deref().and_then(|text| {
-            let colon = text.iter().position(|byte| *byte == b':')?;
-            let name = if colon == 0 { b"default" } else { &text[..colon] };
-            Some((name, &text[colon + 1..]))
-        });
-        self.store.may_observe(parts, same)
+        self.store.may_observe(credentials.as_deref().and_then(name_and_password), same)
+    }
+
+    /// Asks for a name and a password. Those that were wrong are noted, as those of `AUTH` are.
+    #[inline(never)]
+    fn challenge(&mut self, request: &PageRequest<'_>) -> Page {
+        let credentials = request.authorization.and_then(credentials);
+        if let Some(given) = credentials.as_deref().and_then(name_and_password) {
+            self.store.log_failed_web_login(given, request.remote);
+        }
+        Page { challenge: CHALLENGE, ..words(401, b"a user's name and password of the store, please\n") }
     }
 
     fn metrics(&self, http: &Stats) -> Option<Vec<u8>> {
@@ -184,10 +194,6 @@ fn words(status: u16, text: &'static [u8]) -> Page {
     page(status, TEXT, Arc::new(text))
 }
 
-fn challenge() -> Page {
-    Page { challenge: CHALLENGE, ..words(401, b"a user's name and password of the store, please\n") }
-}
-
 fn forbidden() -> Page {
     words(403, b"protected mode: set a password, or come from the machine itself\n")
 }
@@ -210,6 +216,13 @@ fn credentials(authorization: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     decode_base64(encoded)
+}
+
+/// The default user's name may be left out.
+fn name_and_password(credentials: &[u8]) -> Option<(&[u8], &[u8])> {
+    let colon = credentials.iter().position(|byte| *byte == b':')?;
+    let name = if colon == 0 { b"default" } else { &credentials[..colon] };
+    Some((name, &credentials[colon + 1..]))
 }
 
 /// RFC 4648 §4.

@@ -1,7 +1,7 @@
 //! The web server on the same network stack as the store.
 
 use crate::{Crowd, Peers};
-use alloc::{collections::VecDeque, string::ToString, vec::Vec};
+use alloc::{collections::VecDeque, vec::Vec};
 use core::net::SocketAddr;
 use kayvee_http::{AccessLog, ConnectionId as WebId, Fate, Limits, Server};
 use kayvee_net::{ConnectionId, Event, Stack};
@@ -68,7 +68,7 @@ impl Web {
         &mut self.server
     }
 
-    /// Whether responses wait for the log, for the disk or for the next turn.
+    /// Whether responses wait for the log, for the disk, for the next turn or for the end of a pause.
     pub(crate) fn has_waiting(&self) -> bool {
         self.server.has_waiting()
     }
@@ -118,7 +118,7 @@ impl Web {
     }
 
     fn admit(&mut self, connection: ConnectionId, remote: SocketAddr, is_local: bool, stack: &mut Stack, now_ns: u64) {
-        let id = match self.server.connect(&remote.ip().to_string(), is_local) {
+        let id = match self.server.connect(remote, is_local) {
             Ok(id) => id,
             Err(refusal) => {
                 stack.send(connection, refusal.0);
@@ -157,7 +157,7 @@ impl Web {
     /// Sends what tells of what has become stable: to be called when the log has been driven.
     #[inline(never)]
     pub(crate) fn release(&mut self, stack: &mut Stack, engine: &mut Engine, now: Now) {
-        self.server.release(&engine.web());
+        self.server.release(&mut engine.web());
         self.serve_ready(stack, engine, now);
     }
 

@@ -20,7 +20,7 @@ use std::{
     collections::VecDeque,
     fs::OpenOptions,
     io::{self, IoSlice, Read, Write},
-    net::{IpAddr, Shutdown},
+    net::{Shutdown, SocketAddr},
     path::Path,
     time::Duration,
 };
@@ -209,7 +209,7 @@ impl Http {
     /// Sends what tells of what has become stable: to be called when the log has been driven.
     pub fn release(&mut self, engine: &mut Engine) {
         if self.server.has_waiting() {
-            self.server.release(&engine.web());
+            self.server.release(&mut engine.web());
             self.write_ready(engine);
         }
     }
@@ -232,7 +232,7 @@ impl Http {
                     break;
                 }
                 match listener.accept() {
-                    Ok((stream, remote)) => self.admit(stream, remote.ip().to_canonical(), registry),
+                    Ok((stream, remote)) => self.admit(stream, remote, registry),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => *ready = false,
                     Err(error) if has_no_room(&error) => {
                         log::warn!("a web connection waits because the system has no room for it: {error}");
@@ -246,8 +246,9 @@ impl Http {
         }
     }
 
-    fn admit(&mut self, mut stream: TcpStream, remote: IpAddr, registry: &Registry) {
-        let id = match self.server.connect(&remote.to_string(), remote.is_loopback()) {
+    fn admit(&mut self, mut stream: TcpStream, remote: SocketAddr, registry: &Registry) {
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        let id = match self.server.connect(remote, remote.ip().is_loopback()) {
             Ok(id) => id,
             Err(refusal) => {
                 // It is told if that can be done at once, and closed in any case.

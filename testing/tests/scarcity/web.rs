@@ -6,8 +6,12 @@ use kayvee_http::{
     site::{Builder, File},
 };
 use kayvee_platform::Now;
-use std::sync::Arc;
+use std::{
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    sync::Arc,
+};
 
+const REMOTE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 1025));
 const PAGE_BYTES: usize = 64 << 10;
 
 fn server() -> Server {
@@ -38,7 +42,7 @@ fn requests_survive_want_of_memory() {
         for successes in 0..4 {
             let mut server = server();
             for split in [1, request.len() / 2, request.len()] {
-                let id = server.connect("192.0.2.1", true).unwrap();
+                let id = server.connect(REMOTE, true).unwrap();
                 let (first, second) = request.as_bytes().split_at(split);
                 with_large_allocations(successes, || {
                     server.receive(id, first, &mut NoPages);
@@ -46,7 +50,7 @@ fn requests_survive_want_of_memory() {
                 });
                 server.disconnect(id);
             }
-            let id = server.connect("192.0.2.1", true).unwrap();
+            let id = server.connect(REMOTE, true).unwrap();
             server.receive(id, b"GET /none HTTP/1.1\r\nHost: h\r\n\r\n", &mut NoPages);
             let answer = server.output(id).concat();
             assert!(answer.starts_with(b"HTTP/1.1 404 "), "{successes} after {}", request.escape_debug());

@@ -1,8 +1,13 @@
 //! What was refused to whom, for `ACL LOG`.
 
 use super::{Acl, selector::Denial};
-use crate::{Context, Error, Origin, Outcome, args, client};
-use alloc::{collections::VecDeque, vec::Vec};
+use crate::{Context, Error, Origin, Outcome, Session, Store, args, client};
+use alloc::{
+    collections::VecDeque,
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::net::SocketAddr;
 use kayvee_resp::Request;
 
 /// Equal events within this time are one entry.
@@ -59,13 +64,39 @@ impl Context<'_> {
             _ if in_transaction => "multi",
             _ => "toplevel",
         };
-        let now_ms = self.now_ms();
-        let limit = usize::try_from(self.store.options.acllog_max_len).unwrap_or(usize::MAX);
+        let client = client::own_line(self, request);
+        self.store.log_refusal(reason, context, object, user, client);
+    }
+}
+
+impl Store {
+    /// Notes that somebody did not get in to a page of the web server's with this name and password, if that is why.
+    #[inline(never)]
+    pub fn log_failed_web_login(&mut self, credentials: (&[u8], &[u8]), remote: SocketAddr) {
+        if self.acl.identify(Some(credentials)).is_some() {
+            return;
+        }
+        // What is told of a client is told of this one as well, as far as there is such a thing.
+        let mut session = Session::new(0, remote.to_string(), String::new(), false, self.now.monotonic_ns);
+        session.last_command = self.commands.find(b"auth").map(|command| (command, None));
+        let client = client::line(&session, self.now.monotonic_ns);
+        self.log_refusal("auth", "toplevel", b"AUTH", credentials.0, client);
+    }
+
+    fn log_refusal(
+        &mut self,
+        reason: &'static str,
+        context: &'static str,
+        object: &[u8],
+        user: &[u8],
+        client: Vec<u8>,
+    ) {
+        let now_ms = self.now.unix_ms();
+        let limit = usize::try_from(self.options.acllog_max_len).unwrap_or(usize::MAX);
         // Without memory for an entry there is none.
         let (Ok(object), Ok(user)) = (args::copied(object), args::copied(user)) else { return };
         let what = What { reason, context, object, user };
-        let client = client::own_line(self, request);
-        let log = &mut self.store.acl.log;
+        let log = &mut self.acl.log;
         let is_same = |entry: &Entry| entry.what == what && now_ms.saturating_sub(entry.updated_ms) <= GROUPING_MS;
         let entry = match log.entries.iter().take(COMPARED).position(is_same) {
             Some(at) => {

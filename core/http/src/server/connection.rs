@@ -13,8 +13,11 @@ use crate::{
     site::Site,
     status::Status,
 };
-use alloc::{collections::TryReserveError, string::String, vec::Vec};
-use core::cell::Cell;
+use alloc::{collections::TryReserveError, vec::Vec};
+use core::{
+    cell::Cell,
+    net::{Ipv4Addr, SocketAddr},
+};
 use kayvee_platform::Now;
 
 /// Replies to pipelined requests that are gathered before the next request is looked at.
@@ -36,7 +39,7 @@ pub(super) enum Phase {
     Head,
     /// The rest of a body.
     Body,
-    /// The disk, for the beginning of a response, or the next turn.
+    /// The disk, for the beginning of a response, the next turn, or the end of a pause.
     Disk,
     /// A client that takes its output, or the disk for the rest of it.
     Sending,
@@ -69,7 +72,7 @@ pub(super) enum Named {
 }
 
 pub(super) struct Connection {
-    pub(super) remote: String,
+    pub(super) remote: SocketAddr,
     /// Whether it comes from where protected mode lets everybody in.
     pub(super) is_local: bool,
     /// Bytes that are not answered yet; they begin where a request begins, or with its body.
@@ -134,6 +137,7 @@ impl Shared {
             now_s: self.now.unix_us / 1_000_000,
             date: &self.date,
             stats: &self.stats,
+            remote: (Ipv4Addr::UNSPECIFIED, 0).into(),
             is_local: false,
             may_make_keys: self.makes_bytes[Maker::Keys as usize] > 0,
             made: Cell::new((Maker::Keys, 0)),
@@ -146,18 +150,18 @@ impl Shared {
     }
 
     /// Counts and logs the response to a request that begins with `head`, or consists of it.
-    pub(super) fn note(&mut self, remote: &str, head: &[u8], sent: Sent) {
+    pub(super) fn note(&mut self, remote: SocketAddr, head: &[u8], sent: Sent) {
         let class = usize::from(sent.status.0 / 100).clamp(1, 5);
         self.stats.responses[class - 1] += 1;
         if self.access_log == AccessLog::Off {
             return;
         }
         let line = head.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
-        if self.log.len() >= MAX_LOG_BYTES || self.log.try_reserve(line.len() * 4 + remote.len() + 128).is_err() {
+        if self.log.len() >= MAX_LOG_BYTES || self.log.try_reserve(line.len() * 4 + 128).is_err() {
             self.stats.log_lines_lost += 1;
             return;
         }
-        log_line::put(&mut self.log, remote, self.now.unix_us / 1_000_000, line, sent.status, sent.body_bytes);
+        log_line::put(&mut self.log, remote.ip(), self.now.unix_us / 1_000_000, line, sent.status, sent.body_bytes);
     }
 }
 
@@ -225,7 +229,7 @@ impl Connection {
                 Err(_) if self.output.reserve(RESPONSE_BYTES).is_err() => self.state = State::Dead,
                 Err(status) => {
                     let sent = respond::refuse(status, &shared.context(), &mut self.output);
-                    shared.note(&self.remote, self.pending.as_ref().map_or(rest, |(head, _)| head), sent);
+                    shared.note(self.remote, self.pending.as_ref().map_or(rest, |(head, _)| head), sent);
                     self.state = State::Ending;
                 }
             }
@@ -287,7 +291,7 @@ impl Connection {
             return Answered::Yes;
         }
         let mut scratch = core::mem::take(&mut shared.scratch);
-        let context = Context { is_local: self.is_local, ..shared.context() };
+        let context = Context { remote: self.remote, is_local: self.is_local, ..shared.context() };
         let outcome = respond::respond(request, persistence, &context, pages, &mut scratch, &mut self.output);
         let (maker, made_bytes) = context.made.get();
         let makes_bytes = &mut shared.makes_bytes[maker as usize];
@@ -300,7 +304,7 @@ impl Connection {
                 return Answered::Later { head_bytes: request.head.len() };
             }
         };
-        shared.note(&self.remote, request.head, sent);
+        shared.note(self.remote, request.head, sent);
         self.held = self.held.max(sent.seen);
         self.has_own_page = sent.is_own;
         self.state = match (sent.delivery, sent.persistence) {
@@ -333,7 +337,7 @@ impl Connection {
     pub(super) fn time_out(&mut self, shared: &mut Shared) {
         let status = match (self.phase, self.awaits) {
             (Phase::Head | Phase::Body, _) => Status::REQUEST_TIMEOUT,
-            (Phase::Disk, Some(Awaits::Turn)) => Status::SERVICE_UNAVAILABLE,
+            (Phase::Disk, Some(Awaits::Turn | Awaits::Pause)) => Status::SERVICE_UNAVAILABLE,
             _ => {
                 self.state = State::Dead;
                 return;
@@ -341,7 +345,7 @@ impl Connection {
         };
         self.awaits = None;
         let sent = respond::refuse(status, &shared.context(), &mut self.output);
-        shared.note(&self.remote, self.pending.as_ref().map_or(&self.input, |(head, _)| head), sent);
+        shared.note(self.remote, self.pending.as_ref().map_or(&self.input, |(head, _)| head), sent);
         self.state = State::Ending;
     }
 }

@@ -4,8 +4,14 @@ use crate::{
     respond::{COPIED_BYTES, RESPONSE_BYTES},
     site::{Builder, File},
 };
-use alloc::{format, string::ToString, sync::Arc};
+use alloc::{
+    format,
+    string::{String, ToString},
+    sync::Arc,
+};
+use core::net::{Ipv4Addr, SocketAddrV4};
 
+const REMOTE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 1025));
 const GET: &[u8] = b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n";
 const BIG_BYTES: usize = 1 << 20;
 const BUFFER_BYTES: usize = 1 << 20;
@@ -47,7 +53,7 @@ fn text(server: &Server, id: ConnectionId) -> String {
 fn an_idle_connection_ends_without_a_word() {
     let mut server = server(Limits::new(10, BUFFER_BYTES));
     assert_eq!(server.next_deadline_ns(), None);
-    let id = server.connect("", true).expect("room");
+    let id = server.connect(REMOTE, true).expect("room");
     assert_eq!(ends_at(&mut server, id, |_, _| ()), 60);
     assert_eq!(text(&server, id), "");
     assert_eq!(server.fate(id), Fate::CloseNow);
@@ -56,7 +62,7 @@ fn an_idle_connection_ends_without_a_word() {
 #[test]
 fn a_slow_head_is_told_however_often_a_byte_comes() {
     let mut server = server(Limits::new(10, BUFFER_BYTES));
-    let id = server.connect("", true).expect("room");
+    let id = server.connect(REMOTE, true).expect("room");
     let ends = ends_at(&mut server, id, |server, second| {
         if second >= 5 {
             server.receive(id, &GET[second as usize - 5..][..1], &mut NoPages);
@@ -80,7 +86,7 @@ fn a_slow_head_is_told_however_often_a_byte_comes() {
 #[test]
 fn a_slow_body_is_told() {
     let mut server = server(Limits::new(10, BUFFER_BYTES));
-    let id = server.connect("", true).expect("room");
+    let id = server.connect(REMOTE, true).expect("room");
     server.receive(id, b"GET /small HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n", &mut NoPages);
     assert_eq!(ends_at(&mut server, id, |server, _| server.receive(id, b"x", &mut NoPages)), 10);
     assert!(text(&server, id).starts_with("HTTP/1.1 408 "));
@@ -89,7 +95,7 @@ fn a_slow_body_is_told() {
 #[test]
 fn a_client_that_takes_nothing_ends() {
     let mut server = server(Limits::new(10, BUFFER_BYTES));
-    let id = server.connect("", true).expect("room");
+    let id = server.connect(REMOTE, true).expect("room");
     server.receive(id, GET, &mut NoPages);
     let ends = ends_at(&mut server, id, |server, second| {
         if second == 20 {
@@ -103,7 +109,7 @@ fn a_client_that_takes_nothing_ends() {
 #[test]
 fn requests_keep_a_connection_alive() {
     let mut server = server(Limits::new(10, BUFFER_BYTES));
-    let id = server.connect("", true).expect("room");
+    let id = server.connect(REMOTE, true).expect("room");
     let ends = ends_at(&mut server, id, |server, second| {
         if second % 50 == 0 && second <= 200 {
             server.receive(id, b"GET /small HTTP/1.1\r\nHost: h\r\n\r\n", &mut NoPages);
@@ -117,11 +123,11 @@ fn requests_keep_a_connection_alive() {
 #[test]
 fn connections_are_limited_and_their_places_used_again() {
     let mut server = server(Limits::new(2, BUFFER_BYTES));
-    let first = server.connect("", true).expect("room");
-    server.connect("", true).expect("room");
-    assert!(server.connect("", true).expect_err("full").0.starts_with(b"HTTP/1.1 503 "));
+    let first = server.connect(REMOTE, true).expect("room");
+    server.connect(REMOTE, true).expect("room");
+    assert!(server.connect(REMOTE, true).expect_err("full").0.starts_with(b"HTTP/1.1 503 "));
     server.disconnect(first);
-    assert_eq!(server.connect("", true), Ok(first));
+    assert_eq!(server.connect(REMOTE, true), Ok(first));
     assert_eq!(server.stats().connections_rejected, 1);
 }
 
@@ -129,7 +135,7 @@ fn connections_are_limited_and_their_places_used_again() {
 #[test]
 fn pipelined_requests_take_little_memory() {
     let mut server = server(Limits::new(10, BUFFER_BYTES));
-    let id = server.connect("", true).expect("room");
+    let id = server.connect(REMOTE, true).expect("room");
     server.receive(id, &GET.repeat(100), &mut NoPages);
     let connection = server.connections[0].as_deref().expect("a connection");
     assert!(connection.input.capacity() <= GET.len() * 100);
@@ -159,7 +165,7 @@ fn pipelined_requests_take_little_memory() {
 #[test]
 fn a_client_that_takes_nothing_is_named_once() {
     let mut server = server(Limits::new(10, BUFFER_BYTES));
-    let id = server.connect("", true).expect("room");
+    let id = server.connect(REMOTE, true).expect("room");
     server.receive(id, GET, &mut NoPages);
     assert_eq!(server.next_ready(), Some(id));
     server.sent(id, 0, &mut NoPages);
@@ -170,7 +176,7 @@ fn a_client_that_takes_nothing_is_named_once() {
 #[test]
 fn a_reply_on_its_way_is_finished_from_its_own_site() {
     let mut server = server(Limits::new(10, BUFFER_BYTES));
-    let id = server.connect("", true).expect("room");
+    let id = server.connect(REMOTE, true).expect("room");
     server.receive(id, GET, &mut NoPages);
     let before = server.output(id).concat();
     server.set_site(Site::open(Arc::new(Builder::default().finish().expect("an image"))).expect("a site"));
@@ -208,7 +214,7 @@ impl Pages for Stream {
 #[test]
 fn listeners_get_what_is_published() {
     let mut server = server(Limits::new(10, BUFFER_BYTES));
-    let id = server.connect("", true).expect("room");
+    let id = server.connect(REMOTE, true).expect("room");
     assert!(!server.has_listeners());
     server.receive(id, b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n", &mut Stream);
     assert!(server.has_listeners());
@@ -251,7 +257,7 @@ fn listeners_who_may_no_longer_listen_are_ended() {
     let mut server = server(Limits::new(10, BUFFER_BYTES));
     let mut pages = Guarded(b"one");
     let ids = ["Authorization: one\r\n", "Authorization: two\r\n", ""].map(|field| {
-        let id = server.connect("", true).expect("room");
+        let id = server.connect(REMOTE, true).expect("room");
         server.receive(id, format!("GET /stream HTTP/1.1\r\nHost: h\r\n{field}\r\n").as_bytes(), &mut pages);
         let len = server.output(id).concat().len();
         server.sent(id, len, &mut pages);
@@ -272,7 +278,7 @@ fn listeners_who_may_no_longer_listen_are_ended() {
 fn made_pages_have_validators_and_challenges() {
     let mut server = server(Limits::new(10, BUFFER_BYTES));
     let mut ask = |path: &str, field: &str| {
-        let id = server.connect("", true).expect("room");
+        let id = server.connect(REMOTE, true).expect("room");
         server.receive(id, format!("GET {path} HTTP/1.1\r\nHost: h\r\n{field}\r\n").as_bytes(), &mut Stream);
         let reply = text(&server, id);
         server.disconnect(id);
@@ -340,7 +346,7 @@ fn few_large_pages_are_made_in_a_turn() {
     const PER_TURN: usize = 4 * MADE_BYTES_PER_TURN / BUFFER_BYTES;
     let mut server = server(Limits::new(10, BUFFER_BYTES));
     let mut pages = Counted(0);
-    let ids = [(); 3].map(|()| server.connect("", true).expect("room"));
+    let ids = [(); 3].map(|()| server.connect(REMOTE, true).expect("room"));
     let requests = [HEAD.repeat(40), PART.repeat(8), WITH_BODY.to_vec()];
     for (id, requests) in ids.iter().zip(&requests) {
         server.receive(*id, requests, &mut pages);
@@ -378,12 +384,12 @@ fn few_large_pages_are_made_in_a_turn() {
 fn nothing_else_waits_for_pages_of_keys() {
     let mut server = server(Limits::new(100, BUFFER_BYTES));
     let pages = &mut Large;
-    let ids = [(); 40].map(|()| server.connect("", true).expect("room"));
+    let ids = [(); 40].map(|()| server.connect(REMOTE, true).expect("room"));
     for id in ids {
         server.receive(id, &b"HEAD /made HTTP/1.1\r\nHost: h\r\n\r\n".repeat(8), pages);
     }
     for path in ["/healthz", "/small", "/big"] {
-        let id = server.connect("", true).expect("room");
+        let id = server.connect(REMOTE, true).expect("room");
         server.receive(id, format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes(), pages);
         assert!(text(&server, id).starts_with("HTTP/1.1 200 "), "{path}");
         server.disconnect(id);
@@ -400,7 +406,7 @@ fn nothing_else_waits_for_pages_of_keys() {
     assert!(text(&server, last).starts_with("HTTP/1.1 503 ") && server.fate(last) == Fate::EndAfterOutput);
     // The server's own have a bound as well.
     server.begin_turn(at(31), pages);
-    let id = server.connect("", true).expect("room");
+    let id = server.connect(REMOTE, true).expect("room");
     server.receive(id, &b"HEAD /own HTTP/1.1\r\nHost: h\r\n\r\n".repeat(40), pages);
     assert_eq!(text(&server, id).matches("HTTP/1.1 200 ").count(), 2 * OWN_PART * MADE_BYTES_PER_TURN / BUFFER_BYTES);
     assert_eq!(server.fate(id), Fate::Waiting);
@@ -411,7 +417,7 @@ fn what_may_be_held_changes_for_who_comes_next() {
     let mut server = server(Limits::new(10, BUFFER_BYTES));
     let mut ask = |bytes: usize| {
         server.set_buffer_bytes(bytes);
-        let id = server.connect("", true).expect("room");
+        let id = server.connect(REMOTE, true).expect("room");
         server.receive(id, b"GET /made HTTP/1.1\r\nHost: h\r\n\r\n", &mut Large);
         text(&server, id)[..13].to_string()
     };
@@ -425,7 +431,7 @@ fn what_may_be_held_changes_for_who_comes_next() {
 fn pages_that_were_made_are_bounded() {
     let mut server = server(Limits::new(100, BUFFER_BYTES));
     let made = b"GET /made HTTP/1.1\r\nHost: h\r\n\r\n";
-    let ids: Vec<_> = (0..10).map(|_| server.connect("", true).expect("room")).collect();
+    let ids: Vec<_> = (0..10).map(|_| server.connect(REMOTE, true).expect("room")).collect();
     for (number, id) in ids.iter().enumerate() {
         server.begin_turn(at(0), &mut Large);
         server.receive(*id, made, &mut Large);
@@ -457,7 +463,7 @@ fn the_servers_own_pages_have_room_of_their_own() {
     const OWN: &[u8] = b"GET /own HTTP/1.1\r\nHost: h\r\n\r\n";
     let mut server = server(Limits::new(1_000, BUFFER_BYTES));
     let ask = |server: &mut Server, request: &[u8]| {
-        let id = server.connect("", true).expect("room");
+        let id = server.connect(REMOTE, true).expect("room");
         server.begin_turn(at(0), &mut Large);
         server.receive(id, request, &mut Large);
         (id, text(server, id).get(..13).unwrap_or_default().to_string())
@@ -492,7 +498,7 @@ fn all_buffers_together_are_bounded() {
     let small = b"GET /small HTTP/1.1\r\nHost: h\r\n\r\n";
     let mut dead = 0;
     for number in 1..CONNECTIONS {
-        let id = server.connect("", true).expect("room");
+        let id = server.connect(REMOTE, true).expect("room");
         match number % 2 {
             0 => server.receive(id, &head, &mut NoPages),
             _ => server.receive(id, &small.repeat(100), &mut NoPages),
@@ -507,7 +513,54 @@ fn all_buffers_together_are_bounded() {
         server.disconnect(ConnectionId(slot));
     }
     assert_eq!(server.buffered_bytes, 0);
-    let id = server.connect("", true).expect("room");
+    let id = server.connect(REMOTE, true).expect("room");
     server.receive(id, small, &mut NoPages);
     assert!(text(&server, id).starts_with("HTTP/1.1 200 OK"));
+}
+
+/// Pages that may not be asked for now.
+struct Paused(bool);
+
+impl Pages for Paused {
+    fn reserved(&mut self, request: &PageRequest<'_>) -> Option<Page> {
+        Large.reserved(request)
+    }
+
+    fn missing(&mut self, _: &PageRequest<'_>) -> Option<Page> {
+        assert!(!self.0, "nobody may ask");
+        Some(Large::page(1))
+    }
+
+    fn are_paused(&self) -> bool {
+        self.0
+    }
+}
+
+/// Who waits for the end of a pause waits in the order of its requests, and not for ever.
+#[test]
+fn pages_that_are_paused_wait() {
+    let mut server = server(Limits::new(10, BUFFER_BYTES));
+    let [waiting, other] = [(); 2].map(|()| server.connect(REMOTE, true).expect("room"));
+    let request = |path| format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+    server.receive(waiting, [request("/made"), request("/small")].concat().as_bytes(), &mut Paused(true));
+    server.receive(other, [request("/small"), request("/healthz")].concat().as_bytes(), &mut Paused(true));
+    assert_eq!((text(&server, waiting).as_str(), server.fate(waiting)), ("", Fate::Waiting));
+    assert_eq!(text(&server, other).matches("HTTP/1.1 200 ").count(), 2, "the site and own pages go on");
+    server.release(&mut Paused(true));
+    assert!(server.has_waiting() && server.next_deadline_ns() > Some(0));
+    server.release(&mut Paused(false));
+    assert_eq!(server.next_ready(), Some(other));
+    assert_eq!(server.next_ready(), Some(waiting));
+    assert!(text(&server, waiting).contains("\r\n\r\nxHTTP/1.1 200 ") && !server.has_waiting());
+    server.disconnect(waiting);
+    // What waits may go.
+    let gone = server.connect(REMOTE, true).expect("room");
+    server.receive(gone, request("/made").as_bytes(), &mut Paused(true));
+    server.disconnect(gone);
+    server.release(&mut Paused(false));
+    assert!(!server.has_waiting());
+    let late = server.connect(REMOTE, true).expect("room");
+    server.receive(late, request("/made").as_bytes(), &mut Paused(true));
+    assert_eq!(ends_at(&mut server, late, |server, _| server.release(&mut Paused(true))), 30);
+    assert!(text(&server, late).starts_with("HTTP/1.1 503 "));
 }

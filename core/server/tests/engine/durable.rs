@@ -162,7 +162,7 @@ fn pages_wait_for_stable_storage_as_replies_do() {
     let mut one = Durable::new(&options, Disk::new(8 << 20));
     let mut server = Server::new(Limits::new(10, 1 << 20), AccessLog::Off, Now::default());
     let ask = |one: &mut Durable, server: &mut Server, path: &str| {
-        let id = server.connect("", true).unwrap();
+        let id = server.connect(crate::web::REMOTE, true).unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
         server.receive(id, request.as_bytes(), &mut one.bench.engine.web());
         id
@@ -177,13 +177,13 @@ fn pages_wait_for_stable_storage_as_replies_do() {
     let health = ask(&mut one, &mut server, "/healthz");
     for _ in 0..3 {
         one.turn();
-        server.release(&one.bench.engine.web());
+        server.release(&mut one.bench.engine.web());
         assert_eq!((page(&mut server, shown), page(&mut server, gone)), (WAITS, WAITS));
     }
     assert_eq!(page(&mut server, health).0, "HTTP/1.1 200 OK ok", "it tells nothing of keys");
     one.disk.budget = usize::MAX;
     one.turn();
-    server.release(&one.bench.engine.web());
+    server.release(&mut one.bench.engine.web());
     assert_eq!(page(&mut server, shown), ("HTTP/1.1 200 OK new".into(), kayvee_http::Fate::Open));
     assert!(page(&mut server, gone).0.starts_with("HTTP/1.1 404"));
     assert!(!server.has_waiting());
@@ -193,7 +193,7 @@ fn pages_wait_for_stable_storage_as_replies_do() {
     let lost = ask(&mut one, &mut server, "/a");
     one.turn();
     one.turn();
-    server.release(&one.bench.engine.web());
+    server.release(&mut one.bench.engine.web());
     assert_eq!(page(&mut server, lost), (String::new(), kayvee_http::Fate::CloseNow));
 }
 

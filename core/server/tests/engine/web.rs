@@ -1,14 +1,26 @@
 //! What the web server shows of the store, and to whom.
 
 use crate::bench::Bench;
-use kayvee_http::{PageRequest, Pages, Stats};
-use std::sync::atomic::Ordering;
+use kayvee_http::{AccessLog, Fate, Limits, PageRequest, Pages, Server, Stats};
+use std::{
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    sync::atomic::Ordering,
+};
+
+/// Where who asks comes from.
+pub const REMOTE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 1025));
 
 /// The statuses of the pages for operators, for somebody who says to be this.
 fn statuses(bench: &mut Bench, authorization: Option<&str>) -> [u16; 3] {
     let authorization = authorization.map(str::as_bytes);
     ["/metrics", "/_/status", "/_/status/events"].map(|path| {
-        let request = PageRequest { path: path.as_bytes(), authorization, is_local: true, stats: &Stats::default() };
+        let request = PageRequest {
+            path: path.as_bytes(),
+            authorization,
+            remote: REMOTE,
+            is_local: true,
+            stats: &Stats::default(),
+        };
         bench.engine.web().reserved(&request).expect("it is there").status
     })
 }
@@ -57,7 +69,7 @@ fn protected_mode_covers_pages() {
     ] {
         bench.ask(client, &format!("{command}\r\n"));
         let mut web = bench.engine.web();
-        let request = |path| PageRequest { path, authorization: None, is_local: false, stats: &stats };
+        let request = |path| PageRequest { path, authorization: None, remote: REMOTE, is_local: false, stats: &stats };
         let reserved = [&b"/metrics"[..], b"/_/status", b"/_/status/events", b"/healthz"]
             .map(|path| web.reserved(&request(path)).expect("it is there").status);
         assert_eq!(reserved, [own, own, own, 200], "{command}");
@@ -99,8 +111,13 @@ fn a_key_is_no_page_where_its_copy_takes_the_last_memory() {
     let mut statuses = |free_bytes: u64| {
         bench.heap.used.store((16 << 20) - free_bytes, Ordering::Relaxed);
         ["/large", "/small"].map(|path| {
-            let request =
-                PageRequest { path: path.as_bytes(), authorization: None, is_local: true, stats: &Stats::default() };
+            let request = PageRequest {
+                path: path.as_bytes(),
+                authorization: None,
+                remote: REMOTE,
+                is_local: true,
+                stats: &Stats::default(),
+            };
             bench.engine.web().missing(&request).expect("it is there").status
         })
     };
@@ -112,7 +129,8 @@ fn a_key_is_no_page_where_its_copy_takes_the_last_memory() {
 
 /// The status of a key's page, and whether it may be kept.
 pub fn key_page(bench: &mut Bench) -> (u16, &'static str) {
-    let request = PageRequest { path: b"/k", authorization: None, is_local: true, stats: &Stats::default() };
+    let request =
+        PageRequest { path: b"/k", authorization: None, remote: REMOTE, is_local: true, stats: &Stats::default() };
     bench.engine.web().missing(&request).map_or((404, ""), |page| (page.status, page.cache_control))
 }
 
@@ -133,4 +151,76 @@ fn a_key_is_no_page_while_a_slow_script_runs() {
     });
     assert_eq!(reply.as_deref(), Some("$-1\r\n"));
     assert_eq!(key_page(&mut bench), (200, "no-cache"));
+}
+
+/// Who did not get in is in `ACL LOG`, as if it had sent `AUTH`; who said no name, or may not see what it asks for, is not.
+#[test]
+fn failed_logins_are_noted() {
+    let mut bench = Bench::new(&["--status", "yes", "--requirepass", "pw"]);
+    let client = bench.connect();
+    assert_eq!(bench.ask(client, "AUTH pw\r\nACL SETUSER nobody on >p\r\n"), "+OK\r\n+OK\r\n");
+    for says in [None, Some("Basic OnB3"), Some("Basic bm9ib2R5OnA="), Some("Bearer x"), Some("Basic eA==")] {
+        statuses(&mut bench, says);
+    }
+    assert_eq!(bench.ask(client, "ACL LOG\r\n"), "*0\r\n");
+    assert_eq!(statuses(&mut bench, Some("Basic ZGVmYXVsdDpwYXNz")), [401; 3], "default:pass");
+    let log = bench.ask(client, "ACL LOG\r\n");
+    let words: Vec<&str> = log.split("\r\n").filter(|word| !word.starts_with('$')).collect();
+    let start = "*1 *20 count :3 reason auth context toplevel object AUTH username default age-seconds";
+    assert!(words.join(" ").starts_with(start), "{words:?}");
+    let client_info = words.iter().find(|word| word.starts_with("id=")).expect("it is there");
+    assert!(client_info.starts_with("id=0 addr=192.0.2.1:1025 laddr= fd=-1 name= age=0 idle=0 flags=N db=0 "));
+    assert!(client_info.contains(" cmd=auth user=default "), "{client_info}");
+    // Where nobody needs a password, a wrong one is none.
+    bench.ask(client, "ACL LOG RESET\r\nCONFIG SET requirepass ''\r\n");
+    assert_eq!(statuses(&mut bench, Some("Basic ZGVmYXVsdDpwYXNz")), [200; 3]);
+    assert_eq!(bench.ask(client, "ACL LOG\r\n"), "*0\r\n");
+}
+
+/// What a pause promises holds for whoever asks by the web: nothing is answered from keys while all clients are paused, and no
+/// key goes while nothing may change.
+#[test]
+fn pages_of_keys_wait_for_the_end_of_a_pause() {
+    const REQUESTS: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\nGET /k HTTP/1.1\r\nHost: h\r\n\r\n";
+    let mut bench = Bench::new(&["--http-keys", "page:"]);
+    let mut server = Server::new(Limits::new(10, 1 << 20), AccessLog::Off, bench.now);
+    let client = bench.connect();
+    bench.ask(client, "SET page:k before\r\nSET page:gone v PX 10\r\n");
+    let id = server.connect(REMOTE, true).unwrap();
+    let taken = |bench: &mut Bench, server: &mut Server| {
+        bench.engine.end_turn();
+        server.release(&mut bench.engine.web());
+        let text = String::from_utf8(server.output(id).concat()).unwrap();
+        server.sent(id, text.len(), &mut bench.engine.web());
+        text
+    };
+    for (pause, ends) in [("CLIENT PAUSE 100", ""), ("CLIENT PAUSE 100000 ALL", "CLIENT UNPAUSE\r\n")] {
+        assert_eq!(bench.ask(client, &format!("{pause}\r\n")), "+OK\r\n");
+        server.begin_turn(bench.now, &mut bench.engine.web());
+        server.receive(id, REQUESTS, &mut bench.engine.web());
+        assert!(taken(&mut bench, &mut server).ends_with("\r\n\r\nok\n"), "{pause}");
+        bench.advance_ms(99);
+        server.begin_turn(bench.now, &mut bench.engine.web());
+        assert_eq!((taken(&mut bench, &mut server).as_str(), server.fate(id)), ("", Fate::Waiting), "{pause}");
+        bench.advance_ms(1);
+        server.begin_turn(bench.now, &mut bench.engine.web());
+        bench.engine.receive(client, ends.as_bytes());
+        assert!(taken(&mut bench, &mut server).ends_with("\r\n\r\nbefore"), "{pause}");
+        assert_eq!(server.fate(id), Fate::Open);
+    }
+    bench.take(client);
+    // Reading goes on.
+    bench.ask(client, "SET page:gone v PX 10\r\nCLIENT PAUSE 1000 WRITE\r\n");
+    bench.advance_ms(50);
+    server.begin_turn(bench.now, &mut bench.engine.web());
+    server.receive(id, b"GET /k HTTP/1.1\r\nHost: h\r\n\r\n", &mut bench.engine.web());
+    assert!(taken(&mut bench, &mut server).ends_with("\r\n\r\nbefore"));
+    server.receive(id, b"GET /gone HTTP/1.1\r\nHost: h\r\n\r\n", &mut bench.engine.web());
+    assert!(taken(&mut bench, &mut server).starts_with("HTTP/1.1 404 "));
+    assert_eq!(bench.ask(client, "DBSIZE\r\n"), ":2\r\n", "it stays, hidden");
+    // Without pages of keys there is nothing to wait for.
+    let mut bench = Bench::new(&[]);
+    let client = bench.connect();
+    bench.ask(client, "CLIENT PAUSE 1000\r\n");
+    assert!(!bench.engine.web().are_paused());
 }
