@@ -87,7 +87,8 @@ pub struct SiteCheckArgs {
 
 #[derive(Args)]
 #[command(after_help = "\
-Files whose names start with a dot are left out, but for .well-known. A file .kayvee-site at the top has the site's rules:
+Files whose names start with a dot are left out, but for .well-known. Links are followed, out of the directory as well, but
+for those that lead nowhere; FIFOs, sockets and devices are left out. A file .kayvee-site at the top has the site's rules:
   cache /assets/* \"public, max-age=31536000, immutable\"
   type *.gem text/gemini
   index index.html start.html

@@ -90,7 +90,8 @@ impl FileDisk {
 /// Opens a file or block device that is only read, by way of the page cache. Several can do so at a time.
 pub fn open_to_read(path: &Path) -> Result<File, DiskError> {
     let failed = |error: io::Error| DiskError::new(path, plain(&error));
-    let file = File::open(path).map_err(failed)?;
+    // A FIFO would keep whoever opens it waiting until somebody writes.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
     let kind = file.metadata().map_err(failed)?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(DiskError::new(path, NO_DISK));

@@ -6,7 +6,7 @@ use kayvee_http::{
     site::{CHUNK_BYTES, HEADER_BYTES, Layout, Sink},
 };
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{BufWriter, Read, Seek, SeekFrom, Write},
     path::Path,
     sync::Arc,
@@ -62,6 +62,9 @@ pub struct Checked {
 /// Reads a whole image, with only its index in memory, and checks it.
 pub fn check(path: &Path) -> Result<Checked> {
     let named = || format!("{}", path.display());
+    if !fs::metadata(path).with_context(named)?.is_file() {
+        bail!("{}: it is no regular file", named());
+    }
     let mut file = File::open(path).with_context(named)?;
     let bytes = file.seek(SeekFrom::End(0)).with_context(named)?;
     let site = read_index(&mut file).with_context(named)?;

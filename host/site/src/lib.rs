@@ -20,7 +20,7 @@ use rules::Rules;
 use std::{
     env, fs,
     io::Write,
-    os::unix::ffi::OsStrExt,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, UNIX_EPOCH},
@@ -30,8 +30,13 @@ use std::{
 const RULES_FILE: &str = ".kayvee-site";
 /// The only name with a dot at its start that is public (RFC 8615).
 const WELL_KNOWN: &[u8] = b".well-known";
-/// Folders in folders; more is a loop of links, or a mistake.
+/// Folders in folders; more is a mistake.
 const MAX_DEPTH: usize = 64;
+/// Files and folders that are looked at, by each path to them.
+const MAX_ENTRIES: usize = 1 << 20;
+/// Those among them that lie behind more than one link: a few links to folders with links make more paths than anybody can
+/// wait for.
+const MAX_BEHIND_LINKS: usize = 1 << 16;
 /// Files shorter than this gain nothing from compression: they fit in one packet with their head.
 const MIN_COMPRESSED_BYTES: usize = 256;
 
@@ -68,14 +73,8 @@ pub fn pack(dir: &Path, effort: Effort) -> Result<Vec<u8>> {
 
 /// Packs a directory. Only one of its files is in memory at a time.
 pub fn pack_into<S: Sink>(dir: &Path, effort: Effort, sink: S) -> Result<S> {
-    let rules = match fs::read(dir.join(RULES_FILE)) {
-        Ok(text) => Rules::parse(&text).with_context(|| format!("{}", dir.join(RULES_FILE).display()))?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Rules::default(),
-        Err(error) => return Err(error).with_context(|| format!("reading {}", dir.join(RULES_FILE).display())),
-    };
-    let mut sources = Vec::new();
-    let mut folders = Vec::new();
-    walk(dir, b"", 0, &mut sources, &mut folders)?;
+    let rules = read_rules(&dir.join(RULES_FILE))?;
+    let Walk { sources, folders, .. } = Walk::through(dir)?;
     if sources.is_empty() {
         bail!("{} has no files to serve; files whose names start with a dot are left out", dir.display());
     }
@@ -108,12 +107,26 @@ pub fn pack_into<S: Sink>(dir: &Path, effort: Effort, sink: S) -> Result<S> {
     Ok(builder.finish()?)
 }
 
+fn read_rules(file: &Path) -> Result<Rules> {
+    let reading = || format!("reading {}", file.display());
+    match fs::metadata(file) {
+        Ok(found) if found.is_file() => {}
+        // It could keep whoever reads it waiting for ever.
+        Ok(_) => bail!("{} is no regular file", file.display()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Rules::default()),
+        Err(error) => return Err(error).with_context(reading),
+    }
+    let text = fs::read(file).with_context(reading)?;
+    Rules::parse(&text).with_context(|| file.display().to_string())
+}
+
 /// Opens a site to be served: a directory, which is packed quickly, or an image that was packed before.
 pub fn open(site: &Path) -> Result<Site> {
-    let image = if site.is_dir() {
-        pack(site, Effort::Quick)?
-    } else {
-        fs::read(site).with_context(|| format!("reading {}", site.display()))?
+    let found = metadata(site)?;
+    let image = match () {
+        () if found.is_dir() => pack(site, Effort::Quick)?,
+        () if found.is_file() => fs::read(site).with_context(|| format!("reading {}", site.display()))?,
+        () => bail!("{} is neither a directory nor a regular file", site.display()),
     };
     Site::open(Arc::new(image)).with_context(|| site.display().to_string())
 }
@@ -124,15 +137,16 @@ pub struct Fingerprint(Vec<(Vec<u8>, Duration, u64)>);
 
 /// The state of a directory or of an image, for whoever wants to know when to pack it again.
 pub fn fingerprint(site: &Path) -> Result<Fingerprint> {
+    let found = metadata(site)?;
     let mut sources = Vec::new();
-    if site.is_file() {
-        sources.push(Source::new(site.to_path_buf(), Vec::new(), &metadata(site)?)?);
-    } else {
-        walk(site, b"", 0, &mut sources, &mut Vec::new())?;
+    if found.is_dir() {
+        sources = Walk::through(site)?.sources;
         let rules = site.join(RULES_FILE);
         if rules.exists() {
             sources.push(Source::new(rules.clone(), RULES_FILE.into(), &metadata(&rules)?)?);
         }
+    } else {
+        sources.push(Source::new(site.to_path_buf(), Vec::new(), &found)?);
     }
     Ok(Fingerprint(sources.into_iter().map(|source| (source.path, source.modified, source.size_bytes)).collect()))
 }
@@ -141,34 +155,75 @@ fn metadata(file: &Path) -> Result<fs::Metadata> {
     fs::metadata(file).with_context(|| format!("{}", file.display()))
 }
 
-fn walk(dir: &Path, path: &[u8], depth: usize, sources: &mut Vec<Source>, folders: &mut Vec<Vec<u8>>) -> Result<()> {
-    if depth > MAX_DEPTH {
-        bail!("{} lies more than {MAX_DEPTH} folders deep; is there a link to a folder above it?", dir.display());
+/// What there is in a directory, with what links in it lead to, wherever that is.
+#[derive(Default)]
+struct Walk {
+    sources: Vec<Source>,
+    folders: Vec<Vec<u8>>,
+    /// The folders that it is in now, as the system tells them apart.
+    within: Vec<(u64, u64)>,
+    entries: usize,
+    behind_links: usize,
+}
+
+impl Walk {
+    fn through(dir: &Path) -> Result<Walk> {
+        let mut walk = Walk::default();
+        walk.visit(dir, b"", &metadata(dir)?, 0)?;
+        Ok(walk)
     }
-    let listing = || format!("reading {}", dir.display());
-    let mut entries = fs::read_dir(dir).with_context(listing)?.collect::<Result<Vec<_>, _>>().with_context(listing)?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        let name = entry.file_name();
-        let name = name.as_bytes();
-        if name.starts_with(b".") && name != WELL_KNOWN {
-            continue;
+
+    fn visit(&mut self, dir: &Path, path: &[u8], found: &fs::Metadata, links: usize) -> Result<()> {
+        let identity = (found.dev(), found.ino());
+        if self.within.contains(&identity) {
+            bail!("{} is a link to a folder that it lies in", dir.display());
         }
-        let file = entry.path();
-        let metadata = match fs::metadata(&file) {
-            // A link that leads nowhere, or a file that has just been removed.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            found => found.with_context(|| format!("{}", file.display()))?,
-        };
-        let path = [path, b"/", name].concat();
-        if metadata.is_dir() {
-            walk(&file, &path, depth + 1, sources, folders)?;
-            folders.push(path);
-        } else if metadata.is_file() {
-            sources.push(Source::new(file, path, &metadata)?);
+        if self.within.len() > MAX_DEPTH {
+            bail!("{} lies more than {MAX_DEPTH} folders deep", dir.display());
         }
+        self.within.push(identity);
+        let listing = || format!("reading {}", dir.display());
+        let entries = fs::read_dir(dir).with_context(listing)?.collect::<Result<Vec<_>, _>>();
+        let mut entries = entries.with_context(listing)?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        self.entries += entries.len();
+        self.behind_links += if links > 1 { entries.len() } else { 0 };
+        if self.entries > MAX_ENTRIES {
+            bail!(
+                "{}: there are more than {MAX_ENTRIES} files and folders, counted by each path to them",
+                dir.display()
+            );
+        }
+        if self.behind_links > MAX_BEHIND_LINKS {
+            bail!(
+                "{}: more than {MAX_BEHIND_LINKS} files and folders lie behind links in folders that links lead to",
+                dir.display()
+            );
+        }
+        for entry in entries {
+            let name = entry.file_name();
+            let name = name.as_bytes();
+            if name.starts_with(b".") && name != WELL_KNOWN {
+                continue;
+            }
+            let file = entry.path();
+            let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+            let found = match fs::metadata(&file) {
+                // A link that leads nowhere, or a file that has just been removed.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                found => found.with_context(|| format!("{}", file.display()))?,
+            };
+            let path = [path, b"/", name].concat();
+            if found.is_dir() {
+                self.visit(&file, &path, &found, links + usize::from(is_link))?;
+                self.folders.push(path);
+            } else if found.is_file() {
+                self.sources.push(Source::new(file, path, &found)?);
+            }
+        }
+        self.within.pop();
+        Ok(())
     }
-    Ok(())
 }
 
 fn page(source: &Source, rules: &Rules, effort: Effort) -> Result<File> {

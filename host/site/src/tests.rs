@@ -1,6 +1,11 @@
 use super::*;
 use kayvee_http::{Site, site::Found};
-use std::{io::Read, sync::Arc};
+use std::{
+    io::Read,
+    os::unix::{fs::symlink, net::UnixListener},
+    process::Command,
+    sync::Arc,
+};
 
 /// A folder of its own for one test, removed at its end.
 struct Folder(PathBuf);
@@ -124,7 +129,7 @@ fn pages_that_are_compressed_in_another_way_have_other_tags() {
 #[test]
 fn links_that_lead_nowhere_are_left_out() {
     let folder = Folder::new("links", &[("index.html", "home")]);
-    std::os::unix::fs::symlink("nowhere", folder.0.join("lock")).expect("a link");
+    symlink("nowhere", folder.0.join("lock")).expect("a link");
     let before = fingerprint(&folder.0).expect("a fingerprint");
     let site = folder.site();
     assert!(page(&site, 0, "/").is_some() && page(&site, 0, "/lock").is_none());
@@ -157,4 +162,67 @@ fn mistakes_are_told() {
         assert!(format!("{:#}", pack(&folder.0, Effort::Best).expect_err("twice")).contains("line 2"), "{rules}");
     }
     assert!(pack(Path::new("/nonexistent"), Effort::Best).is_err());
+}
+
+/// Whoever can write to the folder decides what is served, wherever it lies, as with other web servers.
+#[test]
+fn links_are_followed_out_of_the_folder() {
+    let elsewhere = Folder::new("elsewhere", &[("a/page.html", "elsewhere")]);
+    let folder = Folder::new("inside", &[("index.html", "home")]);
+    symlink(elsewhere.0.join("a"), folder.0.join("b")).expect("a link");
+    assert_eq!(page(&folder.site(), 0, "/b/page.html").map(|page| page.2), Some(b"elsewhere".to_vec()));
+}
+
+#[test]
+fn loops_of_links_are_found() {
+    let folder = Folder::new("loop", &[("a/b/index.html", "home")]);
+    for (target, link) in [("..", "a/b/up"), (".", "a/here"), ("../..", "a/b/top")] {
+        let link = folder.0.join(link);
+        symlink(target, &link).expect("a link");
+        for error in [pack(&folder.0, Effort::Best).err(), fingerprint(&folder.0).err()] {
+            let error = error.expect("a loop").to_string();
+            assert_eq!(error, format!("{} is a link to a folder that it lies in", link.display()));
+        }
+        fs::remove_file(link).expect("it is there");
+    }
+    // The same folder twice, side by side, is none.
+    symlink("a", folder.0.join("c")).expect("a link");
+    assert!(page(&folder.site(), 0, "/c/b/index.html").is_some());
+}
+
+/// 40 links to two folders each are more paths than there is memory for.
+#[test]
+fn links_that_multiply_are_refused() {
+    let folder = Folder::new("many", &[("0/index.html", "home")]);
+    for level in 1..40 {
+        let dir = folder.0.join(level.to_string());
+        fs::create_dir(&dir).expect("a folder");
+        for name in ["a", "b"] {
+            symlink(format!("../{}", level - 1), dir.join(name)).expect("a link");
+        }
+    }
+    let error = pack(&folder.0, Effort::Best).expect_err("too many").to_string();
+    assert!(error.contains("more than 65536 files and folders lie behind links"), "{error}");
+}
+
+/// Whoever opens a FIFO waits until somebody writes to it.
+#[test]
+fn only_regular_files_are_read() {
+    let folder = Folder::new("fifo", &[("index.html", "home")]);
+    let make = |name: &str| {
+        let fifo = folder.0.join(name);
+        assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success());
+        let socket = UnixListener::bind(folder.0.join(format!("{name}.socket"))).expect("a socket");
+        (fifo, socket)
+    };
+    let (fifo, _socket) = make("pipe");
+    let site = folder.site();
+    assert!(page(&site, 0, "/").is_some() && page(&site, 0, "/pipe").is_none());
+    assert!(page(&site, 0, "/pipe.socket").is_none() && fingerprint(&folder.0).is_ok());
+    for error in [open(&fifo).err(), check(&fifo).err()] {
+        assert!(error.expect("no site").to_string().contains("regular file"));
+    }
+    let (rules, _socket) = make(RULES_FILE);
+    let error = pack(&folder.0, Effort::Best).expect_err("no rules").to_string();
+    assert_eq!(error, format!("{} is no regular file", rules.display()));
 }

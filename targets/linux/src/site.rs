@@ -16,6 +16,8 @@ use std::{
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The same while something is wrong with them: they may be packed in vain each time.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// What has failed so often, with nothing changed that can be seen, is tried again at every so many looks: once a minute at last.
+const MOST_LOOKS: u32 = 12;
 
 /// Loads a site, and says by what its next state can be told from this one. Files that change meanwhile are seen as
 /// changed.
@@ -31,7 +33,7 @@ impl Sites {
     /// Watches a site's files, in a thread that wakes the loop. It ends with the process.
     pub fn watch(path: &Path, seen: Fingerprint, bell: Bell) -> io::Result<Sites> {
         let (sender, receiver) = channel();
-        let watched = Watched { path: path.to_path_buf(), seen, complaint: None };
+        let watched = Watched { path: path.to_path_buf(), seen, failure: None };
         thread::Builder::new().name("site".into()).spawn(move || watch(watched, &sender, &bell))?;
         Ok(Sites(receiver))
     }
@@ -44,7 +46,7 @@ impl Sites {
 
 fn watch(mut watched: Watched, sender: &Sender<Site>, bell: &Bell) {
     loop {
-        thread::sleep(if watched.complaint.is_none() { LOOK_INTERVAL } else { RETRY_INTERVAL });
+        thread::sleep(if watched.failure.is_none() { LOOK_INTERVAL } else { RETRY_INTERVAL });
         let Some(site) = watched.look() else { continue };
         if sender.send(site).is_err() {
             return;
@@ -58,38 +60,69 @@ struct Watched {
     path: PathBuf,
     /// As they were when the site was loaded.
     seen: Fingerprint,
-    /// What the log was told is wrong with them.
-    complaint: Option<String>,
+    failure: Option<Failure>,
+}
+
+/// Why a site's files could not be served.
+struct Failure {
+    /// What the log was told.
+    complaint: String,
+    /// The files as they were then, if that could be seen.
+    seen: Option<Fingerprint>,
+    /// Every so many looks they are tried again as they are, and how many there are to go.
+    looks: u32,
+    looks_left: u32,
+}
+
+impl Failure {
+    /// Whether the files are to be tried again at this look.
+    fn is_over(&mut self, path: &Path) -> bool {
+        self.looks_left -= 1;
+        self.looks_left == 0 || self.seen.as_ref().is_some_and(|seen| fingerprint(path).ok().as_ref() != Some(seen))
+    }
 }
 
 impl Watched {
-    /// The site, if its files have changed since it was loaded. What fails is tried again: rights that are given, say, change no
-    /// file.
+    /// The site, if its files have changed since it was loaded. What fails is tried again at once when something of it has
+    /// changed, and else ever more seldom: rights that are given, say, change no file, but packing takes its time.
     fn look(&mut self) -> Option<Site> {
-        match self.load_changed() {
+        if self.failure.as_mut().is_some_and(|failure| !failure.is_over(&self.path)) {
+            return None;
+        }
+        let mut seen = None;
+        match self.load_changed(&mut seen) {
             Ok(site) => {
-                if self.complaint.take().is_some() {
+                if self.failure.take().is_some() {
                     log::info!("the site can be served as it is again");
                 }
                 site
             }
             Err(error) => {
-                let complaint = format!("{error:#}");
-                if self.complaint.as_ref() != Some(&complaint) {
-                    log::warn!("the site cannot be served as it is; the one before stays: {complaint}");
-                    self.complaint = Some(complaint);
-                }
+                self.note_failure(format!("{error:#}"), seen);
                 None
             }
         }
     }
 
-    fn load_changed(&mut self) -> Result<Option<Site>> {
-        if fingerprint(&self.path)? == self.seen {
+    fn note_failure(&mut self, complaint: String, seen: Option<Fingerprint>) {
+        let before = self.failure.take();
+        if before.as_ref().is_none_or(|before| before.complaint != complaint) {
+            log::warn!("the site cannot be served as it is; the one before stays: {complaint}");
+        }
+        let same = before.filter(|before| before.seen == seen);
+        let looks = same.map_or(1, |same| MOST_LOOKS.min(same.looks * 2));
+        self.failure = Some(Failure { complaint, seen, looks, looks_left: looks });
+    }
+
+    /// Loads the site if its files have changed, and says how they were before that. Those that change meanwhile are seen as
+    /// changed.
+    fn load_changed(&mut self, seen: &mut Option<Fingerprint>) -> Result<Option<Site>> {
+        let before = seen.insert(fingerprint(&self.path)?);
+        if *before == self.seen {
             return Ok(None);
         }
-        let (site, seen) = load(&self.path)?;
-        self.seen = seen;
+        let site = kayvee_site::open(&self.path)?;
+        self.seen = before.clone();
         Ok(Some(site))
     }
 }
@@ -110,8 +143,8 @@ mod tests {
         fs::create_dir_all(&path).unwrap();
         fs::write(path.join("index.html"), "home").unwrap();
         let (_, seen) = load(&path).unwrap();
-        let mut watched = Watched { path: path.clone(), seen, complaint: None };
-        assert!(watched.look().is_none() && watched.complaint.is_none(), "nothing has changed");
+        let mut watched = Watched { path: path.clone(), seen, failure: None };
+        assert!(watched.look().is_none() && watched.failure.is_none(), "nothing has changed");
         let write_rules = |rules: &str| {
             fs::write(path.join(".kayvee-site"), rules).unwrap();
             let file = File::options().write(true).open(path.join(".kayvee-site")).unwrap();
@@ -119,11 +152,42 @@ mod tests {
         };
         write_rules("catch * x");
         assert!(watched.look().is_none() && watched.look().is_none());
-        assert!(watched.complaint.as_ref().is_some_and(|complaint| complaint.contains("line 1")));
+        assert!(watched.failure.as_ref().is_some_and(|failure| failure.complaint.contains("line 1")));
         write_rules("cache * x");
-        assert!(watched.look().is_some() && watched.complaint.is_none());
+        assert!((0..2).any(|_| watched.look().is_some()) && watched.failure.is_none());
         assert!(watched.look().is_none());
         fs::remove_dir_all(&path).unwrap();
-        assert!(watched.look().is_none() && watched.complaint.is_some(), "it is told that the files are gone");
+        assert!(watched.look().is_none() && watched.failure.is_some(), "it is told that the files are gone");
+    }
+
+    /// Packing in vain takes the processors from whoever is served.
+    #[test]
+    fn what_fails_as_it_is_is_tried_ever_more_seldom() {
+        let path = env::temp_dir().join(format!("kayvee-failing-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("index.html"), "home").unwrap();
+        let (_, seen) = load(&path).unwrap();
+        let mut watched = Watched { path: path.clone(), seen, failure: None };
+        fs::write(path.join(".kayvee-site"), "catch * x").unwrap();
+        let looks_between_tries = |watched: &mut Watched, looks: u32| -> Vec<u32> {
+            let tries = (1..=looks).filter(|_| {
+                assert!(watched.look().is_none());
+                watched.failure.as_ref().is_some_and(|failure| failure.looks_left == failure.looks)
+            });
+            let tries: Vec<u32> = tries.collect();
+            tries.windows(2).map(|pair| pair[1] - pair[0]).collect()
+        };
+        assert_eq!(looks_between_tries(&mut watched, 50), [1, 2, 4, 8, 12, 12]);
+        // What is seen to have changed is tried at the next look, and from there on as if it were the first time.
+        fs::write(path.join(".kayvee-site"), "catches * x").unwrap();
+        assert_eq!(looks_between_tries(&mut watched, 5), [1, 2]);
+        fs::write(path.join(".kayvee-site"), "cache * x").unwrap();
+        assert!(watched.look().is_some());
+        fs::remove_dir_all(&path).unwrap();
+        assert_eq!(looks_between_tries(&mut watched, 5), [1, 2]);
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("index.html"), "home").unwrap();
+        assert!((0..4).any(|_| watched.look().is_some()), "what cannot be looked at at all is tried as seldom");
+        fs::remove_dir_all(&path).unwrap();
     }
 }

@@ -278,3 +278,12 @@ fn a_full_file_system_and_a_failing_file_are_told_apart() {
     let mut short = FileDisk::new(short, SIZE, None, Box::new(|| {})).unwrap();
     assert_eq!(run(&mut short, transfer(Operation::Read, 0, 1, 4096)).result, Err(BlockError::Io));
 }
+
+/// Nobody writes to it, so whoever waited for that would wait for ever.
+#[test]
+fn a_fifo_is_no_disk_to_read_from() {
+    let place = Place::new("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&place.0).status().unwrap().success());
+    let error = open_to_read(&place.0).unwrap_err().to_string();
+    assert!(error.ends_with(NO_DISK), "{error}");
+}
