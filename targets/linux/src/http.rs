@@ -1,6 +1,7 @@
 //! The web server's sockets, in the same loop as the store's.
 
 use crate::{
+    access_log,
     bell::Bell,
     listeners,
     server::{ACCEPT_REST_NS, has_no_room},
@@ -18,7 +19,6 @@ use mio::{
 };
 use std::{
     collections::VecDeque,
-    fs::OpenOptions,
     io::{self, IoSlice, Read, Write},
     net::{Shutdown, SocketAddr},
     path::Path,
@@ -75,7 +75,7 @@ pub struct Http {
     sites: Option<Sites>,
     /// The disk of a site that stays there.
     disk: Option<FileDisk>,
-    log: Option<Box<dyn Write>>,
+    log: Option<access_log::AccessLog>,
     /// When the listeners of the status page are told the next time.
     next_status_ns: u64,
     buffer: Box<[u8; READ_BYTES]>,
@@ -101,7 +101,7 @@ impl Http {
             log::info!("web server ready: {}", listener.local_addr()?);
             listeners.push((listener, true));
         }
-        let log = open_log(&options.http_access_log)?;
+        let log = access_log::AccessLog::open(&options.http_access_log)?;
         let access_log = if log.is_some() { AccessLog::Common } else { AccessLog::Off };
         let limits = Limits::new(options.maxclients as usize, buffer_bytes(options.maxmemory));
         let mut server = Server::new(limits, access_log, now);
@@ -203,7 +203,9 @@ impl Http {
         if let Some(disk) = &mut self.disk {
             self.server.read_from_disk(disk);
         }
-        self.write_log();
+        if let Some(log) = &self.log {
+            log.put(self.server.take_access_log());
+        }
     }
 
     /// Sends what tells of what has become stable: to be called when the log has been driven.
@@ -369,17 +371,6 @@ impl Http {
             self.server.publish(&event, &engine.web());
         }
     }
-
-    fn write_log(&mut self) {
-        let Some(log) = &mut self.log else { return };
-        let lines = self.server.take_access_log();
-        if !lines.is_empty()
-            && let Err(error) = log.write_all(&lines)
-        {
-            log::warn!("the access log cannot be written any more: {error}");
-            self.log = None;
-        }
-    }
 }
 
 /// What all connections together may hold: what that takes counts as the store's memory, and keys would have to go for it.
@@ -398,19 +389,6 @@ fn open_disk(name: &str, server: &mut Server, bell: Bell) -> io::Result<FileDisk
     log::info!("site {name}: {} paths", site.len());
     server.set_site_on_disk(site, CACHED_SITE_BYTES).map_err(named)?;
     Ok(disk)
-}
-
-/// Opens the access log: a file, `-` for the standard output, or none.
-fn open_log(name: &str) -> io::Result<Option<Box<dyn Write>>> {
-    Ok(match name {
-        "" => None,
-        "-" => Some(Box::new(io::stdout())),
-        name => {
-            let opened = OpenOptions::new().create(true).append(true).open(name);
-            let named = |error: io::Error| io::Error::new(error.kind(), format!("http-access-log {name}: {error}"));
-            Some(Box::new(opened.map_err(named)?))
-        }
-    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Kayvee as a Linux process: kernel sockets in the place of the image's own network stack.
 #![deny(unsafe_code)]
 
+mod access_log;
 mod arguments;
 mod bell;
 mod bypass;
