@@ -379,6 +379,20 @@ mod tests {
         }
     }
 
+    /// Most of these have ended before the guest has answered.
+    #[test]
+    fn clients_that_end_at_once_are_carried_to_their_ends() {
+        let address = host_and_guest(8);
+        for _ in 0..100 {
+            drop(StdStream::connect(address).unwrap());
+            let mut client = StdStream::connect(address).unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            assert_eq!(client.read(&mut [0; 8]).unwrap(), 0);
+        }
+        comes_back(StdStream::connect(address).unwrap(), pattern(1000));
+    }
+
     #[test]
     fn a_client_that_does_not_read_stops_only_itself() {
         let address = host_and_guest(8);

@@ -478,11 +478,10 @@ impl Connection {
         self.tx.copy(offset, bytes);
     }
 
-    /// Ends the sending half behind what is queued (RFC 9293 §3.10.4).
+    /// Ends the sending half behind what is queued (RFC 9293 §3.10.4), which may be before the peer has answered.
     pub fn finish(&mut self) {
         self.finishing = true;
         match self.state {
-            State::SynSent => self.state = State::Closed,
             State::Established => self.state = State::FinWait1,
             State::CloseWait => self.state = State::LastAck,
             _ => {}
@@ -492,6 +491,9 @@ impl Connection {
     /// Ends both halves for an application that is done with the connection.
     pub fn close(&mut self, now_ns: u64, pool: &mut Pool) {
         self.finish();
+        if self.state == State::SynSent {
+            self.state = State::Closed;
+        }
         self.owner = Owner::Nobody;
         self.linger_until_ns = now_ns.saturating_add(LINGER_NS);
         self.linger_end_ns = now_ns.saturating_add(LINGER_MAX_NS);

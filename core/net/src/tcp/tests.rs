@@ -234,6 +234,33 @@ fn both_sides_may_open_at_once() {
     assert_eq!(script.connection.state, State::Established);
 }
 
+/// RFC 9293 §3.10.4: an end before the peer has answered leaves when it has. Who wants nothing more has no connection.
+#[test]
+fn an_end_before_the_handshake_follows_it() {
+    for at_once in [false, true] {
+        let mut script = Script::established(syn());
+        script.connection = Connection::new(setup(), Origin::Active, script.now_ns);
+        assert_eq!(script.answer().flags, SYN);
+        script.connection.finish();
+        assert_eq!(script.sent(), []);
+        if at_once {
+            script.give(syn(), b"");
+            assert_eq!(script.answer().flags, SYN | ACK);
+        }
+        script.give(Segment { flags: SYN | ACK, ack: OWN + 1, ..syn() }, b"");
+        assert_eq!(script.answer().flags, FIN_ACK);
+        (script.seq, script.ack) = (PEER + 1, OWN + 2);
+        script.say(FIN_ACK, b"");
+        assert_eq!(script.connection.next_change(&script.resources.pool), Some(Change::EndOfStream));
+        assert_eq!((script.answer().flags, script.connection.state), (ACK, State::TimeWait));
+    }
+    let mut script = Script::established(syn());
+    script.connection = Connection::new(setup(), Origin::Active, script.now_ns);
+    script.sent();
+    script.connection.close(script.now_ns, &mut script.resources.pool);
+    assert!(script.connection.is_over());
+}
+
 /// RFC 9293 §3.10.7.3.
 #[test]
 fn an_answer_to_another_syn_is_refused() {
