@@ -131,6 +131,10 @@ impl Connection {
         }
         self.heard_ns = now_ns;
         self.keepalives = 0;
+        if acceptable == Acceptable::AcknowledgmentOnly {
+            // What comes next is no older than a byte that was not taken.
+            segment.seq = self.rcv_nxt;
+        }
         self.note_timestamp(&segment, now_ns);
         self.on_acknowledgment(&segment, payload.len(), resources, now_ns);
         if acceptable == Acceptable::AcknowledgmentOnly {
@@ -351,7 +355,10 @@ impl Connection {
         self.resent_to = self.resent_to.max(self.una);
         self.lost_below = self.lost_below.max(self.una);
         self.scoreboard.acknowledge(self.una);
-        self.is_probing = false;
+        if core::mem::take(&mut self.is_probing) {
+            // What was acknowledged beside the probe was old to a peer that had taken it.
+            self.acknowledge = Acknowledge::Now;
+        }
         if let Some((seq, sent_ns)) = self.timed
             && !self.una.before(seq)
         {
@@ -416,6 +423,7 @@ impl Connection {
             return;
         }
         let opens = window > self.window;
+        let may_be_dropped = self.window == 0 || self.is_beyond_window();
         self.window = window;
         self.max_window = self.max_window.max(window);
         self.window_seq = segment.seq;
@@ -428,8 +436,9 @@ impl Connection {
             self.retransmit_at_ns = NEVER_NS;
             self.trip.reset_backoff();
             self.probe_due = false;
-        } else if core::mem::take(&mut self.is_probing) {
-            // The peer had no room for the probe, and dropped it.
+        } else if may_be_dropped {
+            // The peer had no room for the probe or the FIN, or for what it had told of before.
+            self.is_probing = false;
             self.lost_below = self.nxt;
             self.resent_to = self.una;
         }

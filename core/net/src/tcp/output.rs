@@ -200,7 +200,15 @@ impl Connection {
     /// acceptable to the peer, acknowledgment and window and all, until it has room again (RFC 9293 §3.10.7.4).
     #[inline]
     fn acceptable_seq(&self) -> Seq {
-        self.nxt.min(self.una + self.window)
+        if self.is_probing || self.is_beyond_window() { self.una + self.window } else { self.nxt }
+    }
+
+    /// Whether the peer has less room by now than it had told of. By less than a step of its scale that seems so where it
+    /// has not (RFC 7323 §2.4).
+    #[inline]
+    pub(super) fn is_beyond_window(&self) -> bool {
+        let beyond = self.nxt.since(self.una + self.window) as i32;
+        beyond >= 1 << self.window_scale
     }
 
     /// An acknowledgment and nothing else.

@@ -76,9 +76,80 @@ fn what_is_acknowledged_behind_a_probe_counts() {
     script.give(behind, b"");
     assert_eq!(script.connection.una, script.ack);
     assert_eq!(script.sent(), []);
+    // What comes in order then is not older.
+    script.window = 100;
+    script.acknowledge(0);
+    assert_eq!(script.connection.window, 100);
     let beyond = Segment { seq: script.seq + 2, ..script.segment(ACK) };
     script.give(beyond, b"");
     assert_eq!(script.answer().ack, script.seq, "it lies beyond the window");
+}
+
+/// A peer with some bytes of room, too few to be told, takes a probe. What was acknowledged beside that was old to it.
+#[test]
+fn what_is_acknowledged_beside_a_probe_that_is_taken_is_told_again() {
+    let mut script = Script::established(syn());
+    script.window = 0;
+    script.acknowledge(0);
+    script.send(1);
+    assert_eq!(script.sent_data(), []);
+    script.pass(SECOND);
+    assert_eq!(script.sent_data(), [(0, 1)]);
+    script.say(ACK, &[7; 3000]);
+    assert_eq!(script.answer().seq, script.ack);
+    script.acknowledge(1);
+    let answer = script.answer();
+    assert_eq!((answer.seq, answer.ack), (script.ack, script.seq));
+    script.acknowledge(0);
+    assert_eq!(script.sent(), []);
+}
+
+/// RFC 7323 §2.4: a scaled window may seem to shrink by less than a step. By more it has shrunk, and what was beyond it may be
+/// gone.
+#[test]
+fn a_window_that_seems_to_shrink_has_not() {
+    let mut script = Script::established(Segment { window_scale: Some(7), ..syn() });
+    script.window = 79;
+    script.acknowledge(0);
+    script.send(79 << 7);
+    assert_eq!(script.sent_data().iter().map(|(_, len)| len).sum::<usize>(), 79 << 7);
+    // 67.7 steps are left.
+    script.window = 67;
+    script.acknowledge(1448);
+    script.say(ACK, &[7; 3000]);
+    assert_eq!(script.answer().seq, OWN + 1 + (79 << 7));
+    script.window = 68;
+    script.acknowledge(0);
+    assert_eq!(script.sent(), [], "nothing was lost");
+    script.window = 10;
+    script.acknowledge(0);
+    script.say(ACK, &[7; 3000]);
+    assert_eq!(script.answer().seq, script.ack + (10 << 7));
+    script.window = 79;
+    script.acknowledge(0);
+    assert_eq!(script.sent_data()[0], (1448, 1448));
+}
+
+/// What a peer without room does not take, as some do, comes again as soon as it has room.
+#[test]
+fn an_end_beyond_a_full_window_is_not_forgotten() {
+    let mut script = Script::established(syn());
+    script.send(5000);
+    script.sent();
+    script.window = 0;
+    script.acknowledge(5000);
+    script.connection.finish();
+    assert_eq!(script.sent_data(), [(5000, 0)]);
+    let mut again = 0;
+    for _ in 0..20 {
+        script.acknowledge(0);
+        script.pass(SECOND);
+        again += script.sent().len();
+    }
+    assert!((3..10).contains(&again), "{again}");
+    script.window = 60_000;
+    script.acknowledge(0);
+    assert_eq!(script.answer().flags, FIN_ACK);
 }
 
 /// RFC 9293 §3.8.6.2.1: no small segments for a small window, but after a while, and no Nagle for the last.
