@@ -6,12 +6,14 @@ use crate::{
     options::{AppendFsync, Options},
     persistence::LOOK_NS,
 };
-use kayvee_log::{FlushPolicy, Kind, Log, Sequence};
+use kayvee_log::{FlushPolicy, Kind, Log, RecordError, Sequence};
 use kayvee_platform::{BlockDevice, BlockError, earliest};
 use kayvee_resp::Request;
 
 /// Room that must be left on the disk beyond a request's own length before it may run.
 const SPARE_BYTES: u64 = 64 << 10;
+/// Room that a record takes besides its bytes, in blocks that it fills and leaves.
+const LAST_SPARE_BYTES: u64 = 8 << 10;
 /// What the log has no room for.
 const NO_SPACE: &str = "No space left on device";
 
@@ -51,21 +53,35 @@ impl Durable {
     /// what deletes, without which there would never be room again, and the last of it for what leaves nothing, after
     /// which there is.
     fn may_use_the_last(&self, log: &Log, bytes: u64, name: &str) -> bool {
+        let last_bytes = log.last_bytes();
         let kept_bytes = match name {
             // What is written anew has what is deleted.
             "del" | "unlink" | "flushall" | "flushdb" if self.refuses => return true,
             _ if self.refuses => return false,
-            "flushall" | "flushdb" => (SPARE_BYTES / 4).max(log.kept_bytes() / 4),
-            "del" | "unlink" => (SPARE_BYTES / 2).max(log.kept_bytes() / 2),
+            // Where its record finds no room all is written anew, which is nothing.
+            "flushall" => last_bytes,
+            "flushdb" => last_bytes + LAST_SPARE_BYTES,
+            "del" | "unlink" => last_bytes + 2 * LAST_SPARE_BYTES,
             _ => SPARE_BYTES / 2 + log.reserve_bytes(),
         };
         log.free_bytes() >= kept_bytes + bytes
     }
 
-    /// Whether an effect of so many bytes has only room that is kept for compactions.
+    /// What kind of record so many bytes of effects are, which may have only room that is kept for compactions. The last of
+    /// it is left, or there would never be a compaction again: better to lose these, which the next one writes.
     #[inline]
-    pub(super) fn uses_the_last(&self, bytes: usize) -> bool {
-        self.log.as_ref().is_some_and(|log| log.room_bytes() < SPARE_BYTES + bytes as u64)
+    pub(super) fn kind_of_effects(&self, bytes: usize) -> Result<Kind, RecordError> {
+        match &self.log {
+            Some(log) if log.room_bytes() < SPARE_BYTES + bytes as u64 => self.kind_of_last_effects(log, bytes),
+            _ => Ok(Kind::EFFECTS),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn kind_of_last_effects(&self, log: &Log, bytes: usize) -> Result<Kind, RecordError> {
+        let has_room = log.free_bytes() >= log.last_bytes() + LAST_SPARE_BYTES + bytes as u64;
+        if has_room || self.compaction().is_some() { Ok(Kind::RELEASES) } else { Err(RecordError::Full) }
     }
 
     /// Whether the end waits until all data is saved.
@@ -202,15 +218,20 @@ impl Store {
 
     /// Tells the log how many bytes a compaction would write, at the most, if anything has changed: what is written of a
     /// value is no longer than what it takes here, and of no data there is nothing to write. Memory of what was deleted comes back later than its record, which counts where
-    /// there is no room.
+    /// there is no room. When all is deleted, what has kept the last compaction from its end keeps the next one no more.
     pub(super) fn measure_live_bytes(&mut self) {
         let is_empty = self.is_empty();
         let Some(log) = &mut self.durable.log else { return };
         let appended = Some(log.appended());
         if self.durable.measured_at != appended || self.durable.is_tight {
             self.durable.measured_at = appended;
-            let used = self.environment.heap.used_bytes().saturating_sub(self.startup_bytes + log.spare_bytes());
+            // What is small beside most data is not where the disk is small as well.
+            let others = self.startup_bytes + log.buffers_bytes() + self.replication.backlog_bytes();
+            let used = self.environment.heap.used_bytes().saturating_sub(others);
             let live = used.max(self.dbs.iter().map(|db| db.overhead_bytes() as u64).sum());
+            if is_empty && log.live_bytes() > 0 {
+                self.durable.again_after_ns = 0;
+            }
             log.set_live_bytes(if is_empty { 0 } else { live });
         }
         self.durable.is_tight = log.room_bytes() == 0;
@@ -227,8 +248,7 @@ impl Store {
         let may_walk = self.may_compact();
         let walks = may_walk && durable.walk.is_some() && !log.is_congested() && log.failure().is_none();
         let begins = may_walk && durable.is_wanted && durable.finishing.is_none();
-        let must = may_walk && self.options.appendonly && !durable.is_whole && durable.compaction().is_none();
-        let again = must.then_some(durable.again_after_ns);
+        let again = (may_walk && self.compaction_is_due()).then_some(durable.again_after_ns);
         let goes_on = self.device_waits_are_over() || self.lacks_history();
         let placed = durable.is_placing().then_some(now_ns + LOOK_NS);
         earliest(&[durable.due_ns, (walks || begins || goes_on).then_some(now_ns), again, placed])

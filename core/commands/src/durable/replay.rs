@@ -292,6 +292,10 @@ impl Store {
         let began_ns = clock.monotonic_ns();
         let own_now = self.now;
         let was_empty = self.is_empty();
+        if was_empty {
+            // What a target has made since the store was is no data.
+            self.startup_bytes = self.environment.heap.used_bytes();
+        }
         let mut replay = Replay::new(self, device.geometry());
         let mut told_ns = began_ns;
         let opened = Log::open(device, &mut |kind, bytes| replay.record(kind, bytes), &mut |progress| {

@@ -857,6 +857,86 @@ fn a_start_behind_a_gap_without_room_serves_what_there_is() {
     three.reopened(GATHERED).expect(&[("DBSIZE", ":1")]);
 }
 
+impl Durable {
+    /// Lets time pass as a target does, which sleeps until somebody wants a turn.
+    fn rest(&mut self, ms: u64) {
+        let end_ns = self.bench.now.monotonic_ns + ms * 1_000_000;
+        for _ in 0..100_000 {
+            self.turn();
+            let now_ns = self.bench.now.monotonic_ns;
+            let wanted_ns = self.bench.engine.next_deadline_ns().unwrap_or(u64::MAX);
+            if wanted_ns > now_ns {
+                if now_ns >= end_ns {
+                    return;
+                }
+                self.bench.advance_ms((wanted_ns.min(end_ns) - now_ns).div_ceil(1_000_000));
+            }
+        }
+        panic!("a turn is wanted all the time");
+    }
+}
+
+/// When everything is deleted the log is compacted at once, whatever has kept the last compaction from its end.
+#[test]
+fn the_first_write_after_everything_is_deleted_is_taken() {
+    let mut one = Durable::new(GATHERED, Disk::new(32 << 20));
+    one.fill(usize::MAX);
+    let mut two = one.cut("BGREWRITEAOF", 100);
+    two.expect(&[("BGREWRITEAOF", "+Background append only file rewriting started")]);
+    two.rest(100);
+    let info = two.ask("INFO persistence");
+    assert!(info.contains("aof_last_bgrewrite_status:err"), "{info}");
+    two.expect(&[("SET more x", FULL), ("FLUSHALL", "+OK")]);
+    two.rest(0);
+    two.expect(&[("SET more x", "+OK")]);
+    let digest = two.digest();
+    two.rest(2000);
+    assert_eq!(two.reopened(GATHERED).digest(), digest);
+}
+
+/// What takes memory and is no data keeps no disk full whose data are deleted, and the log is compacted though nobody asks
+/// for anything.
+#[test]
+fn a_disk_that_a_cut_compaction_has_filled_has_room_when_nearly_all_is_deleted() {
+    let options = [GATHERED, &["--save", ""]].concat();
+    for disk_bytes in [16 << 20, 32 << 20] {
+        let mut one = Durable::new(&options, Disk::new(disk_bytes));
+        let keys = one.fill(usize::MAX);
+        let cut = one.cut("BGREWRITEAOF", 60);
+        let mut bench = Bench::new(&options);
+        bench.heap.used.store(5 << 18, Ordering::Relaxed);
+        let mut disk = cut.disk.copy();
+        bench.engine.open_log(&mut disk).unwrap();
+        let client = bench.connect();
+        let mut two = Durable { bench, disk, client };
+        two.ask("BGREWRITEAOF");
+        two.rest(100);
+        two.expect(&[("SET more x", FULL)]);
+        for at in (20..keys).step_by(20) {
+            let names: String = (at..at + 20).map(|key| format!(" key:{key}")).collect();
+            assert_eq!(two.ask(&format!("DEL{names}")), ":20");
+        }
+        two.rest(6000);
+        two.expect(&[("SET more x", "+OK"), ("DBSIZE", ":21")]);
+        let digest = two.digest();
+        two.rest(2000);
+        assert_eq!(two.reopened(&options).digest(), digest);
+    }
+}
+
+/// The same key again and again fills no disk, however small.
+#[test]
+fn the_smallest_disks_are_compacted() {
+    for disk_bytes in [1 << 20, 3 << 19] {
+        let mut one = Durable::new(ALWAYS, Disk::new(disk_bytes));
+        for round in 0..1000 {
+            assert_eq!(one.ask(&format!("SET k {round}")), "+OK", "round {round} on {disk_bytes} bytes");
+            one.bench.advance_ms(10);
+        }
+        one.reopened(ALWAYS).expect(&[("GET k", "$3 999")]);
+    }
+}
+
 /// What is one record has to find room as a whole, before it is done.
 #[test]
 fn a_script_or_transaction_that_is_larger_than_the_disk_is_refused() {
