@@ -34,16 +34,23 @@ impl Durable {
         let needed_bytes = SPARE_BYTES + bytes * 2 + bytes / 8;
         match log.failure().is_none() && !self.refuses && log.room_bytes() >= needed_bytes {
             true => None,
-            false => self.refusal_without_room(log, bytes, name, needs_memory),
+            false => self.refusal_without_room(log, options.appendfsync, bytes, name, needs_memory),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn refusal_without_room(&self, log: &Log, bytes: u64, name: &str, needs_memory: bool) -> Option<Error> {
+    fn refusal_without_room(
+        &self,
+        log: &Log,
+        policy: AppendFsync,
+        bytes: u64,
+        name: &str,
+        needs_memory: bool,
+    ) -> Option<Error> {
         let reason = match log.failure() {
             Some(failure) if failure.error != BlockError::NoSpace => "Input/output error",
-            None if !needs_memory && self.may_use_the_last(log, bytes, name) => return None,
+            None if !needs_memory && self.may_use_the_last(log, policy, bytes, name) => return None,
             _ => NO_SPACE,
         };
         Some(alloc::format!("MISCONF Errors writing to the AOF file: {reason}").into())
@@ -52,11 +59,11 @@ impl Durable {
     /// Whether a command that needs no memory may write so many bytes on a full disk. What is kept for a compaction is for
     /// what deletes, without which there would never be room again, and the last of it for what leaves nothing, after
     /// which there is.
-    fn may_use_the_last(&self, log: &Log, bytes: u64, name: &str) -> bool {
+    fn may_use_the_last(&self, log: &Log, policy: AppendFsync, bytes: u64, name: &str) -> bool {
         let last_bytes = log.last_bytes();
         let kept_bytes = match name {
-            // What is written anew has what is deleted.
-            "del" | "unlink" | "flushall" | "flushdb" if self.refuses => return true,
+            // What is written anew has what is deleted, but that may come too late for what a reply says.
+            "del" | "unlink" | "flushall" | "flushdb" if self.refuses => return policy != AppendFsync::Always,
             _ if self.refuses => return false,
             // Where its record finds no room all is written anew, which is nothing.
             "flushall" => last_bytes,

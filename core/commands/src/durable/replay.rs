@@ -355,7 +355,10 @@ impl Store {
                 return written;
             }
         }
-        log::error!("{NO_ROOM}; commands that write are refused until enough is deleted, or the disk is larger");
+        log::error!(
+            "{NO_ROOM}; commands that write are refused until enough is deleted, which takes another appendfsync than \
+             always, or the disk is larger"
+        );
         self.durable.refuses = true;
         Ok(())
     }

@@ -857,6 +857,26 @@ fn a_start_behind_a_gap_without_room_serves_what_there_is() {
     three.reopened(GATHERED).expect(&[("DBSIZE", ":1")]);
 }
 
+/// What a reply says has to be on stable storage. What is deleted behind a gap gets there when all is written anew, which may
+/// be never.
+#[test]
+fn nothing_is_deleted_behind_a_gap_if_replies_are_to_last() {
+    let mut one = Durable::new(GATHERED, Disk::new(4 << 20));
+    let keys = one.fill(1600);
+    one.ask("CONFIG SET appendonly no");
+    let always = [GATHERED, &["--appendfsync", "always"]].concat();
+    let mut two = one.cut("CONFIG SET appendonly yes", 12).reopened(&always);
+    let digest = two.digest();
+    two.expect(&[("DEL key:0", FULL), ("UNLINK key:0", FULL), ("FLUSHDB", FULL), ("FLUSHALL", FULL)]);
+    assert_eq!(two.digest(), digest);
+    two.expect(&[("CONFIG SET appendfsync everysec", "+OK")]);
+    let gone = two.make_room(keys);
+    assert!((20..keys - 500).contains(&gone), "{gone}");
+    two.expect(&[("CONFIG SET appendfsync always", "+OK"), ("DEL key:1599", ":1")]);
+    let digest = two.digest();
+    assert_eq!(two.reopened(&always).digest(), digest);
+}
+
 impl Durable {
     /// Lets time pass as a target does, which sleeps until somebody wants a turn.
     fn rest(&mut self, ms: u64) {
