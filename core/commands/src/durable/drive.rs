@@ -180,7 +180,7 @@ impl Store {
             self.durable.reload_is_wanted = false;
             let reloaded = self.reload_from_log(device);
             self.durable.reload_failed = reloaded.is_err();
-            reloaded.unwrap_or_else(|error| log::error!("{error}"));
+            reloaded.unwrap_or_else(|error| log::error!("the data are not taken back from the log: {error}"));
         }
         self.note_covered();
         self.end_ack_waits();

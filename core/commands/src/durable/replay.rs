@@ -376,20 +376,17 @@ impl Store {
         read.map(drop).map_err(LogError::Open)
     }
 
-    /// Takes all data back from the log, as a start does, in place of what is there.
+    /// Takes all data back from the log, as a start does, in place of what is there. The log stays as it is, and so does
+    /// everything else on an error.
     pub(super) fn reload_from_log(&mut self, device: &mut dyn BlockDevice) -> Result<(), LogError> {
-        if let Some(log) = self.durable.log.take() {
-            let closed = log.close(device, self.environment.clock.monotonic_ns());
-            closed.map_err(|error| LogError::Write(alloc::format!("{error}")))?;
+        if let Some(log) = &mut self.durable.log {
+            let synced = log.sync(device, self.environment.clock.monotonic_ns());
+            synced.map_err(|error| LogError::Write(alloc::format!("{error}")))?;
         }
         // Replaying happens to nobody: no client sees a key change that has not.
         let mut loaded = Store::new(self.options.clone(), self.environment.clone(), self.now);
-        loaded.open_log(device)?;
+        loaded.read_log(device)?;
         self.take_data_of(&mut loaded);
-        self.effects.are_logged = loaded.effects.are_logged;
-        let durable = &mut self.durable;
-        let (waiters, status, made) = (core::mem::take(&mut durable.waiters), durable.status, durable.made.take());
-        self.durable = Durable { waiters, status, made, ..loaded.durable };
         Ok(())
     }
 

@@ -957,6 +957,35 @@ fn the_smallest_disks_are_compacted() {
     }
 }
 
+/// Data that cannot be taken back from the log stay, and so does the log.
+#[test]
+fn a_log_that_cannot_be_read_again_goes_on() {
+    const FAILED: &str = "-ERR Error trying to load the log, check server logs.";
+    let mut one = Durable::new(GATHERED, Disk::new(8 << 20));
+    one.expect(&[("SET k v", "+OK"), ("SET l w", "+OK")]);
+    one.rest(3000);
+    one.expect(&[("SET m x", "+OK")]);
+    one.rest(3000);
+    let sound = one.disk.bytes.clone();
+    let at = sound.windows(4).position(|bytes| bytes == b"KvBt").expect("a batch");
+    one.disk.bytes[at + 70] ^= 1;
+    lines::begin();
+    one.expect(&[("DEBUG LOADAOF", FAILED)]);
+    let told = lines::take();
+    assert!(told[0].starts_with("the data are not taken back from the log: the log is damaged"), "{told:?}");
+    one.disk.bytes[at + 70] ^= 1;
+    one.expect(&[("MGET k l m", "*3 $1 v $1 w $1 x"), ("SET later 1", "+OK")]);
+    one.disk.failure = Some(BlockError::Io);
+    one.expect(&[("DEBUG LOADAOF", FAILED)]);
+    assert!(one.ask("INFO persistence").contains("aof_last_write_status:err"));
+    one.expect(&[("SET later 2", "-MISCONF Errors writing to the AOF file: Input/output error")]);
+    one.disk.failure = None;
+    one.rest(3000);
+    one.expect(&[("SET later 3", "+OK"), ("DEBUG LOADAOF", "+OK"), ("GET later", "$1 3")]);
+    let digest = one.digest();
+    assert_eq!(one.reopened(GATHERED).digest(), digest);
+}
+
 /// What is one record has to find room as a whole, before it is done.
 #[test]
 fn a_script_or_transaction_that_is_larger_than_the_disk_is_refused() {
