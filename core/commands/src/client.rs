@@ -427,7 +427,10 @@ impl Store {
         if self.migrates() && !self.is_migration(slot) {
             return true;
         }
-        if self.waits_for_device(slot, request) || (self.scripting.is_busy() && self.is_master_link(slot)) {
+        if self.waits_for_device(slot, request) {
+            return true;
+        }
+        if self.is_master_link(slot) && (self.scripting.is_busy() || self.waits_for_room(slot, request)) {
             return true;
         }
         let Some(pause) = self.pause_in_force() else { return false };

@@ -78,9 +78,10 @@ pub struct Durable {
     is_wanted: bool,
     /// When one may begin that nobody has asked for.
     again_after_ns: u64,
-    /// What is wrong with compactions, and with the disk.
+    /// What is wrong with compactions, with the disk, and with its room for what a master sends.
     compaction_trouble: Trouble,
     disk_trouble: Trouble,
+    room_trouble: Trouble,
     /// Bytes of the log when the last one had ended.
     base_bytes: u64,
     /// The last record when it was measured what the next one will write.
@@ -137,6 +138,7 @@ impl Default for Durable {
             again_after_ns: 0,
             compaction_trouble: Trouble::default(),
             disk_trouble: Trouble::default(),
+            room_trouble: Trouble::default(),
             base_bytes: 0,
             measured_at: None,
             epoch: Epoch::default(),

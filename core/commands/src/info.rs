@@ -216,7 +216,7 @@ fn persistence(store: &Store, out: &mut Text) {
     line(out, "aof_last_bgrewrite_status", result(status.last_succeeded));
     line(out, "aof_rewrites", status.succeeded);
     line(out, "aof_rewrites_consecutive_failures", status.failures_in_a_row);
-    line(out, "aof_last_write_status", result(!store.log_fails()));
+    line(out, "aof_last_write_status", result(!(store.log_fails() || store.lacks_room_for_master())));
     line(out, "aof_last_cow_size", 0);
     line(out, "module_fork_in_progress", 0);
     line(out, "module_fork_last_cow_size", 0);

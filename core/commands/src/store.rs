@@ -278,7 +278,7 @@ pub struct Store {
     pub(crate) monitors: Vec<u32>,
     /// Recent readings of the counters, for the rates in `INFO stats`.
     pub(crate) samples: VecDeque<Sample>,
-    /// Bytes in use when the store was made.
+    /// Bytes in use when the store was made, or before it began to read a log.
     pub startup_bytes: u64,
     /// Whether expired keys are looked for in the background, by `DEBUG SET-ACTIVE-EXPIRE`.
     pub active_expiry: bool,

@@ -278,9 +278,10 @@ impl Log {
         self.spare.truncate(self.max_batches);
     }
 
-    /// Bytes of buffers that wait for batches.
-    pub fn spare_bytes(&self) -> u64 {
-        self.spare.len() as u64 * u64::from(self.buffer_bytes())
+    /// Bytes of all buffers.
+    pub fn buffers_bytes(&self) -> u64 {
+        let buffers = self.spare.len() + self.batches.len() + usize::from(self.open.capacity > 0);
+        buffers as u64 * u64::from(self.buffer_bytes())
     }
 
     fn buffer_bytes(&self) -> u32 {

@@ -7,7 +7,7 @@ use crate::{
     append::{BUFFER_BYTES, Log, Sequence},
     drive::SuperblockJob,
     error::RecordError,
-    format::BATCH_HEADER_BYTES,
+    format::{BATCH_HEADER_BYTES, BLOCK_BYTES},
     space::Segment,
 };
 
@@ -56,8 +56,10 @@ impl Compaction {
 /// that in which it ends.
 const SPARE_SEGMENTS: u64 = 2;
 
-/// This part of the disk, and a segment at least, is left by compactions for what makes data fewer.
+/// This part of the disk, and a segment at least, is left by compactions for what makes data fewer. Where it is more than a
+/// segment, a small disk leaves twice as much, up to these bytes.
 const KEPT_PART: u64 = 64;
+const KEPT_OF_SMALL_BYTES: u64 = 4 << 20;
 /// One of data that are few leaves this part of that.
 const LAST_PART: u64 = 4;
 
@@ -151,7 +153,26 @@ impl Log {
 
     /// What a compaction must leave free, unless data are few.
     pub fn kept_bytes(&self) -> u64 {
-        u64::from(self.superblock.segment_bytes).max(self.space.size_bytes() / KEPT_PART)
+        let (segment_bytes, part) = (u64::from(self.superblock.segment_bytes), self.space.size_bytes() / KEPT_PART);
+        if part < segment_bytes { segment_bytes } else { part.max((2 * part).min(KEPT_OF_SMALL_BYTES)) }
+    }
+
+    /// What a compaction of nothing needs to begin and to end.
+    fn needed_for_nothing(&self) -> u64 {
+        let segment_bytes = u64::from(self.superblock.segment_bytes);
+        let begins = self.kept_from_state(true) + BUFFER_BYTES as u64 + segment_bytes;
+        begins.max(2 * SPARE_SEGMENTS * segment_bytes) + 2 * BLOCK_BYTES as u64
+    }
+
+    /// What records that make data fewer must leave free: so much that there can be a compaction of nothing, unless the disk
+    /// is too small.
+    pub fn last_bytes(&self) -> u64 {
+        self.needed_for_nothing().min(self.kept_bytes() / 16 * 7)
+    }
+
+    /// Whether that is enough for a compaction of nothing.
+    pub fn keeps_enough(&self) -> bool {
+        self.last_bytes() >= self.needed_for_nothing()
     }
 
     /// What a compaction that may use what is kept must leave free, or one that may not.

@@ -192,12 +192,13 @@ impl Store {
     #[inline]
     fn append_effects(&mut self, now_ms: u64, bytes: usize, write: impl FnOnce(&mut Writing<'_>)) {
         let shows_expired = self.shows_expired();
-        let kind = if self.durable.uses_the_last(bytes) { Kind::RELEASES } else { Kind::EFFECTS };
-        let appended = self.durable.append(kind, now_ms, |writing| {
-            if shows_expired {
-                unit::write_from_master(writing);
-            }
-            write(writing);
+        let appended = self.durable.kind_of_effects(bytes).and_then(|kind| {
+            self.durable.append(kind, now_ms, |writing| {
+                if shows_expired {
+                    unit::write_from_master(writing);
+                }
+                write(writing);
+            })
         });
         if let Err(error) = appended {
             self.durable.lose(error);

@@ -11,8 +11,10 @@ const SLICE_NS: u64 = 100_000;
 const SLICE_PLACES: usize = 256;
 /// Below this share of the disk that is left, the log is compacted if that would gain enough, in percent.
 const SHORT_PERCENT: u64 = 12;
-/// A compaction for want of room is worth it if the log is this much longer than what would be written, in percent.
+/// A compaction for want of room is worth it if the log is this much longer than what would be written, in percent, and by
+/// so much more, or an eighth of a small disk.
 const WORTHWHILE_PERCENT: u64 = 125;
+const WORTHWHILE_BYTES: u64 = 1 << 20;
 /// On a full disk it is worth it after so much that commands have written that need no memory: less than they may.
 const RELEASED_BYTES: u64 = 128 << 10;
 /// After a compaction has failed, the next one that nobody has asked for waits so long.
@@ -67,13 +69,10 @@ impl Durable {
     }
 
     /// Whether the log has become so long that a compaction is worth it.
-    fn is_too_long(&self, options: &Options, now_ns: u64) -> bool {
+    fn is_too_long(&self, options: &Options) -> bool {
         let Some(log) = &self.log else { return false };
-        if self.compaction().is_some() || now_ns < self.again_after_ns {
-            return false;
-        }
         // One that finds no room takes what is left for what is deleted.
-        if !log.has_room_for_compaction() {
+        if log.failure().is_some() || !log.has_room_for_compaction() {
             return false;
         }
         let (used, live) = (log.used_bytes(), log.live_bytes());
@@ -84,15 +83,24 @@ impl Durable {
             && used >= options.auto_aof_rewrite_min_size
             && used.saturating_sub(base).saturating_mul(100) / base >= percent;
         let is_full = self.is_tight && used >= self.roomy_bytes + RELEASED_BYTES;
-        (is_short && used > live / 100 * WORTHWHILE_PERCENT + (1 << 20)) || has_grown || is_full
+        let gain = WORTHWHILE_BYTES.min(log.size_bytes() / 8);
+        (is_short && used > live / 100 * WORTHWHILE_PERCENT + gain) || has_grown || is_full
     }
 }
 
 impl Store {
-    /// Whether a compaction may begin or go on: what a master is still sending is no state to begin a log with, and at the
-    /// end nothing is to follow what the log says of the data's history.
+    /// Whether a compaction may begin or go on: there is one walk at a time, what a master is still sending is no state to
+    /// begin a log with, and at the end nothing is to follow what the log says of the data's history.
     pub(super) fn may_compact(&self) -> bool {
-        !self.replication.is_loading() && (self.shutdown.is_none() || self.durable.saves_at_end)
+        !self.replication.walks()
+            && !self.replication.is_loading()
+            && (self.shutdown.is_none() || self.durable.saves_at_end)
+    }
+
+    /// Whether a compaction has to begin that nobody has asked for, as soon as `again_after_ns` is over.
+    pub(super) fn compaction_is_due(&self) -> bool {
+        let durable = &self.durable;
+        self.is_logging() && durable.compaction().is_none() && (!durable.is_whole || durable.is_too_long(&self.options))
     }
 
     /// Goes on with a compaction, or begins one, for a moment.
@@ -101,14 +109,11 @@ impl Store {
         if !self.durable.is_open() || self.scripting.is_busy() {
             return;
         }
-        // One walk at a time.
-        if self.replication.walks() || !self.may_compact() {
+        if !self.may_compact() {
             return;
         }
         if self.durable.walk.is_none() {
-            let now_ns = self.now.monotonic_ns;
-            let must = !self.durable.is_whole && now_ns >= self.durable.again_after_ns;
-            let is_due = self.is_logging() && (must || self.durable.is_too_long(&self.options, now_ns));
+            let is_due = self.now.monotonic_ns >= self.durable.again_after_ns && self.compaction_is_due();
             if self.durable.finishing.is_none() && (self.durable.is_wanted || is_due) {
                 self.begin_compaction();
             }
@@ -344,6 +349,8 @@ impl Store {
         self.durable.is_whole = self.effects.are_logged;
         self.durable.refuses = false;
         self.recheck_copies();
+        // What has waited for room may go on.
+        self.durable.due_ns = Some(now_ns);
         let took_s = now_ns.saturating_sub(compaction.started_ns) / 1_000_000_000;
         self.durable.compaction_succeeded(compaction, took_s);
         if self.saves_to_log() {

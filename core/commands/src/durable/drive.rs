@@ -5,6 +5,7 @@ use crate::{
     Error, History, Store,
     options::{AppendFsync, Options},
     persistence::LOOK_NS,
+    transactions::Needs,
 };
 use kayvee_log::{FlushPolicy, Kind, Log, RecordError, Sequence};
 use kayvee_platform::{BlockDevice, BlockError, earliest};
@@ -308,6 +309,37 @@ impl Store {
             .is_some_and(|command| command.may_change_data() || (runs_some && command.name == "exec"));
         self.durable.holds_back |= waits;
         waits
+    }
+
+    /// Whether what a master sends has to wait until the log has room for it, where a client's request would be refused.
+    #[inline(never)]
+    pub(crate) fn waits_for_room(&mut self, slot: u32, request: Request<'_>) -> bool {
+        let Some(command) = self.command_of(request) else { return false };
+        let session = self.sessions[slot as usize].as_deref();
+        let needs = Needs::of(command, session.and_then(|session| session.transaction.as_deref()));
+        let durable = &self.durable;
+        // A device that fails has it wait when it has enough to do.
+        let works = durable.log.as_ref().is_some_and(|log| log.failure().is_none());
+        if !needs.writes || !self.effects.are_logged || !works {
+            return false;
+        }
+        let bytes = request.bytes_len() + needs.queued_bytes;
+        if durable.refusal(&self.options, bytes, command.name, needs.memory).is_none() {
+            if self.durable.room_trouble.ends() {
+                log::warn!("there is room on the log's disk again, and the master is listened to");
+            }
+            return false;
+        }
+        let is_compacted = durable.is_compacting() || self.compaction_is_due();
+        if !is_compacted && self.durable.room_trouble.fails(self.now.monotonic_ns) {
+            log::error!("there is no room on the log's disk for what the master sends: it waits for a larger disk");
+        }
+        true
+    }
+
+    /// Whether a master cannot be listened to for want of room.
+    pub(crate) fn lacks_room_for_master(&self) -> bool {
+        self.replication.has_master() && self.durable.room_trouble.lasts()
     }
 
     /// Whether requests that have waited for the device may run now. It is asked once.

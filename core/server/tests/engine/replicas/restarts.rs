@@ -1,6 +1,7 @@
 //! Stores that end, in good order or not, and start again with what they have kept of their data and of its history.
 
 use super::chain::{Chain, End};
+use crate::{bench::Bench, lines};
 
 /// However stores end and start again, with logs or dump files of their own, all copies become the same.
 #[test]
@@ -158,4 +159,67 @@ fn data_from_a_file_are_copied() {
     assert_eq!(chain.ask(0, "BGSAVE"), "+Background saving started");
     (0..5).for_each(|_| chain.turn(20));
     assert_eq!([chain.ask(0, "DEBUG RELOAD NOSAVE"), chain.ask(0, "GET k")], ["+OK", "$1\r\nv"]);
+}
+
+/// What a master sends waits for a compaction that makes room for it, as what a client asks for is refused meanwhile.
+#[test]
+fn a_replica_with_a_small_disk_is_compacted_in_time() {
+    let mut chain = Chain::with_disks(13, 2);
+    chain.start_log(1);
+    chain.follow();
+    chain.settle();
+    let value = "x".repeat(300);
+    let mut sent_bytes = 0;
+    for round in 0..20 {
+        for first in (0..3000).step_by(100) {
+            let words: String = (first..first + 100).map(|key| format!(" key:{key} {round}{value}")).collect();
+            assert_eq!(chain.ask(0, &format!("MSET{words}")), "+OK");
+            sent_bytes += words.len();
+            chain.turn(10);
+        }
+    }
+    chain.settle();
+    assert!(sent_bytes > 2 * (8 << 20) && !chain.ask(1, "INFO persistence").contains("aof_last_write_status:err"));
+    chain.restart(1, End::Killed);
+    chain.settle();
+    assert_eq!(chain.ask(1, "DBSIZE"), ":3000");
+}
+
+/// A replica takes no more than its disk has room for, and can be started with that.
+#[test]
+fn a_replica_without_room_stops_taking_what_its_master_sends() {
+    let mut chain = Chain::with_disks(14, 2);
+    chain.start_log(1);
+    chain.follow();
+    chain.settle();
+    lines::begin();
+    let value = "x".repeat(900);
+    for first in (0..9000).step_by(50) {
+        let words: String = (first..first + 50).map(|key| format!(" key:{key} {value}")).collect();
+        assert_eq!(chain.ask(0, &format!("MSET{words}")), "+OK");
+        chain.turn(10);
+    }
+    for _ in 0..2000 {
+        chain.turn(10);
+    }
+    let told = lines::take();
+    assert_eq!(
+        told.iter().filter(|line| line.starts_with("there is no room on the log's disk for what")).count(),
+        1,
+        "{told:?}"
+    );
+    assert!(chain.ask(1, "INFO persistence").contains("aof_last_write_status:err"));
+    let keys: usize = chain.ask(1, "DBSIZE")[1..].parse().unwrap();
+    assert!((2000..8000).contains(&keys), "{keys}");
+    let digest = chain.ask(1, "DEBUG DIGEST");
+    let mut disk = chain.disks[1].as_ref().unwrap().copy();
+    let mut bench = Bench::new(&["--appendonly", "yes", "--enable-debug-command", "yes"]);
+    bench.engine.open_log(&mut disk).unwrap();
+    let client = bench.connect();
+    assert_eq!(bench.ask(client, "DEBUG DIGEST\r\n").trim_end(), digest);
+    assert_eq!(chain.ask(1, "REPLICAOF NO ONE"), "+OK");
+    assert_eq!(chain.ask(1, "FLUSHALL"), "+OK");
+    (0..100).for_each(|_| chain.turn(10));
+    assert_eq!(chain.ask(1, "SET k v"), "+OK");
+    assert!(chain.ask(1, "INFO persistence").contains("aof_last_write_status:ok"));
 }
