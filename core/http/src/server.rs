@@ -205,6 +205,11 @@ impl Server {
         }
     }
 
+    /// Changes [`Limits::connections`]. Whoever is there stays.
+    pub fn set_connections(&mut self, connections: usize) {
+        self.shared.limits.connections = connections;
+    }
+
     /// Changes [`Limits::buffer_bytes`]. Who holds more already is not disconnected for that.
     pub fn set_buffer_bytes(&mut self, bytes: usize) {
         self.shared.limits.buffer_bytes = bytes;

@@ -49,14 +49,14 @@ pub struct Web {
 }
 
 impl Web {
-    /// The web server that the options ask for, if they do, for a stack that has at most so many connections, and a machine
-    /// with so much memory.
+    /// The web server that the options ask for, if they do, with as many connections as the store has clients, of a stack that
+    /// has at most so many, and a machine with so much memory.
     pub fn new(options: &Options, connections: usize, memory_bytes: usize, now: Now) -> Option<Web> {
         if options.http_port == 0 {
             return None;
         }
         let access_log = if options.http_access_log.is_empty() { AccessLog::Off } else { AccessLog::Common };
-        let limits = Limits::new(connections, web_buffer_bytes(memory_bytes));
+        let limits = Limits::new(options.maxclients as usize, web_buffer_bytes(memory_bytes));
         let server = Server::new(limits, access_log, now);
         let (clients, ids) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
         let active = VecDeque::with_capacity(connections);

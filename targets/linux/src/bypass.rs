@@ -1,6 +1,9 @@
 //! The store on a TCP/IP stack of its own, with frames from an AF_XDP socket: past the kernel's network.
 
-use crate::{card::Card, clock::SystemClock, data, host::LinuxHost, http::Http, logger, signals::Signals, supervisor};
+use crate::{
+    card::Card, clock::SystemClock, data, host::LinuxHost, http::Http, logger, open_files::StoreSockets,
+    signals::Signals, supervisor,
+};
 use anyhow::{Context, Result, anyhow};
 use kayvee_disk::FileDisk;
 use kayvee_net::{Config, Limits, Stack};
@@ -73,7 +76,7 @@ impl Server {
             Some(spec) => Some(data::open_log(&mut engine, &spec, poll.registry())?),
             None => None,
         };
-        let http = Http::open(engine.options(), poll.registry(), SITE, clock.now())?;
+        let http = Http::open(engine.options(), StoreSockets::Own, poll.registry(), SITE, clock.now())?;
         let frames = FrameMemory::allocate(FRAMES_BYTES).context("allocating memory for frames")?;
         let place = network.attachment.open(&frames).context("--net")?;
         log::info!("net: {} ({})", place.name, place.socket.how);

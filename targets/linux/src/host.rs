@@ -1,7 +1,7 @@
 //! What the store asks of the operating system: files, and new options that concern its sockets.
 
 use crate::{
-    data,
+    data, http,
     listeners::{self, Place},
     open_files,
 };
@@ -80,7 +80,7 @@ fn refused(name: &str, reason: impl ToString) -> OptionError {
 impl Host for LinuxHost {
     fn apply(&self, old: &Options, new: &mut Options) -> Result<(), OptionError> {
         if new.maxclients > old.maxclients {
-            let possible = open_files::reserve(new.maxclients).unwrap_or(old.maxclients);
+            let possible = open_files::reserve(new.maxclients, http::is_wanted(new)).unwrap_or(old.maxclients);
             if possible < new.maxclients {
                 let why = "The operating system is not able to handle the specified number of clients, try with";
                 return Err(refused("maxclients", format!("{why} {possible}")));

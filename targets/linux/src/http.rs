@@ -3,8 +3,8 @@
 use crate::{
     access_log,
     bell::Bell,
-    listeners,
-    server::{ACCEPT_REST_NS, has_no_room},
+    listeners::{self, Rest, has_no_room},
+    open_files::{StoreSockets, WebServer, web_connections},
     site::{self, Sites},
 };
 use kayvee_disk::FileDisk;
@@ -27,8 +27,10 @@ use std::{
 
 /// Bytes read from one client in a turn.
 const READ_BYTES: usize = 16 << 10;
-/// Bytes sent to one client in a turn, so that a long file does not keep the others waiting.
+/// Bytes sent in a turn to all clients together, so that long files do not keep the store's clients waiting ...
 const WRITE_BYTES_PER_TURN: usize = 1 << 20;
+/// ... and to one of many clients, so that short files do not wait for all of the long ones.
+const WRITE_BYTES_PER_CLIENT: usize = 128 << 10;
 /// Connections accepted in a turn on each address.
 const ACCEPTS_PER_TURN: usize = 1000;
 
@@ -66,11 +68,16 @@ pub struct Http {
     server: Server,
     /// Each with whether there may be connections to accept.
     listeners: Vec<(TcpListener, bool)>,
-    /// When accepting goes on after the system had no room.
-    accept_after_ns: u64,
+    accept_rest: Rest,
+    /// What the server's limit of connections was set by.
+    store: StoreSockets,
+    maxclients: u32,
     clients: Vec<Option<Client>>,
     /// Clients with something to be done in the next turn.
     active: VecDeque<ConnectionId>,
+    /// Bytes that may still be sent in this turn, and how many of them to one client.
+    unspent_bytes: usize,
+    share_bytes: usize,
     crowd: Crowd,
     sites: Option<Sites>,
     /// The disk of a site that stays there.
@@ -81,9 +88,20 @@ pub struct Http {
     buffer: Box<[u8; READ_BYTES]>,
 }
 
+/// Whether the options ask for a web server.
+pub fn is_wanted(options: &Options) -> WebServer {
+    if options.http_port == 0 { WebServer::None } else { WebServer::Beside }
+}
+
 impl Http {
     /// Opens the ports and the site that the options ask for; none if they ask for no web server.
-    pub fn open(options: &Options, registry: &Registry, bell: Token, now: Now) -> io::Result<Option<Http>> {
+    pub fn open(
+        options: &Options,
+        store: StoreSockets,
+        registry: &Registry,
+        bell: Token,
+        now: Now,
+    ) -> io::Result<Option<Http>> {
         if options.http_port == 0 {
             let places = [&options.site, &options.site_disk, &options.http_keys];
             if options.status || places.iter().any(|place| !place.is_empty()) {
@@ -103,7 +121,8 @@ impl Http {
         }
         let log = access_log::AccessLog::open(&options.http_access_log)?;
         let access_log = if log.is_some() { AccessLog::Common } else { AccessLog::Off };
-        let limits = Limits::new(options.maxclients as usize, buffer_bytes(options.maxmemory));
+        let maxclients = options.maxclients;
+        let limits = Limits::new(web_connections(maxclients, store)?, buffer_bytes(options.maxmemory));
         let mut server = Server::new(limits, access_log, now);
         let (mut sites, mut disk) = (None, None);
         if !options.site_disk.is_empty() {
@@ -123,9 +142,13 @@ impl Http {
         Ok(Some(Http {
             server,
             listeners,
-            accept_after_ns: 0,
+            accept_rest: Rest::default(),
+            store,
+            maxclients,
             clients,
             active,
+            unspent_bytes: 0,
+            share_bytes: 0,
             crowd: Crowd::default(),
             sites,
             disk,
@@ -143,7 +166,8 @@ impl Http {
     /// When there is something to do, at the latest.
     pub fn next_deadline_ns(&self) -> u64 {
         let status_ns = if self.server.has_listeners() { self.next_status_ns } else { u64::MAX };
-        let accept_ns = if self.listeners.iter().any(|listener| listener.1) { self.accept_after_ns } else { u64::MAX };
+        let accept_ns =
+            if self.listeners.iter().any(|listener| listener.1) { self.accept_rest.until_ns } else { u64::MAX };
         let deadline_ns = self.server.next_deadline_ns().unwrap_or(u64::MAX).min(status_ns).min(accept_ns);
         if self.active.is_empty() { deadline_ns } else { 0 }
     }
@@ -177,7 +201,7 @@ impl Http {
 
     /// One turn: all that has arrived, and all that follows from it.
     pub fn turn(&mut self, engine: &mut Engine, registry: &Registry, now: Now) {
-        self.server.set_buffer_bytes(buffer_bytes(engine.options().maxmemory));
+        self.follow_options(engine.options());
         self.server.begin_turn(now, &mut engine.web());
         self.crowd.begin_turn(now);
         while let Some(site) = self.sites.as_ref().and_then(Sites::next) {
@@ -189,7 +213,13 @@ impl Http {
         }
         self.accept(registry, now.monotonic_ns);
         let active = self.active.len();
+        self.unspent_bytes = WRITE_BYTES_PER_TURN;
+        self.share_bytes = (WRITE_BYTES_PER_TURN / active.max(1)).max(WRITE_BYTES_PER_CLIENT);
         for _ in 0..active {
+            // Who is not reached is the first in the next turn.
+            if self.unspent_bytes == 0 {
+                break;
+            }
             let Some(id) = self.active.pop_front() else { break };
             if let Some(client) = self.clients[id.0 as usize].as_mut() {
                 client.is_active = false;
@@ -208,6 +238,18 @@ impl Http {
         }
     }
 
+    /// Has the server's limits be what the options say by now.
+    fn follow_options(&mut self, options: &Options) {
+        self.server.set_buffer_bytes(buffer_bytes(options.maxmemory));
+        if options.maxclients != self.maxclients {
+            self.maxclients = options.maxclients;
+            match web_connections(options.maxclients, self.store) {
+                Ok(connections) => self.server.set_connections(connections),
+                Err(error) => log::warn!("the web server's limit of connections stays: {error}"),
+            }
+        }
+    }
+
     /// Sends what tells of what has become stable: to be called when the log has been driven.
     pub fn release(&mut self, engine: &mut Engine) {
         if self.server.has_waiting() {
@@ -223,10 +265,9 @@ impl Http {
     }
 
     fn accept(&mut self, registry: &Registry, now_ns: u64) {
-        if now_ns < self.accept_after_ns {
+        if now_ns < self.accept_rest.until_ns {
             return;
         }
-        self.accept_after_ns = 0;
         for index in 0..self.listeners.len() {
             for _ in 0..ACCEPTS_PER_TURN {
                 let (listener, ready) = &mut self.listeners[index];
@@ -237,9 +278,7 @@ impl Http {
                     Ok((stream, remote)) => self.admit(stream, remote, registry),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => *ready = false,
                     Err(error) if has_no_room(&error) => {
-                        log::warn!("a web connection waits because the system has no room for it: {error}");
-                        self.accept_after_ns = now_ns + ACCEPT_REST_NS;
-                        return;
+                        return self.accept_rest.begin("a web connection", &error, now_ns);
                     }
                     // What is wrong with one connection (accept(2) lists network errors) is not with the next.
                     Err(error) => log::debug!("accepting a web connection: {error}"),
@@ -306,7 +345,7 @@ impl Http {
 
     /// Sends what there is to send, and obeys what the server says of the connection.
     fn write(&mut self, id: ConnectionId, engine: &mut Engine) {
-        let mut budget = WRITE_BYTES_PER_TURN;
+        let mut budget = self.share_bytes.min(self.unspent_bytes);
         loop {
             let Some(client) = self.clients[id.0 as usize].as_mut() else { return };
             let fate = self.server.fate(id);
@@ -318,8 +357,9 @@ impl Http {
             if len == 0 || !client.writable || budget == 0 {
                 return self.rest(id, fate, len);
             }
-            let second = &second[..second.len().min(WRITE_BYTES_PER_TURN)];
-            let wanted = (first.len() + second.len()).min(budget);
+            let first = &first[..first.len().min(budget)];
+            let second = &second[..second.len().min(budget - first.len())];
+            let wanted = first.len() + second.len();
             let written = match second {
                 [] => client.stream.write(first),
                 second => client.stream.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]),
@@ -327,8 +367,9 @@ impl Http {
             match written {
                 Ok(sent) => {
                     // A short write has filled the kernel's buffer (epoll(7)): it will tell when there is room.
-                    client.writable = sent >= wanted;
-                    budget = budget.saturating_sub(sent);
+                    client.writable = sent == wanted;
+                    budget -= sent;
+                    self.unspent_bytes -= sent;
                     self.server.sent(id, sent, &mut engine.web());
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => client.writable = false,
@@ -360,7 +401,7 @@ impl Http {
         // Closing a socket takes it out of the poll.
         self.clients[id.0 as usize] = None;
         // Its descriptor is free for a connection that waits.
-        self.accept_after_ns = 0;
+        self.accept_rest.end();
     }
 
     /// Tells whoever looks at the status page how things are, once a second.
@@ -394,6 +435,54 @@ fn open_disk(name: &str, server: &mut Server, bell: Bell) -> io::Result<FileDisk
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::{LinuxHost, Reach};
+    use kayvee_platform::Clock;
+    use kayvee_testing::ports::free_port;
+    use mio::{Events, Poll};
+    use std::{env, fs, net};
+
+    /// Whoever else is served waits for a turn.
+    #[test]
+    fn a_turn_is_short_however_many_ask_for_how_much() {
+        const CLIENTS: usize = 40;
+        const BEGINNING_BYTES: usize = 16 << 10;
+        let _alone = crate::sys::tests::MUCH_MEMORY.lock().unwrap();
+        let folder = env::temp_dir().join(format!("kayvee-long-pages-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("long.bin"), vec![b'x'; 3 << 20]).unwrap();
+        let mut options = Options { http_port: free_port(), bind: vec!["127.0.0.1".into()], ..Options::default() };
+        options.site = folder.to_str().unwrap().into();
+        let (mut engine, clock, _) = crate::start(options, LinuxHost::new(None, Reach::Own), "epoll").unwrap();
+        let mut poll = Poll::new().unwrap();
+        let opened = Http::open(engine.options(), StoreSockets::Own, poll.registry(), Token(0), clock.now());
+        let mut http = opened.unwrap().unwrap();
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let mut client = net::TcpStream::connect(("127.0.0.1", engine.options().http_port)).unwrap();
+                client.write_all("GET /long.bin HTTP/1.1\r\nHost: h\r\n\r\n".repeat(20).as_bytes()).unwrap();
+                client
+            })
+            .collect();
+        let (mut events, mut turns_bytes) = (Events::with_capacity(1000), Vec::new());
+        let has_beginning = |client: &net::TcpStream| {
+            client.set_nonblocking(true).unwrap();
+            client.peek(&mut [0; BEGINNING_BYTES]).is_ok_and(|len| len == BEGINNING_BYTES)
+        };
+        while !clients.iter().all(has_beginning) {
+            let timeout_ns = http.next_deadline_ns().saturating_sub(clock.now().monotonic_ns);
+            assert!(turns_bytes.last() != Some(&WRITE_BYTES_PER_TURN) || timeout_ns == 0, "some were not reached");
+            poll.poll(&mut events, Some(Duration::from_nanos(timeout_ns))).unwrap();
+            events.iter().filter(|event| event.token() != Token(0)).for_each(|event| http.take_event(event));
+            let before = http.server.stats().output_bytes;
+            http.turn(&mut engine, poll.registry(), clock.now());
+            http.release(&mut engine);
+            turns_bytes.push((http.server.stats().output_bytes - before) as usize);
+            assert!(turns_bytes.iter().all(|bytes| *bytes <= WRITE_BYTES_PER_TURN), "{turns_bytes:?}");
+            assert!(turns_bytes.len() < 10_000, "some are never served");
+        }
+        assert!(turns_bytes.contains(&WRITE_BYTES_PER_TURN), "{turns_bytes:?}");
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn buffers_are_a_part_of_what_the_store_may_take() {

@@ -13,6 +13,41 @@ use std::{
     time::Duration,
 };
 
+/// How long accepting rests when the system has no room for another connection.
+const REST_NS: u64 = 100_000_000;
+/// How often the log is told of that.
+const TELL_INTERVAL_NS: u64 = 60_000_000_000;
+
+/// A rest of accepting, since the system has no room for another connection.
+#[derive(Default)]
+pub struct Rest {
+    /// When it is over; 0 without one.
+    pub until_ns: u64,
+    /// The log has been told, and is not told again before this.
+    silent_until_ns: u64,
+}
+
+impl Rest {
+    /// Begins one because of `what` could not be accepted.
+    pub fn begin(&mut self, what: &str, error: &io::Error, now_ns: u64) {
+        self.until_ns = now_ns + REST_NS;
+        if now_ns >= self.silent_until_ns {
+            self.silent_until_ns = now_ns + TELL_INTERVAL_NS;
+            log::warn!("{what} waits because the system has no room for it: {error}");
+        }
+    }
+
+    /// Ends it: there may be room.
+    pub fn end(&mut self) {
+        self.until_ns = 0;
+    }
+}
+
+/// Whether a connection was not accepted because the system lacks something that others will give back.
+pub fn has_no_room(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
 /// What a TCP listener is for: a word of `bind`, and a port.
 pub type Place = (String, u16);
 

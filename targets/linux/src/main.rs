@@ -130,7 +130,7 @@ fn run(mut options: Options, config_file: Option<String>, network: Option<Networ
 
 /// Serves on the kernel's sockets.
 fn serve(mut options: Options, config_file: Option<String>) -> Result<u8> {
-    options.maxclients = open_files::reserve(options.maxclients)?;
+    options.maxclients = open_files::reserve(options.maxclients, http::is_wanted(&options))?;
     let places = listeners::places(&options);
     let sockets = listeners::bind(&places, &options).map_err(|error| {
         let text = format!("Failed listening on port {} (TCP), aborting: {error}", options.port);

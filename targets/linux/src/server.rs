@@ -6,7 +6,8 @@ use crate::{
     datagrams::DatagramSockets,
     host::LinuxHost,
     http::Http,
-    listeners::{self, Place},
+    listeners::{self, Place, Rest, has_no_room},
+    open_files::StoreSockets,
     signals::Signals,
     sockets::{Listening, Origin, Stream},
     supervisor,
@@ -36,8 +37,6 @@ const GROUP_READ_BYTES: usize = 4 << 10;
 const EVENTS: usize = 1024;
 /// Connections accepted in a turn on each address, as many as Redis accepts.
 const ACCEPTS_PER_TURN: usize = 1000;
-/// How long accepting rests when the system has no room for another connection.
-pub const ACCEPT_REST_NS: u64 = 100_000_000;
 
 /// Tokens from here on are not clients'.
 const SIGNALS: Token = Token(usize::MAX - 1);
@@ -88,8 +87,7 @@ pub struct Server {
     /// By token. Those that were closed leave a gap.
     listeners: Vec<Option<Listener>>,
     keepalive_s: u32,
-    /// When accepting goes on after the system had no room.
-    accept_after_ns: u64,
+    accept_rest: Rest,
     signals: Signals,
     /// By client id.
     clients: Vec<Option<Client>>,
@@ -130,7 +128,7 @@ impl Server {
             host,
             listeners: Vec::new(),
             keepalive_s,
-            accept_after_ns: 0,
+            accept_rest: Rest::default(),
             signals,
             clients: Vec::new(),
             backlog: VecDeque::new(),
@@ -163,7 +161,8 @@ impl Server {
 
     /// Opens the web server, if the options ask for one.
     pub fn open_http(&mut self) -> io::Result<()> {
-        self.http = Http::open(self.engine.options(), self.poll.registry(), SITE, self.clock.now())?;
+        self.http =
+            Http::open(self.engine.options(), StoreSockets::Kernel, self.poll.registry(), SITE, self.clock.now())?;
         Ok(())
     }
 
@@ -272,7 +271,7 @@ impl Server {
             deadline_ns = deadline_ns.min(http.next_deadline_ns());
         }
         if self.listeners.iter().flatten().any(|listener| listener.ready) {
-            deadline_ns = deadline_ns.min(self.accept_after_ns);
+            deadline_ns = deadline_ns.min(self.accept_rest.until_ns);
         }
         let timeout = match deadline_ns {
             _ if !self.backlog.is_empty() => Some(Duration::ZERO),
@@ -431,7 +430,7 @@ impl Server {
         for index in 0..self.listeners.len() {
             for _ in 0..ACCEPTS_PER_TURN {
                 let Some(listener) = self.listeners[index].as_mut().filter(|listener| listener.ready) else { break };
-                if self.accept_after_ns > self.clock.now().monotonic_ns {
+                if self.accept_rest.until_ns > self.clock.now().monotonic_ns {
                     break;
                 }
                 match listener.socket.accept() {
@@ -447,8 +446,7 @@ impl Server {
 
     fn accept_failed(&mut self, error: &io::Error) {
         if has_no_room(error) {
-            log::warn!("a connection waits because the system has no room for it: {error}");
-            self.accept_after_ns = self.clock.now().monotonic_ns + ACCEPT_REST_NS;
+            self.accept_rest.begin("a connection", error, self.clock.now().monotonic_ns);
         } else if error.raw_os_error() != Some(libc::EAGAIN) {
             // What is wrong with one connection (accept(2) lists network errors) is not with the next.
             log::debug!("accepting a connection: {error}");
@@ -551,13 +549,8 @@ impl Server {
         // Closing a socket takes it out of the poll.
         self.clients[id.0 as usize] = None;
         // Its descriptor is free for a connection that waits.
-        self.accept_after_ns = 0;
+        self.accept_rest.end();
     }
-}
-
-/// Whether a connection was not accepted because the system lacks something that others will give back.
-pub fn has_no_room(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
 /// Tells a client why it is not served.

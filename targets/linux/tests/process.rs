@@ -613,6 +613,42 @@ fn too_few_files_lower_maxclients() {
     expect_reply(&client, b"*2\r\n$10\r\nmaxclients\r\n$2\r\n32\r\n");
 }
 
+/// The store's clients and the web server's do not take each other's files.
+#[test]
+fn web_clients_leave_files_for_the_store() {
+    let web_port = free_port().to_string();
+    let mut server = Server::start_as(with_few_files(), &["--bind", "127.0.0.1", "--http-port", &web_port]);
+    let connect = || TcpStream::connect(("127.0.0.1", web_port.parse::<u16>().unwrap())).unwrap();
+    let idle: Vec<TcpStream> = (0..60).map(|_| connect()).collect();
+    // They are accepted in their order, so those before it are.
+    let mut last = connect();
+    last.set_read_timeout(Some(PATIENCE)).unwrap();
+    expect_reply(&last, b"HTTP/1.1 503 ");
+    let clients: Vec<TcpStream> = (0..24).map(|_| server.connect()).collect();
+    clients.iter().for_each(ping);
+    assert_eq!(ask(&clients[0], "CONFIG GET maxclients"), "*2");
+    assert_eq!(read_to_end(&server.connect()), b"-ERR max number of clients reached\r\n");
+    assert_eq!(ask(&clients[1], "CONFIG SET maxclients 4"), "+OK");
+    drop(idle);
+    // Its limit has followed the store's.
+    let deadline = Instant::now() + PATIENCE;
+    let mut web: Vec<TcpStream> = Vec::new();
+    while web.len() < 4 {
+        let mut client = connect();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.write_all(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+        let mut status = [0; 13];
+        let is_served = client.read_exact(&mut status).is_ok() && &status == b"HTTP/1.1 200 ";
+        web.extend(is_served.then_some(client));
+        assert!(Instant::now() < deadline, "places never get free");
+    }
+    last = connect();
+    last.set_read_timeout(Some(PATIENCE)).unwrap();
+    expect_reply(&last, b"HTTP/1.1 503 ");
+    server.signal(Signal::SIGTERM);
+    server.wait_for_line("bye bye");
+}
+
 #[test]
 fn no_files_left_makes_clients_wait_and_does_not_spin() {
     let mut server = Server::start(&["--bind", "127.0.0.1"]);
@@ -634,6 +670,10 @@ fn no_files_left_makes_clients_wait_and_does_not_spin() {
     for client in &last[..20] {
         ping(client);
     }
+    server.signal(Signal::SIGTERM);
+    let mut rest = String::new();
+    server.log.read_to_string(&mut rest).unwrap();
+    assert!(!rest.contains("no room for it"), "it is said once a minute: {rest}");
 }
 
 /// Who waits for the web server because the store's clients have all files is served when these go.
