@@ -28,7 +28,9 @@ pub fn pack(args: &SitePackArgs) -> Result<()> {
     let named = || format!("writing {}", args.output.display());
     let mut output = Replacement::create(&args.output).with_context(named)?;
     let sink = FileSink::new(output.file().try_clone().with_context(named)?);
-    kayvee_site::pack_into(&args.dir, Effort::Best, sink)?.finish().with_context(named)?;
+    // It is packed again where it lies in the directory itself.
+    let own = [output.temporary(), &args.output];
+    kayvee_site::pack_without(&own, &args.dir, Effort::Best, sink)?.finish().with_context(named)?;
     output.put_in_place().with_context(named)?;
     print_checked(&args.output)
 }

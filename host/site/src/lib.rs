@@ -56,13 +56,31 @@ struct Source {
     path: Vec<u8>,
     /// Since 1970.
     modified: Duration,
+    state: State,
+}
+
+/// What tells a file, and a state of it, from others. Names, sizes and times of modification may be those of what was there before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct State {
+    device: u64,
+    inode: u64,
     size_bytes: u64,
+    /// Seconds and nanoseconds: when the content was changed, and when anything of the file was, which nobody can set.
+    modified: (i64, i64),
+    changed: (i64, i64),
 }
 
 impl Source {
     fn new(file: PathBuf, path: Vec<u8>, metadata: &fs::Metadata) -> Result<Self> {
         let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Ok(Self { file, path, modified, size_bytes: metadata.len() })
+        let state = State {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size_bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        };
+        Ok(Self { file, path, modified, state })
     }
 }
 
@@ -73,8 +91,18 @@ pub fn pack(dir: &Path, effort: Effort) -> Result<Vec<u8>> {
 
 /// Packs a directory. Only one of its files is in memory at a time.
 pub fn pack_into<S: Sink>(dir: &Path, effort: Effort, sink: S) -> Result<S> {
+    pack_without(&[], dir, effort, sink)
+}
+
+/// Packs a directory without these files, wherever they are linked to: the image itself may lie there.
+pub fn pack_without<S: Sink>(left_out: &[&Path], dir: &Path, effort: Effort, sink: S) -> Result<S> {
+    // What is not there cannot be packed.
+    let left_out: Vec<_> = left_out.iter().filter_map(|file| fs::metadata(file).ok()).collect();
+    let is_left_out =
+        |state: &State| left_out.iter().any(|file| (file.dev(), file.ino()) == (state.device, state.inode));
     let rules = read_rules(&dir.join(RULES_FILE))?;
-    let Walk { sources, folders, .. } = Walk::through(dir)?;
+    let Walk { mut sources, folders, .. } = Walk::through(dir)?;
+    sources.retain(|source| !is_left_out(&source.state));
     if sources.is_empty() {
         bail!("{} has no files to serve; files whose names start with a dot are left out", dir.display());
     }
@@ -82,6 +110,7 @@ pub fn pack_into<S: Sink>(dir: &Path, effort: Effort, sink: S) -> Result<S> {
     for (root, host) in rules.hosts() {
         builder.host(host.as_bytes(), root)?;
     }
+    rules.check_folders(&folders).with_context(|| dir.join(RULES_FILE).display().to_string())?;
     for path in &folders {
         let (root, path) = rules.place(path);
         if !path.is_empty() {
@@ -131,9 +160,9 @@ pub fn open(site: &Path) -> Result<Site> {
     Site::open(Arc::new(image)).with_context(|| site.display().to_string())
 }
 
-/// What tells one state of a directory from another: names, times and sizes of all its files.
+/// What tells one state of a directory from another: which files are where, and their times and sizes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fingerprint(Vec<(Vec<u8>, Duration, u64)>);
+pub struct Fingerprint(Vec<(Vec<u8>, State)>);
 
 /// The state of a directory or of an image, for whoever wants to know when to pack it again.
 pub fn fingerprint(site: &Path) -> Result<Fingerprint> {
@@ -148,7 +177,7 @@ pub fn fingerprint(site: &Path) -> Result<Fingerprint> {
     } else {
         sources.push(Source::new(site.to_path_buf(), Vec::new(), &found)?);
     }
-    Ok(Fingerprint(sources.into_iter().map(|source| (source.path, source.modified, source.size_bytes)).collect()))
+    Ok(Fingerprint(sources.into_iter().map(|source| (source.path, source.state)).collect()))
 }
 
 fn metadata(file: &Path) -> Result<fs::Metadata> {

@@ -55,7 +55,12 @@ impl Rules {
                     if let Some(name) = names.iter().find(|name| name.contains([':', '/'])) {
                         bail!("line {number}: '{name}' is no name of a host; it stands without port and slashes")
                     }
-                    let names: Vec<_> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
+                    // As requests' hosts are looked up: a dot at the end says that the name is whole.
+                    let names: Vec<_> =
+                        names.iter().map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()).collect();
+                    if names.iter().any(String::is_empty) {
+                        bail!("line {number}: a host has no name")
+                    }
                     let known = rules
                         .hosts
                         .iter()
@@ -92,6 +97,15 @@ impl Rules {
     pub fn hosts(&self) -> impl Iterator<Item = (u16, &str)> {
         let roots = self.hosts.iter().enumerate();
         roots.flat_map(|(index, (_, names))| names.iter().map(move |name| (index as u16 + 1, name.as_str())))
+    }
+
+    /// Says which rule names a folder that is not at the top of the directory, if one does.
+    pub fn check_folders(&self, folders: &[Vec<u8>]) -> Result<()> {
+        let is_missing = |folder: &str| !folders.iter().any(|path| &path[1..] == folder.as_bytes());
+        match self.hosts.iter().find(|(folder, _)| is_missing(folder)) {
+            Some((folder, _)) => bail!("there is no folder '{folder}' for the hosts that have it as their root"),
+            None => Ok(()),
+        }
     }
 
     /// Which root a path of the directory belongs to, and its path there.

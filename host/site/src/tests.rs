@@ -138,6 +138,52 @@ fn links_that_lead_nowhere_are_left_out() {
     assert!(page(&folder.site(), 0, "/lock").is_some());
 }
 
+/// Copies keep times, and so do many who write files.
+#[test]
+fn files_of_the_same_size_and_time_are_told_apart() {
+    let folder =
+        Folder::new("same", &[("site/a", "one"), ("site/b", "one"), ("first.site", "x"), ("second.site", "y")]);
+    let at = |name: &str| folder.0.join(name);
+    let write = |name: &str, text: &str| {
+        fs::write(at(name), text).expect("a file");
+        let file = fs::File::options().write(true).open(at(name)).expect("a file");
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(1_700_000_000)).expect("its time");
+    };
+    ["site/a", "site/b", "first.site", "second.site"].iter().for_each(|name| write(name, "one"));
+    let seen = |name: &str| fingerprint(&at(name)).expect("a fingerprint");
+    let before = seen("site");
+    assert_eq!(before, seen("site"));
+    write("site/a", "two");
+    let written = seen("site");
+    assert_ne!(before, written);
+    fs::rename(at("first.site"), at("site/a")).expect("it is moved");
+    assert_ne!(written, seen("site"));
+    let link = |to: &str| {
+        let _ = fs::remove_file(at("link"));
+        std::os::unix::fs::symlink(at(to), at("link")).expect("a link");
+        seen("link")
+    };
+    assert_ne!(link("site/b"), link("second.site"));
+}
+
+#[test]
+fn an_image_is_no_part_of_itself() {
+    let folder = Folder::new("own", &[("index.html", "home"), ("x.site", "old"), ("y.site", "kept")]);
+    std::os::unix::fs::symlink("x.site", folder.0.join("link")).expect("a link");
+    let left_out = [&*folder.0.join("x.site"), Path::new("/nonexistent")];
+    let image = pack_without(&left_out, &folder.0, Effort::Best, Vec::new()).expect("packed");
+    let site = Site::open(Arc::new(image)).expect("a site");
+    let paths = ["/index.html", "/x.site", "/link", "/y.site"];
+    assert_eq!(paths.map(|path| page(&site, 0, path).is_some()), [true, false, false, true]);
+}
+
+#[test]
+fn names_of_hosts_may_end_in_a_dot() {
+    let folder = Folder::new("dot", &[(RULES_FILE, "host other Other.Example.\n"), ("other/index.html", "other")]);
+    let site = folder.site();
+    assert!(page(&site, site.root(b"other.example"), "/").is_some_and(|page| page.2 == b"other"));
+}
+
 #[test]
 fn mistakes_are_told() {
     let empty = Folder::new("empty", &[(".hidden", "x")]);
@@ -157,9 +203,16 @@ fn mistakes_are_told() {
         let folder = Folder::new("wrong", &[(RULES_FILE, rules), ("a", "x")]);
         assert!(format!("{:#}", pack(&folder.0, Effort::Best).expect_err("wrong")).contains("line 1"), "{rules}");
     }
-    for rules in ["host a one\nhost a two", "host a one\nhost b ONE"] {
+    for rules in ["host a one\nhost a two", "host a one\nhost b ONE", "host a one\nhost b one.", "host a one\nhost b ."]
+    {
         let folder = Folder::new("twice", &[(RULES_FILE, rules), ("a/x", "x")]);
         assert!(format!("{:#}", pack(&folder.0, Effort::Best).expect_err("twice")).contains("line 2"), "{rules}");
+    }
+    for rules in ["host b two", "host c two", "host .hidden two"] {
+        let files = [(RULES_FILE, rules), ("a/c/x", "x"), ("b", "x"), (".hidden/x", "x")];
+        let folder = Folder::new("no-folder", &files);
+        let told = format!("{:#}", pack(&folder.0, Effort::Best).expect_err("no folder"));
+        assert!(told.contains("there is no folder '"), "{rules}: {told}");
     }
     assert!(pack(Path::new("/nonexistent"), Effort::Best).is_err());
 }
