@@ -80,18 +80,25 @@ impl Histogram {
         self.total
     }
 
-    /// How many calls took at most so many microseconds, for each power of two at which there are more than before.
-    pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
+    /// How many calls took at most so many nanoseconds, one less than each power of two.
+    pub fn steps(&self) -> impl Iterator<Item = (u64, u64)> {
         let mut seen = 0;
-        let mut before = 0;
         let mut buckets = self.counts.iter().enumerate().peekable();
-        (10..=TOP_BITS).filter_map(move |bits| {
+        (10..=TOP_BITS).map(move |bits| {
             while let Some((_, count)) = buckets.next_if(|&(bucket, _)| Histogram::highest_ns(bucket) < 1 << bits) {
                 seen += u64::from(*count);
             }
+            ((1 << bits) - 1, seen)
+        })
+    }
+
+    /// How many calls took at most so many microseconds, for each power of two at which there are more than before.
+    pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
+        let mut before = 0;
+        self.steps().filter_map(move |(ns, seen)| {
             let more = seen > before;
             before = seen;
-            more.then_some((((1 << bits) - 1) / 1000, seen))
+            more.then_some((ns / 1000, seen))
         })
     }
 }

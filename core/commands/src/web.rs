@@ -1,11 +1,13 @@
 //! What the web server shows of the store: figures for Prometheus and for the status page, and keys as pages.
 
 use crate::{Store, args::copied, latency::name_in_statistics, memory::Figures, transactions::for_each_request};
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::fmt::{self, Write};
 use kayvee_keyspace::{Kind, Value};
 use kayvee_platform::{Decimal, FigureKind, MonitorFigures, NetworkFigures};
 
+/// Buckets of a command's durations for Prometheus, from a microsecond to a quarter of a second.
+const BUCKETS: usize = 10;
 /// Slow calls that the status page shows, and words of each.
 const SLOW_CALLS: usize = 8;
 const SLOW_CALL_WORDS: usize = 3;
@@ -177,11 +179,14 @@ impl Store {
         out.write_str(",\"slow\":[")?;
         for (index, (words, us)) in self.slow_log.newest(SLOW_CALLS).enumerate() {
             out.write_str(if index == 0 { "[\"" } else { ",[\"" })?;
-            for &byte in words.iter().take(SLOW_CALL_WORDS).flat_map(|word| word.iter().chain(b" ")) {
-                match byte {
-                    b'"' | b'\\' | ..b' ' | 0x7f.. => write!(out, "\\u{:04x}", byte)?,
-                    _ => out.write_char(char::from(byte))?,
+            for word in words.iter().take(SLOW_CALL_WORDS) {
+                for char in String::from_utf8_lossy(word).chars() {
+                    match char {
+                        '"' | '\\' | ..' ' | '\x7f' => write!(out, "\\u{:04x}", u32::from(char))?,
+                        _ => out.write_char(char)?,
+                    }
                 }
+                out.write_char(' ')?;
             }
             write!(out, "\",{us}]")?;
         }
@@ -257,9 +262,9 @@ impl Store {
         metrics.describe(name, "histogram", "How long calls of a command took.")?;
         for (command, calls) in &self.calls {
             let command = name_in_statistics(command);
-            for (us, count) in calls.histogram.iter().flat_map(|histogram| histogram.cumulative()) {
-                let (seconds, rest) = (us / 1_000_000, us % 1_000_000);
-                let labels = alloc::format!("_bucket{{command=\"{command}\",le=\"{seconds}.{rest:06}\"}}");
+            // The same for all, so that they can be added up. The last step has what took longer as well.
+            for (ns, count) in calls.histogram.iter().flat_map(|histogram| histogram.steps().step_by(2).take(BUCKETS)) {
+                let labels = alloc::format!("_bucket{{command=\"{command}\",le=\"0.{ns:09}\"}}");
                 metrics.value(name, &labels, count)?;
             }
             let count = calls.histogram.as_ref().map_or(calls.calls, |histogram| histogram.total());

@@ -154,7 +154,9 @@ pub fn respond(
         _ => {}
     }
     // The only expectation there is (RFC 9110 §10.1.1).
-    if request.values("expect").any(|value| !value.eq_ignore_ascii_case(b"100-continue")) {
+    let mut expected = request.values("expect").flat_map(|value| value.split(|byte| *byte == b','));
+    let is_met = |member: &[u8]| member.is_empty() || member.eq_ignore_ascii_case(b"100-continue");
+    if !expected.all(|member| is_met(member.trim_ascii())) {
         return writer.error(Status::EXPECTATION_FAILED, b"").into();
     }
     if method == Method::Options {
@@ -175,7 +177,9 @@ pub fn respond(
     let found = context.site.map(|site| (site, site.root(host)));
     if let Some((site, root)) = found {
         match site.find(root, path) {
-            Some(Found::Page(entry)) => return writer.represent(request, packed(request, site, entry, Status::OK)),
+            Some(Found::Page(entry)) => {
+                return writer.represent(request, packed(request, context, site, entry, Status::OK));
+            }
             Some(Found::Folder) => return writer.redirect(path, request.target.query).into(),
             None => {}
         }
@@ -193,7 +197,7 @@ pub fn respond(
     }
     let own = found.and_then(|(site, root)| Some((site, site.not_found_page(root)?)));
     match own {
-        Some((site, entry)) => writer.represent(request, packed(request, site, entry, Status::NOT_FOUND)),
+        Some((site, entry)) => writer.represent(request, packed(request, context, site, entry, Status::NOT_FOUND)),
         None => writer.error(Status::NOT_FOUND, b"").into(),
     }
 }
@@ -205,7 +209,13 @@ pub fn refuse(status: Status, context: &Context<'_>, output: &mut Output) -> Sen
     writer.error(status, b"")
 }
 
-fn packed<'a>(request: &Request<'_>, site: &'a Site, entry: Entry<'a>, status: Status) -> Representation<'a> {
+fn packed<'a>(
+    request: &Request<'_>,
+    context: &Context<'_>,
+    site: &'a Site,
+    entry: Entry<'a>,
+    status: Status,
+) -> Representation<'a> {
     let lengths = entry.lengths();
     let varies = lengths[1..].iter().any(Option::is_some);
     let coding = if varies { encoding::choose(request.values("accept-encoding"), lengths) } else { Coding::Identity };
@@ -227,7 +237,8 @@ fn packed<'a>(request: &Request<'_>, site: &'a Site, entry: Entry<'a>, status: S
         coding,
         varies,
         tag: validates.then_some(entry.tag()),
-        modified_s: validates.then_some(entry.modified_s()),
+        // A date in the future would make caches believe in tomorrow (RFC 9110 §8.8.2.1).
+        modified_s: validates.then_some(entry.modified_s().min(context.now_s)),
         delivery: Delivery::Whole,
     }
 }
@@ -447,8 +458,7 @@ impl Writer<'_> {
     fn fields(&mut self, page: &Representation<'_>, etag: &[u8]) {
         self.validators(page, etag);
         if let Some(modified_s) = page.modified_s {
-            // A date in the future would make caches believe in tomorrow (§8.8.2.1).
-            self.field("\r\nLast-Modified: ", &date::format(modified_s.min(self.context.now_s)));
+            self.field("\r\nLast-Modified: ", &date::format(modified_s));
         }
         self.field("\r\nContent-Encoding: ", page.coding.name().unwrap_or_default().as_bytes());
         self.field("\r\nWWW-Authenticate: ", page.challenge.as_bytes());

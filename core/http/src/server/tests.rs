@@ -564,3 +564,23 @@ fn pages_that_are_paused_wait() {
     assert_eq!(ends_at(&mut server, late, |server, _| server.release(&mut Paused(true))), 30);
     assert!(text(&server, late).starts_with("HTTP/1.1 503 "));
 }
+
+/// A page whose time is to come counts as modified now, in conditions as in what is told.
+#[test]
+fn a_page_of_tomorrow_is_modified_now() {
+    let mut builder = Builder::default();
+    let page = File { identity: b"x".into(), modified_s: 5000, ..File::default() };
+    builder.page(0, b"/x", &page).expect("a page");
+    let mut server = Server::new(Limits::new(1, BUFFER_BYTES), AccessLog::Off, at(1000));
+    server.set_site(Site::open(Arc::new(builder.finish().expect("an image"))).expect("a site"));
+    let id = server.connect(REMOTE, true).expect("room");
+    for (field, status) in [("If-Modified-Since", 304), ("If-Unmodified-Since", 200)] {
+        let date = String::from_utf8(crate::date::format(1000).to_vec()).expect("text");
+        let request = format!("GET /x HTTP/1.1\r\nHost: h\r\n{field}: {date}\r\n\r\n");
+        server.receive(id, request.as_bytes(), &mut NoPages);
+        let answer = text(&server, id);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{field}: {answer}");
+        let len = server.output(id).concat().len();
+        server.sent(id, len, &mut NoPages);
+    }
+}

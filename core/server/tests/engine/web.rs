@@ -224,3 +224,50 @@ fn pages_of_keys_wait_for_the_end_of_a_pause() {
     bench.ask(client, "CLIENT PAUSE 1000\r\n");
     assert!(!bench.engine.web().are_paused());
 }
+
+/// Prometheus adds up what several commands have in the same bucket, so all have all buckets.
+#[test]
+fn histograms_have_the_same_buckets() {
+    let mut bench = Bench::new(&[]);
+    let client = bench.connect();
+    bench.ask(client, "SET a 1\r\nGET a\r\nGET a\r\n");
+    let text = metrics(&mut bench);
+    for (command, calls) in [("set", 1), ("get", 2)] {
+        let start = format!("kayvee_command_duration_seconds_bucket{{command=\"{command}\",le=\"");
+        let lines = text.lines().filter_map(|line| line.strip_prefix(&*start)?.split_once("\"} "));
+        let (bounds, counts): (Vec<&str>, Vec<u64>) =
+            lines.map(|(bound, count)| (bound, count.parse::<u64>().expect("a number"))).unzip();
+        let expected = [
+            "0.000001023",
+            "0.000004095",
+            "0.000016383",
+            "0.000065535",
+            "0.000262143",
+            "0.001048575",
+            "0.004194303",
+            "0.016777215",
+            "0.067108863",
+            "0.268435455",
+            "+Inf",
+        ];
+        assert_eq!(bounds, expected, "{command}");
+        assert!(counts.is_sorted() && counts.last() == Some(&calls), "{command}: {counts:?}");
+    }
+}
+
+fn metrics(bench: &mut Bench) -> String {
+    let stats = Stats::default();
+    let request = PageRequest { path: b"/metrics", authorization: None, remote: REMOTE, is_local: true, stats: &stats };
+    let page = bench.engine.web().reserved(&request).expect("it is there");
+    String::from_utf8((*page.body).as_ref().to_vec()).expect("text")
+}
+
+/// The status page shows words as they are, and says where they are no text.
+#[test]
+fn slow_commands_are_shown_as_text() {
+    let mut bench = Bench::new(&["--slowlog-log-slower-than", "0"]);
+    let client = bench.connect();
+    bench.ask(client, "*2\r\n$4\r\nECHO\r\n$7\r\n\u{e9}\"\u{20ac}\n\r\n");
+    let event = String::from_utf8(bench.engine.web().status_event(&Stats::default())).expect("text");
+    assert!(event.contains("[\"ECHO \u{e9}\\u0022\u{20ac}\\u000a \","), "{event}");
+}
