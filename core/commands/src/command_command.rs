@@ -62,7 +62,7 @@ fn info(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     for name in request.from(2) {
         match by_full_name(context, name) {
             Some((prefix, command)) => describe(&mut context.reply, &prefix, command),
-            None => context.reply.null_array(),
+            None => context.reply.null(),
         }
     }
     Ok(())

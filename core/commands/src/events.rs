@@ -85,8 +85,9 @@ impl Store {
     /// Notes that a key has changed.
     pub fn changed(&mut self, db: usize, key: &[u8]) {
         self.changes += 1;
-        if self.dbs.as_slice()[db].new_names.has_any() {
-            self.report_new(db);
+        let names = &self.dbs.as_slice()[db];
+        if names.new_names.has_any() || names.expired_names.has_any() {
+            self.report_names(db);
         }
         if !self.watchers.is_empty() {
             self.break_watches(db, key);
@@ -117,9 +118,9 @@ impl Store {
         self.tracking.is_expiring = true;
         for name in taken(&mut self.dbs[db].expired_names, are_wanted) {
             self.effect(db, &[b"DEL", &name]);
+            self.notify(EventClass::EXPIRED, "expired", db, &name);
             self.changed(db, &name);
             self.effects.expired += 1;
-            self.notify(EventClass::EXPIRED, "expired", db, &name);
         }
         self.tracking.is_expiring = false;
     }
@@ -146,8 +147,17 @@ impl Store {
         }
     }
 
+    /// Tells which keys of a database were found expired, and then which are new: one may have taken the place of the other.
+    #[inline(never)]
+    fn report_names(&mut self, db: usize) {
+        if self.dbs[db].expired_names.has_any() {
+            self.report_expired(db);
+        }
+        self.report_new(db);
+    }
+
     /// Tells which keys of a database are new, to those who want to know.
-    pub(crate) fn report_new(&mut self, db: usize) {
+    fn report_new(&mut self, db: usize) {
         let are_wanted = self.wants_new_names();
         for name in taken(&mut self.dbs[db].new_names, are_wanted) {
             self.notify(EventClass::NEW, "new", db, &name);

@@ -197,8 +197,8 @@ impl Db {
 
     /// Gives a key a value, whatever it had before.
     pub fn set(&mut self, key: &[u8], value: Owned, expiry: Expiry, now_ms: u64) -> Result<(), OutOfMemory> {
-        let (hash, old) = self.lookup(key);
-        let expires_ms = self.new_expiry(old, expiry, now_ms);
+        let (hash, mut old) = self.lookup(key);
+        let expires_ms = self.new_expiry(hash, &mut old, expiry, now_ms);
         let used = self.new_use(old, now_ms);
         if let Some(old) = old
             && self.records.overwrite(old, &value, expires_ms, used)

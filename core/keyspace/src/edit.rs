@@ -122,8 +122,8 @@ impl Db {
         now_ms: u64,
     ) -> Result<(), OutOfMemory> {
         assert!(!collection.is_empty());
-        let (hash, old) = self.lookup(key);
-        let expires_ms = self.new_expiry(old, expiry, now_ms);
+        let (hash, mut old) = self.lookup(key);
+        let expires_ms = self.new_expiry(hash, &mut old, expiry, now_ms);
         let used = self.new_use(old, now_ms);
         let new = self.create(key, C::KIND, collection.into_data(), expires_ms, used)?;
         self.install(hash, old, new)

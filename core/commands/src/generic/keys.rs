@@ -147,8 +147,10 @@ pub fn move_to_db(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         context.store.write_down_there(to_db, &request[1]);
         let [from, to] = context.store.dbs.get_disjoint_mut([from_db, to_db]).expect("both are there and differ");
         from.move_to(found, to, now_ms)?;
-        for (db, event) in [(from_db, "move_from"), (to_db, "move_to")] {
+        for db in [to_db, from_db] {
             context.store.changed(db, &request[1]);
+        }
+        for (db, event) in [(from_db, "move_from"), (to_db, "move_to")] {
             context.store.notify(EventClass::GENERIC, event, db, &request[1]);
         }
     }

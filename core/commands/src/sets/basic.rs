@@ -63,11 +63,16 @@ pub fn smove(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let is_there = context.db().set_at(source).contains(member);
     if is_there && from != to {
         // It is added first: if there is no memory for that, it is still where it was.
-        let limits = context.store.options.set_limits();
+        let (db, limits) = (context.db_index(), context.store.options.set_limits());
         let added = context.edit(to, target, |set: &mut Set, records| set.add(records, member, limits))?.result;
         let source = context.find(from);
         let left = context.edit(from, source, |set: &mut Set, records| Ok(set.remove(records, member)))?;
-        context.shrunk(EventClass::SET, "srem", from, left.is_gone);
+        // What is told of the set that it leaves comes before what is told of a set that is new.
+        context.notify(EventClass::SET, "srem", from);
+        if left.is_gone {
+            context.notify(EventClass::GENERIC, "del", from);
+        }
+        context.store.changed(db, from);
         if added {
             context.changed(EventClass::SET, "sadd", to);
         }

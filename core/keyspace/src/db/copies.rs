@@ -21,8 +21,8 @@ impl Db {
             None => self.copy_inline(from.record, to)?,
             Some(data) => self.create_like(from.record, to, data)?,
         };
-        let (hash, old) = self.lookup(to);
-        self.new_expiry(old, Expiry::Never, now_ms);
+        let (hash, mut old) = self.lookup(to);
+        self.new_expiry(hash, &mut old, Expiry::Never, now_ms);
         self.install(hash, old, new)
     }
 
@@ -40,8 +40,8 @@ impl Db {
             }
             None => other.records.copy_as(to, &self.records, from.record)?,
         };
-        let (hash, old) = other.lookup(to);
-        other.new_expiry(old, Expiry::Never, now_ms);
+        let (hash, mut old) = other.lookup(to);
+        other.new_expiry(hash, &mut old, Expiry::Never, now_ms);
         other.install(hash, old, new)
     }
 
@@ -68,8 +68,8 @@ impl Db {
         } else {
             self.copy_inline(from.record, to)?
         };
-        let (hash, old) = self.lookup(to);
-        self.new_expiry(old, Expiry::Never, now_ms);
+        let (hash, mut old) = self.lookup(to);
+        self.new_expiry(hash, &mut old, Expiry::Never, now_ms);
         self.install(hash, old, new)?;
         if has_object {
             let place = self.records.data_mut(from.record).expect("it has an object");

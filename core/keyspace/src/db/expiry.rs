@@ -73,16 +73,21 @@ impl Db {
         Ok(())
     }
 
-    /// The expiry of a key that is given a new value.
-    pub(crate) fn new_expiry(&mut self, old: Option<Ref>, expiry: Expiry, now_ms: u64) -> Option<u64> {
-        let old_ms = old.and_then(|old| self.records.expires_ms(old));
-        let is_over = |at: u64| at < now_ms && !self.shows_expired;
-        self.lazily_expired += u64::from(old_ms.is_some_and(is_over));
+    /// The expiry of a key that is given a new value. An old one whose time has come goes first, unless such keys stay.
+    pub(crate) fn new_expiry(&mut self, hash: u64, old: &mut Option<Ref>, expiry: Expiry, now_ms: u64) -> Option<u64> {
+        let mut old_ms = old.and_then(|old| self.records.expires_ms(old));
+        if old_ms.is_some_and(|at| at < now_ms && !self.shows_expired) {
+            old_ms = None;
+            self.lazily_expired += 1;
+            if let Some(record) = old.take_if(|_| !self.keeps_expired) {
+                self.remove_expired(Found { record, hash });
+            }
+        }
         match expiry {
             Expiry::Never => None,
             Expiry::At(at) => Some(at),
             // One that has passed went with the old value.
-            Expiry::Keep => old_ms.filter(|&at| !is_over(at)),
+            Expiry::Keep => old_ms,
         }
     }
 

@@ -5,6 +5,7 @@ mod cluster;
 mod datagrams;
 mod disk;
 mod durable;
+mod events;
 mod lines;
 mod long_arguments;
 mod made_log;
