@@ -19,6 +19,7 @@ pub mod op {
     pub const LDX_B: u8 = 0x71;
     pub const LDX_DW: u8 = 0x79;
     pub const STX_W: u8 = 0x63;
+    pub const STX_DW: u8 = 0x7b;
     pub const MOV64_REG: u8 = 0xbf;
     pub const MOV64_IMM: u8 = 0xb7;
     pub const MOV32_IMM: u8 = 0xb4;

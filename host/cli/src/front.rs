@@ -53,11 +53,12 @@ impl Front {
         self.web.take()
     }
 
-    /// How connections are carried to the store at this address.
-    pub fn settings(&self, store: &Store, guest: Ipv4Addr) -> Result<Settings> {
+    /// How connections are carried to the store at this address, to which this interface leads if one does.
+    pub fn settings(&self, store: &Store, guest: Ipv4Addr, interface: Option<&str>) -> Result<Settings> {
         let keepalive_s = Some(store.options().tcp_keepalive).filter(|&seconds| seconds > 0);
         Ok(Settings {
             guest: SocketAddr::new(guest.into(), self.address.port()),
+            interface: interface.map(String::from),
             web: self.web.map(|web| WebPort { first_listener: self.first_web, port: web.port() }),
             max_connections: max_connections(store)?,
             keepalive: keepalive_s.map(|seconds| Duration::from_secs(seconds.into())),
@@ -66,7 +67,7 @@ impl Front {
 
     /// Has the kernel make connections from here to the loopback's listeners to the store at the other end of the link, so that
     /// nobody has to carry them.
-    pub fn redirect(&self, link: Link) -> Result<Redirect> {
+    pub fn redirect(&self, link: Link, interface: &str) -> Result<Redirect> {
         let mut rules = Vec::new();
         for listener in &self.listeners {
             let from = store::reachable(listener.local_addr()?);
@@ -77,7 +78,7 @@ impl Front {
             let to = to.filter(|_| from.ip().is_loopback());
             rules.extend(to.map(|to| (from, SocketAddr::new(to, from.port()))));
         }
-        Redirect::new(&rules)
+        Redirect::new(&rules, interface)
     }
 }
 

@@ -108,6 +108,15 @@ impl Network {
         }
     }
 
+    /// Name of the interface that leads there.
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            Network::Tap(tap) => Some(&tap.name),
+            Network::Direct(pair) => Some(&pair.host_name),
+            Network::User => None,
+        }
+    }
+
     /// Makes what carries the listeners' port to the guest, and QEMU's end of the network.
     pub fn carrier(self, listeners: Vec<TcpListener>, settings: Settings) -> Result<(Carrier, End)> {
         match self {

@@ -5,6 +5,7 @@ use crate::{
     listen::Listeners,
 };
 use mio::{Events, Interest, Poll, Token, event::Event, net::TcpStream};
+use socket2::{Domain, Socket, Type};
 use std::{
     io::{self, ErrorKind},
     net::{SocketAddr, TcpListener},
@@ -14,10 +15,13 @@ use std::{
 const EVENTS_PER_TURN: usize = 1024;
 
 /// What a proxy does, whichever way it reaches the guest.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Where the guest listens.
     pub guest: SocketAddr,
+    /// The only interface by which it may be reached, if one is meant for it: while that is down, routes to other networks lead to
+    /// its address, too.
+    pub interface: Option<String>,
     /// Its web server, if it has one.
     pub web: Option<WebPort>,
     /// Most connections at a time; more wait in the listeners' queues until one ends.
@@ -40,6 +44,19 @@ impl Settings {
     pub fn guest_of(&self, listener: usize) -> SocketAddr {
         let web = self.web.filter(|web| listener >= web.first_listener);
         web.map_or(self.guest, |web| SocketAddr::new(self.guest.ip(), web.port))
+    }
+
+    /// Begins to connect there, by way of the kernel.
+    fn connect(&self, listener: usize) -> io::Result<TcpStream> {
+        let guest = self.guest_of(listener);
+        let Some(interface) = &self.interface else { return TcpStream::connect(guest) };
+        let socket = Socket::new(Domain::for_address(guest), Type::STREAM.nonblocking(), None)?;
+        socket.bind_device(Some(interface.as_bytes()))?;
+        match socket.connect(&guest.into()) {
+            Err(error) if error.raw_os_error() != Some(nix::libc::EINPROGRESS) => return Err(error),
+            _ => {}
+        }
+        Ok(TcpStream::from_std(socket.into()))
     }
 }
 
@@ -102,7 +119,7 @@ impl Proxy {
     }
 
     fn connect(&mut self, client: TcpStream, listener: usize) -> io::Result<()> {
-        let guest = TcpStream::connect(self.settings.guest_of(listener))?;
+        let guest = self.settings.connect(listener)?;
         guest.set_nodelay(true)?;
         let number = self.free.last().copied().unwrap_or(self.connections.len());
         let mut connection = Connection {
@@ -162,9 +179,15 @@ pub(crate) mod tests {
 
     /// Starts a proxy in front of `guest` and returns its address.
     fn proxy(guest: SocketAddr, max_connections: usize) -> SocketAddr {
+        proxy_by(None, guest, max_connections)
+    }
+
+    /// One that may reach the guest by this interface alone.
+    fn proxy_by(interface: Option<&str>, guest: SocketAddr, max_connections: usize) -> SocketAddr {
         let listener = StdListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let settings = Settings { guest, web: None, max_connections, keepalive: Some(Duration::from_secs(300)) };
+        let (interface, keepalive) = (interface.map(String::from), Some(Duration::from_secs(300)));
+        let settings = Settings { guest, interface, web: None, max_connections, keepalive };
         let proxy = Proxy::new(vec![listener], settings).unwrap();
         thread::spawn(move || proxy.run());
         address
@@ -213,6 +236,13 @@ pub(crate) mod tests {
     #[test]
     fn carries_much_more_than_it_keeps_and_then_the_end() {
         comes_back(StdStream::connect(proxy(echo(), 8)).unwrap(), pattern(20 << 20));
+    }
+
+    #[test]
+    fn a_guest_is_reached_by_its_own_interface_alone() {
+        comes_back(StdStream::connect(proxy_by(Some("lo"), echo(), 8)).unwrap(), pattern(1 << 20));
+        let mut client = StdStream::connect(proxy_by(Some("not-there"), echo(), 8)).unwrap();
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
     }
 
     #[test]

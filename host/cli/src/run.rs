@@ -301,8 +301,8 @@ impl Session {
             return self.supervise_process(run, signals);
         };
         let web = front.leave_web();
-        let settings = front.settings(store, pair.link.guest)?;
-        let redirect = self.redirect(&front, pair.link);
+        let settings = front.settings(store, pair.link.guest, Some(&pair.host_name))?;
+        let redirect = self.redirect(&front, pair.link, &pair.host_name);
         let Front { listeners, address, .. } = front;
         let proxy = Proxy::new(listeners, settings)?;
         run.inherited = vec![pair.namespace.as_fd().as_raw_fd()];
@@ -368,8 +368,9 @@ impl Session {
         let front = Front::open(store)?;
         let network = self.open_network(args, by)?;
         let place = network.place();
-        let settings = front.settings(store, place.guest)?;
-        let redirect = network.link().and_then(|link| self.redirect(&front, link));
+        let settings = front.settings(store, place.guest, network.interface())?;
+        let link = network.link().zip(network.interface());
+        let redirect = link.and_then(|(link, interface)| self.redirect(&front, link, interface));
         let Front { listeners, address, web, .. } = front;
         let what = match network.link() {
             Some(link) => format!("a {name} guest, also at {}", network::addresses(link, address.port())),
@@ -392,14 +393,14 @@ impl Session {
     }
 
     /// Spares this program the carrying of connections, where the kernel lets it.
-    fn redirect(&self, front: &Front, link: Link) -> Option<Redirect> {
+    fn redirect(&self, front: &Front, link: Link, interface: &str) -> Option<Redirect> {
         let failed = |error| {
             let (address, guest) = (front.address, SocketAddr::new(link.guest.into(), front.address.port()));
             self.note(&format!(
                 "this program carries connections to {address}, which is slower than {guest}: {error:#}"
             ));
         };
-        front.redirect(link).map_err(failed).ok()
+        front.redirect(link, interface).map_err(failed).ok()
     }
 
     fn run_guest(

@@ -18,6 +18,8 @@ pub struct Tap {
     pub end: File,
     /// The addresses.
     pub link: Link,
+    /// Its name.
+    pub name: String,
     /// The guest's Ethernet address.
     pub guest_mac: [u8; 6],
 }
@@ -36,7 +38,7 @@ impl Tap {
         let (end, name) = sys::create_tap(NAME, frames).map_err(TapError::NotAllowed)?;
         let (link, guest_mac) =
             configure(&name).with_context(|| format!("setting up {name}")).map_err(TapError::Failed)?;
-        Ok(Tap { end, link, guest_mac })
+        Ok(Tap { end, link, name, guest_mac })
     }
 }
 

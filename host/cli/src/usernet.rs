@@ -283,8 +283,13 @@ mod tests {
     fn host_and_guest(max_connections: usize) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let settings =
-            Settings { guest: SocketAddr::new(GUEST.into(), PORT), web: None, max_connections, keepalive: None };
+        let settings = Settings {
+            guest: SocketAddr::new(GUEST.into(), PORT),
+            interface: None,
+            web: None,
+            max_connections,
+            keepalive: None,
+        };
         let (usernet, guest) = Usernet::new(vec![listener], settings).unwrap();
         thread::spawn(move || usernet.run());
         thread::spawn(move || echo(Wire::over(GUEST_MAC, guest).unwrap()));
