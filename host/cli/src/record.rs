@@ -3,7 +3,7 @@
 
 use crate::log::Log;
 use anyhow::{Context, Result};
-use kayvee_files::Recorder;
+use kayvee_files::{Recorder, create_record};
 use kayvee_link::{Seen, Unfinished, Watch};
 use kayvee_net::checksum;
 use nix::{
@@ -53,7 +53,7 @@ impl Drop for Recording {
 
 /// The file of a recording.
 pub fn create(path: &Path) -> Result<File> {
-    File::create(path).with_context(|| format!("recording frames in {}", path.display()))
+    create_record(path).with_context(|| format!("recording frames in {}", path.display()))
 }
 
 /// What the thread works with.

@@ -427,6 +427,8 @@ impl Session {
                 let mut command = guest.command(&qemu::find()?, &boot_line);
                 guest.add_network(&mut command, &end);
                 if let Some(file) = &args.pcap {
+                    // It opens the file itself, which nobody else has meanwhile.
+                    record = Some(record::create(file)?);
                     guest.add_record(&mut command, file);
                 }
                 if let Some(port) = args.gdb {

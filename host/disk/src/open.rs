@@ -7,11 +7,11 @@ use crate::{
     withheld,
     worker::Files,
 };
-use kayvee_files::{plain, sync_name};
+use kayvee_files::{Hold, plain, sync_name};
 use kayvee_log::OpenError;
 use nix::{
     errno::Errno,
-    fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl},
+    fcntl::{FallocateFlags, fallocate},
     libc,
 };
 use std::{
@@ -224,18 +224,15 @@ fn open_direct(path: &Path, access: Access, flags: i32) -> io::Result<File> {
     }
 }
 
-/// Takes the whole file for this value alone. QEMU locks its images in the same way, so a guest and a process exclude
-/// each other.
 fn lock(file: &File, path: &Path, access: Access) -> Result<(), DiskError> {
-    let kind = match access {
-        Access::ReadOnly => libc::F_RDLCK,
-        Access::ReadWrite => libc::F_WRLCK,
+    let hold = match access {
+        Access::ReadOnly => Hold::Shared,
+        Access::ReadWrite => Hold::Alone,
     };
-    let whole = libc::flock { l_type: kind as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 };
-    match fcntl(file, FcntlArg::F_OFD_SETLK(&whole)) {
-        Ok(_) => Ok(()),
-        Err(Errno::EAGAIN | Errno::EACCES) => Err(in_use(path)),
-        Err(error) => Err(DiskError::new(path, format!("locking it: {}", error.desc()))),
+    match kayvee_files::lock(file, hold) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(in_use(path)),
+        Err(error) => Err(DiskError::new(path, format!("locking it: {}", plain(&error)))),
     }
 }
 

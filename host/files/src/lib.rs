@@ -4,6 +4,11 @@
 mod record;
 
 use kayvee_platform::{Finishing, ReadFile, WriteFile};
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, fcntl},
+    libc,
+};
 use std::{
     fs::{self, File},
     io::{self, Read, Write},
@@ -12,7 +17,31 @@ use std::{
     thread,
 };
 
-pub use record::Recorder;
+pub use record::{Recorder, create_record};
+
+/// Who else may use a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Others that only read it, too.
+    Shared,
+    /// Nobody.
+    Alone,
+}
+
+/// Takes the whole file for this value, and tells whether nobody else has it. QEMU locks its images in the same way, so a guest
+/// and a process exclude each other.
+pub fn lock(file: &File, hold: Hold) -> io::Result<bool> {
+    let kind = match hold {
+        Hold::Shared => libc::F_RDLCK,
+        Hold::Alone => libc::F_WRLCK,
+    };
+    let whole = libc::flock { l_type: kind as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 };
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&whole)) {
+        Ok(_) => Ok(true),
+        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
 
 /// A file that is read.
 struct Source {

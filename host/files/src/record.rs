@@ -1,13 +1,19 @@
 //! A record of frames (pcap, as libpcap's `pcap-savefile` describes it), for tcpdump and Wireshark.
 
+use crate::{Hold, lock};
+use nix::libc;
 use std::{
-    fs::File,
+    fs::{File, OpenOptions},
     io::{self, BufWriter, Write},
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 /// Times in microseconds, numbers in this machine's byte order.
 const MAGIC: u32 = 0xa1b2_c3d4;
+/// In nanoseconds, as others write it.
+const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 const VERSION: [u16; 2] = [2, 4];
 /// The most of a frame that is read, which is what libpcap allows: a packet of 65,535 bytes has an Ethernet header besides.
 const MAX_BYTES: u32 = 262_144;
@@ -16,6 +22,36 @@ const LINKTYPE_ETHERNET: u32 = 1;
 /// largest.
 const WRITTEN_BYTES: usize = 256 << 10;
 const RECORD_HEADER_BYTES: usize = 16;
+
+/// Makes the file of a record, or empties an older record. Anything else is refused and left as it is; what is returned has the
+/// file for itself.
+pub fn create_record(path: &Path) -> io::Result<File> {
+    // A pipe would otherwise be waited for, until somebody reads it.
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(false).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    if !lock(&file, Hold::Alone)? {
+        return Err(io::Error::other("it is in use by another program"));
+    }
+    if file.metadata()?.len() > 0 && !is_record(&file)? {
+        return Err(io::Error::other("it holds something that is no record of frames"));
+    }
+    file.set_len(0)?;
+    Ok(file)
+}
+
+/// Whether a file begins as records do, of any machine's.
+fn is_record(file: &File) -> io::Result<bool> {
+    let mut start = [0; 4];
+    match file.read_exact_at(&mut start, 0) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+        result => result?,
+    }
+    let magic = u32::from_ne_bytes(start);
+    Ok([magic, magic.swap_bytes()].iter().any(|magic| [MAGIC, MAGIC_NANOSECONDS].contains(magic)))
+}
 
 /// The file.
 #[derive(Debug)]
@@ -62,7 +98,7 @@ mod tests {
         network::{SeedReport, seeds},
         random::Random,
     };
-    use std::fs;
+    use std::{fs, process::Command};
 
     /// The largest frame that a Linux interface has: an Ethernet header, and a packet of 65,535 bytes.
     const LARGEST_BYTES: usize = 14 + 65_535;
@@ -80,6 +116,36 @@ mod tests {
             at += 16 + len as usize;
         }
         (number(16), frames)
+    }
+
+    #[test]
+    fn only_a_record_is_written_over() {
+        let path = std::env::temp_dir().join(format!("kayvee-over-{}", std::process::id()));
+        let magics: [&[u8]; 3] = [b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\xc3\xd4", b"\xa1\xb2\x3c\x4d"];
+        for magic in magics {
+            fs::write(&path, [magic, &[7; 100]].concat()).unwrap();
+            drop(create_record(&path).unwrap());
+            assert_eq!(fs::read(&path).unwrap(), []);
+        }
+        for other in [&[0; 8192][..], b"\xd4\xc3\xb2", b"Dear reader,"] {
+            fs::write(&path, other).unwrap();
+            assert!(create_record(&path).unwrap_err().to_string().contains("no record of frames"));
+            assert_eq!(fs::read(&path).unwrap(), other);
+        }
+        fs::remove_file(&path).unwrap();
+        let mut recorder = Recorder::begin(create_record(&path).unwrap()).unwrap();
+        assert!(create_record(&path).unwrap_err().to_string().contains("in use"));
+        recorder.record(&[7; 60]).and_then(|()| recorder.flush()).unwrap();
+        assert_eq!(read(&fs::read(&path).unwrap()).1[0].1, [7; 60]);
+        drop(recorder);
+        drop(create_record(&path).unwrap());
+        fs::remove_file(&path).unwrap();
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        // Which also waits for nobody.
+        for none in [&path, Path::new("/dev/null")] {
+            assert!(create_record(none).unwrap_err().to_string().contains("no regular file"));
+        }
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

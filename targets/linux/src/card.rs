@@ -1,11 +1,11 @@
 //! The card of a store that has a network of its own, and the record of its frames.
 
 use anyhow::{Context, Result};
-use kayvee_files::Recorder;
+use kayvee_files::{Recorder, create_record};
 use kayvee_platform::{Checksums, Completion, FrameDevice, FrameRx, FrameTx, NetworkFigures, Offloads, Received};
 use kayvee_xdp::{Violation, XdpDevice, XdpRx, XdpTx};
 use kayvee_xdp_socket::Sender;
-use std::{cell::RefCell, fs::File, path::Path, rc::Rc};
+use std::{cell::RefCell, path::Path, rc::Rc};
 
 /// The file, as long as it can be written to.
 #[derive(Clone)]
@@ -14,7 +14,7 @@ struct Record(Rc<RefCell<Option<Recorder>>>);
 impl Record {
     fn create(path: Option<&Path>) -> Result<Record> {
         let Some(path) = path else { return Ok(Record(Rc::default())) };
-        let recorder = File::create(path).and_then(Recorder::begin);
+        let recorder = create_record(path).and_then(Recorder::begin);
         let recorder = recorder.with_context(|| format!("recording frames in {}", path.display()))?;
         Ok(Record(Rc::new(RefCell::new(Some(recorder)))))
     }
