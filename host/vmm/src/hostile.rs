@@ -10,6 +10,7 @@ use crate::{
     memory::Memory,
     transport::{Device, Model},
 };
+use kayvee_files::Recorder;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::{
     fs::File,
@@ -27,6 +28,8 @@ const QUEUE_BYTES: u64 = 0x4000;
 const AVAILABLE: u64 = 0x1000;
 const USED: u64 = 0x2000;
 const SIZE: u16 = 16;
+/// The largest frame of a stream.
+const FRAME_BYTES_MAX: usize = 1518;
 
 /// A guest's driver of one queue, which keeps no rule.
 pub struct Driver {
@@ -101,6 +104,8 @@ pub struct Devices {
     pub card: Device<Card>,
     /// Length in four bytes, then a frame.
     pub wire: UnixStream,
+    /// Where the card's frames are recorded.
+    pub record: File,
     /// The disk, and its file.
     pub disk: Device<Block>,
     /// What the disk writes to.
@@ -119,13 +124,16 @@ impl Devices {
         let file = File::from(memfd_create("disk", MFdFlags::MFD_CLOEXEC).expect("a file in memory"));
         file.set_len(DISK_BYTES).expect("a file grows");
         let disk = Block::new(file.try_clone().expect("a second descriptor"), DISK_BYTES, false, u64::MAX);
-        let network = Network { backend, mac: [2, 0, 0, 0, 0, 1], recorder: None };
+        let record = File::from(memfd_create("record", MFdFlags::MFD_CLOEXEC).expect("a file in memory"));
+        let recorder = Recorder::begin(record.try_clone().expect("a second descriptor")).expect("a record");
+        let network = Network { backend, mac: [2, 0, 0, 0, 0, 1], recorder: Some(recorder) };
         Devices {
             card: Device::new(Card::new(network), memory.clone()),
             disk: Device::new(disk, memory.clone()),
             entropy: Device::new(Source::open().expect("/dev/urandom"), memory.clone()),
             memory,
             wire,
+            record,
             file,
         }
     }
@@ -228,6 +236,7 @@ pub fn guest(data: &[u8]) {
     // Nothing was written behind the disk's end, and what went out are whole frames.
     assert_eq!(devices.file.seek(SeekFrom::End(0)).expect("a file has an end"), DISK_BYTES);
     check_wire(&mut devices);
+    assert!(devices.card.model().record_bytes() <= 2 * FRAME_BYTES_MAX, "more than a frame is kept");
 }
 
 fn write(devices: &mut Devices, device: u64, offset: u64, value: u32) {
@@ -240,7 +249,6 @@ fn write(devices: &mut Devices, device: u64, offset: u64, value: u32) {
 }
 
 fn check_wire(devices: &mut Devices) {
-    const FRAME_BYTES_MAX: usize = 1518;
     let mut sent = Vec::new();
     // All that is there: the other end is still open.
     let _ = devices.wire.read_to_end(&mut sent);
@@ -413,6 +421,31 @@ mod tests {
         assert_eq!(devices.wire.read(&mut sent).unwrap(), 64);
         assert_eq!(sent, [[0, 0, 0, 60].as_slice(), &[9; 60]].concat()[..]);
         assert_eq!(tx.used().0, 1);
+    }
+
+    #[test]
+    fn a_record_takes_what_a_frame_has_and_not_what_was_left_for_it() {
+        let mut devices = Devices::new();
+        let (mut rx, mut tx) = (Driver::new(&devices.memory, 0), Driver::new(&devices.memory, 1));
+        Driver::start(&[&rx, &tx], &mut devices.card, 1 << 5);
+        // All memory, again and again.
+        for index in 0..SIZE {
+            let flags = if index + 1 < SIZE { WRITE | NEXT } else { WRITE };
+            rx.descriptor(index, 0x3_0000, 0x1_0000, flags, index + 1);
+        }
+        rx.publish(0);
+        devices.arrive(&[7; 60]);
+        devices.memory.write_slice(&[9; 100], GuestAddress(1 << 32)).unwrap();
+        tx.descriptor(0, 1 << 32, 12 + 70, 0, 0);
+        tx.publish(0);
+        devices.kick();
+        assert_eq!((rx.used(), tx.used().0), ((1, 72), 1));
+        assert!(devices.card.model().record_bytes() <= 2 * FRAME_BYTES_MAX);
+        let mut record = Vec::new();
+        devices.record.rewind().unwrap();
+        devices.record.read_to_end(&mut record).unwrap();
+        let frames: [&[u8]; 2] = [&record[24 + 16..][..60], &record[24 + 16 + 60 + 16..]];
+        assert_eq!(frames, [&[7; 60][..], &[9; 70]]);
     }
 
     #[test]

@@ -272,15 +272,14 @@ impl<'a> Transfer<'a> {
         count
     }
 
-    /// Appends its bytes from `skip` on.
-    pub fn copy_to(&self, mut skip: usize, bytes: &mut Vec<u8>) {
+    /// Appends its bytes from `skip` on, so many at most.
+    pub fn copy_to(&self, mut skip: usize, mut most: usize, bytes: &mut Vec<u8>) {
         for vector in &self.pieces.vectors[..self.pieces.len] {
             let start = skip.min(vector.iov_len);
-            skip -= start;
+            let end = start + most.min(vector.iov_len - start);
+            (skip, most) = (skip - start, most - (end - start));
             // SAFETY: as in `fill`.
-            bytes.extend(
-                (start..vector.iov_len).map(|at| unsafe { vector.iov_base.cast::<u8>().add(at).read_volatile() }),
-            );
+            bytes.extend((start..end).map(|at| unsafe { vector.iov_base.cast::<u8>().add(at).read_volatile() }));
         }
     }
 

@@ -193,7 +193,7 @@ impl Stream {
         }
         let len = pieces.bytes() - HEADER_BYTES;
         self.outgoing.extend_from_slice(&(len as u32).to_be_bytes());
-        pieces.copy_to(HEADER_BYTES, &mut self.outgoing);
+        pieces.copy_to(HEADER_BYTES, len, &mut self.outgoing);
         Sent::Done
     }
 
@@ -270,6 +270,11 @@ impl Card {
             is_blocked: true,
             is_unplugged: false,
         }
+    }
+
+    /// Memory that the record of frames takes.
+    pub fn record_bytes(&self) -> usize {
+        self.record.as_ref().map_or(0, |record| record.frame.capacity())
     }
 
     /// The descriptor that says when there are frames, or room for them.
@@ -511,8 +516,8 @@ impl Device<Card> {
 fn record(record: &mut Option<Record>, pieces: &sys::Transfer<'_>, bytes: usize) {
     let Some(Record { recorder, frame }) = record else { return };
     frame.clear();
-    pieces.copy_to(HEADER_BYTES, frame);
-    frame.truncate(bytes - HEADER_BYTES);
+    // What a guest has left for a frame may be all of its memory, many times.
+    pieces.copy_to(HEADER_BYTES, bytes - HEADER_BYTES, frame);
     if let Err(error) = recorder.record(frame).and_then(|()| recorder.flush()) {
         log::warn!("no more frames are recorded: {error}");
         *record = None;
