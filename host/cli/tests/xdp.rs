@@ -487,6 +487,9 @@ fn what_cannot_be_attached_to_is_refused_with_the_reason() {
         assert!(refused("xdp:nothere,ip=192.0.2.1/24").contains("network interface 'nothere'"));
         assert!(refused(&format!("xdp:{}", pair.host_name)).contains("give the store an address of its own there"));
         assert!(refused(&format!("xdp:{},ip={own}/30", pair.host_name)).contains("this host's own address"));
+        let broadcast = Ipv4Addr::from(own.to_bits() | 3);
+        assert!(refused(&format!("xdp:{},ip={broadcast}/16", pair.host_name)).contains("the address of all on"));
+        assert!(refused(&format!("xdp:{},ip=127.0.0.1/8", pair.host_name)).contains("this host's own address on 'lo'"));
         assert!(refused("xdp:").contains("write xdp, or xdp:INTERFACE"));
         Ok(())
     });

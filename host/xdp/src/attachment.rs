@@ -4,7 +4,10 @@ use crate::{FrameMemory, Socket, Steering, link_mtu, socket::shown};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use kayvee_link::{Link6, Namespace, PREFIX_BITS, VethPair};
 use kayvee_platform::{Addressing, Addressing6};
-use nix::ifaddrs::getifaddrs;
+use nix::{
+    ifaddrs::{InterfaceAddress, getifaddrs},
+    sys::socket::SockaddrStorage,
+};
 use std::{
     fmt,
     fs::{self, File},
@@ -134,40 +137,77 @@ impl Attachment {
     }
 }
 
+/// An address of this host's.
+struct Own {
+    interface: String,
+    address: IpAddr,
+    /// That of everybody on its network.
+    broadcast: Option<IpAddr>,
+}
+
+fn addresses_of_host() -> Result<Vec<Own>> {
+    let ip = |address: SockaddrStorage| {
+        let ipv4 = address.as_sockaddr_in().map(|ipv4| ipv4.ip().into());
+        ipv4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
+    };
+    let own = |found: InterfaceAddress| {
+        let broadcast = found.broadcast.and_then(ip);
+        Some(Own { interface: found.interface_name, address: found.address.and_then(ip)?, broadcast })
+    };
+    Ok(getifaddrs().context("reading the addresses of this host")?.filter_map(own).collect())
+}
+
 /// Which frames of an interface of this host's are the store's.
 fn steering(interface: &str, address: Option<(Ipv4Addr, u8)>, addressing6: Addressing6) -> Result<Steering> {
-    let addresses = getifaddrs().context("reading the addresses of this host")?;
-    let of_host: Vec<IpAddr> = addresses
-        .filter(|found| found.interface_name == interface)
-        .filter_map(|found| {
-            let address = found.address?;
-            let ipv4 = address.as_sockaddr_in().map(|ipv4| ipv4.ip().into());
-            ipv4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
-        })
-        .collect();
+    let of_host = addresses_of_host()?;
     let ipv6 = match addressing6 {
-        Addressing6::Static { address, .. } => Some(address),
+        Addressing6::Static { address, prefix_bits, .. } => Some((address, prefix_bits)),
         Addressing6::Off | Addressing6::Auto => None,
     };
-    if let Some(ipv6) = ipv6.filter(|ipv6| of_host.contains(&IpAddr::V6(*ipv6))) {
-        bail!("{ipv6} is this host's own address on '{interface}'; give the store another one");
+    let wanted = [address.map(|(ip, bits)| (ip.into(), bits)), ipv6.map(|(ip, bits)| (ip.into(), bits))];
+    for (address, prefix_bits) in wanted.into_iter().flatten() {
+        if let Some(why) = unusable(address, prefix_bits, &of_host) {
+            bail!("{address} is {why}; give the store another one on '{interface}'");
+        }
     }
     match address {
-        Some((address, _)) if of_host.contains(&IpAddr::V4(address)) => {
-            bail!("{address} is this host's own address on '{interface}'; give the store another one")
-        }
         Some(_) if addressing6 == Addressing6::Auto => {
             bail!("what routers announce on '{interface}' is this host's; give the store an address: ip6=ADDRESS/BITS")
         }
-        Some((address, _)) => Ok(Steering::Addresses(address, ipv6)),
-        None => match used_as(&of_host, &shown(interface)) {
-            Some(use_of_host) => bail!(
-                "this host {use_of_host} '{interface}'; give the store an address of its own there: \
-                 --net xdp:{interface},ip=ADDRESS/BITS"
-            ),
-            None => Ok(Steering::All),
-        },
+        Some((address, _)) => Ok(Steering::Addresses(address, ipv6.map(|(ipv6, _)| ipv6))),
+        None => {
+            let here = of_host.iter().filter(|own| own.interface == interface).map(|own| own.address);
+            match used_as(&here.collect::<Vec<_>>(), &shown(interface)) {
+                Some(use_of_host) => bail!(
+                    "this host {use_of_host} '{interface}'; give the store an address of its own there: \
+                     --net xdp:{interface},ip=ADDRESS/BITS"
+                ),
+                None => Ok(Steering::All),
+            }
+        }
     }
+}
+
+/// Why a store cannot have an address, if it cannot.
+fn unusable(address: IpAddr, prefix_bits: u8, of_host: &[Own]) -> Option<String> {
+    if let Some(own) = of_host.iter().find(|own| own.address == address) {
+        return Some(format!("this host's own address on '{}'", own.interface));
+    }
+    if let Some(own) = of_host.iter().find(|own| own.broadcast == Some(address)) {
+        return Some(format!("the address of all on the network of '{}'", own.interface));
+    }
+    if address.is_loopback() {
+        return Some("an address for within a host".into());
+    }
+    if address.is_unspecified() || address.is_multicast() {
+        return Some("no single station's address".into());
+    }
+    let IpAddr::V4(ipv4) = address else { return None };
+    // The first and the last address of a network are no station's, but for networks of two and of one (RFC 3021).
+    let host_bits = u32::MAX.checked_shr(prefix_bits.into()).unwrap_or(0);
+    let host = ipv4.to_bits() & host_bits;
+    let is_of_all = ipv4.is_broadcast() || host_bits > 1 && (host == 0 || host == host_bits);
+    is_of_all.then(|| format!("the address of a network of {prefix_bits} bits, or of all in it"))
 }
 
 /// What this host needs an interface for, if it does: it has these addresses there, and `shown` is what sysfs tells.
@@ -242,6 +282,44 @@ mod tests {
         fs::create_dir(folder.join("upper_br0")).unwrap();
         assert_eq!(used_as(&[], &folder).unwrap(), "has 'br0' on top of");
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn addresses_that_are_no_single_station_s_or_the_host_s_are_refused() {
+        let own = |interface: &str, address: &str, broadcast: Option<&str>| Own {
+            interface: interface.into(),
+            address: address.parse().unwrap(),
+            broadcast: broadcast.map(|broadcast| broadcast.parse().unwrap()),
+        };
+        let of_host = [
+            own("lo", "127.0.0.1", None),
+            own("eth0", "10.99.1.1", Some("10.99.1.255")),
+            own("eth1", "2001:db8::1", None),
+        ];
+        let why = |address: &str, bits| unusable(address.parse().unwrap(), bits, &of_host);
+        for (address, bits, words) in [
+            ("10.99.1.1", 24, "this host's own address on 'eth0'"),
+            ("2001:db8::1", 64, "this host's own address on 'eth1'"),
+            ("10.99.1.255", 24, "all on the network of 'eth0'"),
+            ("10.99.1.255", 16, "all on the network of 'eth0'"),
+            ("127.0.0.1", 8, "'lo'"),
+            ("127.0.0.2", 8, "within a host"),
+            ("::1", 64, "within a host"),
+            ("0.0.0.0", 0, "no single station's"),
+            ("239.1.2.3", 24, "no single station's"),
+            ("ff02::1", 64, "no single station's"),
+            ("192.0.2.0", 24, "of a network of 24 bits"),
+            ("192.0.2.127", 25, "of a network of 25 bits"),
+            ("192.0.2.3", 30, "of a network of 30 bits"),
+            ("255.255.255.255", 32, "of all in it"),
+        ] {
+            assert!(why(address, bits).is_some_and(|why| why.contains(words)), "{address}/{bits}: {words}");
+        }
+        for (address, bits) in
+            [("10.99.1.2", 24), ("10.99.2.255", 16), ("192.0.2.0", 31), ("192.0.2.255", 32), ("2001:db8::2", 64)]
+        {
+            assert_eq!(why(address, bits), None, "{address}/{bits}");
+        }
     }
 
     fn ip(words: &str) {
