@@ -360,14 +360,18 @@ pub fn logs(name: &str, follow: bool) -> Result<()> {
     }
 }
 
-/// Asks an instance's monitor for something, and shows what it says.
+/// Asks an instance's monitor for something, and shows what it says. Fails where it does not do it.
 pub fn control(name: &str, question: &str) -> Result<()> {
     let instance = existing(name)?;
     if instance.supervisor()?.is_none() {
         bail!("'{name}' is not running");
     }
     match instance.ask_monitor(question)? {
-        Some(answer) => print!("{answer}"),
+        Some(answer) if answer.is_empty() => bail!("the monitor of '{name}' ends, and gives no answer"),
+        Some(answer) => match answer.strip_prefix("error: ") {
+            Some(error) => bail!("'{name}': {}", error.trim_end()),
+            None => print!("{answer}"),
+        },
         None => bail!("'{name}' is no guest of Kayvee's own monitor, which alone can tell"),
     }
     Ok(())
@@ -375,17 +379,26 @@ pub fn control(name: &str, question: &str) -> Result<()> {
 
 /// Shuts instances down and forgets them, the dead ones too.
 pub fn stop(names: &[String]) -> Result<()> {
-    for name in names {
-        stop_one(&existing(name)?).with_context(|| format!("stopping '{name}'"))?;
-    }
-    Ok(())
+    stop_each(names.iter().map(|name| (name.clone(), existing(name))))
 }
 
 /// Shuts all instances down and forgets them.
 pub fn stop_all() -> Result<()> {
-    Instance::all()?
-        .iter()
-        .try_for_each(|instance| stop_one(instance).with_context(|| format!("stopping '{}'", instance.name)))
+    stop_each(Instance::all()?.into_iter().map(|instance| (instance.name.clone(), Ok(instance))))
+}
+
+/// One that does not end as it should keeps no other from it.
+fn stop_each(instances: impl Iterator<Item = (String, Result<Instance>)>) -> Result<()> {
+    let mut last = Ok(());
+    for (name, instance) in instances {
+        let stopped = instance.and_then(|instance| stop_one(&instance).with_context(|| format!("stopping '{name}'")));
+        if let Err(error) = stopped
+            && let Err(earlier) = std::mem::replace(&mut last, Err(error))
+        {
+            eprintln!("kayvee: {earlier:#}");
+        }
+    }
+    last
 }
 
 fn existing(name: &str) -> Result<Instance> {
@@ -403,10 +416,6 @@ fn stop_one(instance: &Instance) -> Result<()> {
         let process = sys::Process::open(pid);
         if instance.supervisor()? == Some(pid) {
             let process = process?;
-            // A guest that stands still could not end in good order. One that cannot be asked does not.
-            if instance.is_paused() {
-                instance.ask_monitor("resume")?;
-            }
             process.signal(Signal::SIGTERM)?;
             let mut has_ended = process.wait(supervise::STOP_NOTICE)?;
             if !has_ended {
@@ -421,10 +430,18 @@ fn stop_one(instance: &Instance) -> Result<()> {
                 }
             }
         }
+        let is_clean = instance.fact("status").as_deref() == Some("0");
+        if !is_clean {
+            tail(&instance.log_path()).unwrap_or_default().iter().for_each(|line| eprintln!("{line}"));
+        }
+        instance.remove()?;
+        if !is_clean {
+            bail!("it did not end in good order; the lines above are the end of its log");
+        }
         println!("stopped {name}");
-    } else {
-        println!("removed {name}, which was not running");
+        return Ok(());
     }
+    println!("removed {name}, which was not running");
     instance.remove()
 }
 

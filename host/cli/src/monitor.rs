@@ -88,6 +88,7 @@ impl Guest<'_> {
             inherited.push(debugger.as_raw_fd());
         }
         command.args(["--boot-line", self.boot_line]);
+        sys::hold_signals(&mut command);
         (command, inherited)
     }
 }

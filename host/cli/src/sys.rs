@@ -1,7 +1,11 @@
 //! System calls that no crate here wraps safely. All `unsafe` of this program is in this file.
 
 use kayvee_link::interface_request;
-use nix::{errno::Errno, libc, poll, sys::signal::Signal};
+use nix::{
+    errno::Errno,
+    libc, poll,
+    sys::signal::{SigSet, Signal},
+};
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -65,6 +69,15 @@ pub fn tie_to_this_process(command: &mut Command, inherited: &[RawFd]) {
     };
     // SAFETY: between fork and exec the closure makes system calls only, and allocates nothing.
     unsafe { command.pre_exec(prepare) };
+}
+
+/// Has a child begin with the signals held back that ask it to end: for one that reads them once it can. Before that, they
+/// would end it as a failure.
+pub fn hold_signals(command: &mut Command) {
+    let mut held = SigSet::empty();
+    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| held.add(signal));
+    // SAFETY: between fork and exec the closure makes one system call, and allocates nothing.
+    unsafe { command.pre_exec(move || held.thread_block().map_err(io::Error::from)) };
 }
 
 /// Has a child start a session of its own, away from the terminal of this one.

@@ -61,6 +61,10 @@ impl Drop for Store {
     }
 }
 
+fn send_signal(signal: &str, pid: &str) {
+    assert!(Command::new("kill").args(["-s", signal, pid]).status().unwrap().success());
+}
+
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect_timeout(&address, TIMEOUT).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -113,6 +117,17 @@ impl Instances {
         let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
         assert!(output.status.success(), "{args:?}: {text}");
         text
+    }
+}
+
+impl Instances {
+    /// The numbers of an instance's supervisor and its monitor.
+    fn processes(&self, name: &str) -> (String, String) {
+        let list = self.say(&["ps"]);
+        let row = list.lines().find(|row| row.starts_with(&format!("{name} "))).unwrap();
+        let supervisor = row.split_ascii_whitespace().nth(3).unwrap();
+        let monitor = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
+        (supervisor.into(), monitor.trim().into())
     }
 }
 
@@ -191,6 +206,100 @@ fn a_guest_that_is_told_to_stands_still_even_while_it_never_leaves_by_itself() {
     let asked = Instant::now();
     instances.say(&["stop", "still"]);
     assert!(asked.elapsed() < Duration::from_secs(10), "it took {:?}", asked.elapsed());
+}
+
+/// What a guest has acknowledged it writes to its disk within a second, and when it ends.
+#[test]
+#[ignore = "starts guests: ./kayvee test vmm"]
+fn a_guest_that_stands_still_keeps_what_it_has_acknowledged_however_it_is_ended() {
+    let instances = Instances::new("ended");
+    let disk = format!("{}:16M", instances.0.join("disk").display());
+    for (round, signal) in ["TERM", "KILL", "TERM"].into_iter().enumerate() {
+        let port = free_port();
+        let start = ["run", "--detach", "--target", "kvm", "--vmm", "kayvee", "--memory", "32", "--name", "ended"];
+        instances.say(&[&start[..], &["--disk", &disk, "--port", &port.to_string()]].concat());
+        let mut client = connect(([127, 0, 0, 1], port).into());
+        assert_eq!(ask(&mut client, "INCR count"), format!(":{}", round + 1));
+        instances.say(&["pause", "ended"]);
+        let (supervisor, monitor) = instances.processes("ended");
+        send_signal(signal, &supervisor);
+        let monitor = PathBuf::from("/proc").join(monitor);
+        let deadline = Instant::now() + TIMEOUT;
+        while monitor.exists() {
+            assert!(Instant::now() < deadline, "the monitor goes on");
+            thread::sleep(Duration::from_millis(5));
+        }
+        instances.say(&["stop", "ended"]);
+    }
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test vmm"]
+fn a_pause_that_fails_and_an_end_that_is_none_are_failures() {
+    let instances = Instances::new("failures");
+    let (port, debugger) = (free_port().to_string(), free_port());
+    let start = ["run", "--detach", "--target", "kvm", "--vmm", "kayvee", "--memory", "32", "--name", "held", "--port"];
+    instances.say(&[&start[..], &[&port, "--gdb", &debugger.to_string()]].concat());
+    let address = SocketAddr::from(([127, 0, 0, 1], port.parse().unwrap()));
+    let mut client = connect(address);
+    assert_eq!(ask(&mut client, "PING"), "+PONG");
+    // It stands still for a debugger, which says nothing yet.
+    let held = connect(([127, 0, 0, 1], debugger).into());
+    client.write_all(b"PING\r\n").unwrap();
+    client.set_read_timeout(Some(SILENCE)).unwrap();
+    while client.read(&mut [0; 7]).is_ok() {
+        client.write_all(b"PING\r\n").unwrap();
+    }
+    let output = instances.kayvee(&["pause", "held"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert!(said.contains("the guest does not stand still"), "{said}");
+    drop(held);
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
+    client.read_exact(&mut [0; 7]).unwrap();
+    assert_eq!(ask(&mut connect(address), "PING"), "+PONG", "it does not stand still later");
+    // Its monitor is taken away.
+    let (supervisor, monitor) = instances.processes("held");
+    send_signal("STOP", &supervisor);
+    send_signal("KILL", &monitor);
+    let mut stop = Command::new(built::kayvee());
+    stop.args(["stop", "held"]).env("XDG_RUNTIME_DIR", &instances.0).stderr(Stdio::piped());
+    let mut stop = stop.spawn().unwrap();
+    let mut words = BufReader::new(stop.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("waiting for 'held' to end") {
+        assert_ne!(words.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    send_signal("CONT", &supervisor);
+    words.read_to_string(&mut said).unwrap();
+    assert!(!stop.wait().unwrap().success(), "{said}");
+    assert!(said.contains("it did not end in good order"), "{said}");
+    assert!(!instances.say(&["ps"]).contains("held"), "it is forgotten");
+}
+
+/// A monitor that has just begun is no failure when it is told to end.
+#[test]
+#[ignore = "starts guests: ./kayvee test vmm"]
+fn a_run_that_is_ended_while_it_starts_ends_in_good_order() {
+    for round in 0..20 {
+        let mut command = Command::new(built::kayvee());
+        let port = free_port().to_string();
+        command.args(["run", "--target", "kvm", "--vmm", "kayvee", "--memory", "32", "--port", &port]);
+        let mut cli = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", cli.id());
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            assert!(Instant::now() < deadline && cli.try_wait().unwrap().is_none(), "round {round}: no monitor");
+            let child = fs::read_to_string(&children).unwrap_or_default();
+            // Until it is another program, its words are those of the one that starts it.
+            let words = fs::read(format!("/proc/{}/cmdline", child.trim())).unwrap_or_default();
+            if words.split(|byte| *byte == 0).nth(1) == Some(b"monitor") {
+                break;
+            }
+        }
+        send_signal("TERM", &cli.id().to_string());
+        assert_eq!(cli.wait().unwrap().code(), Some(0), "round {round}");
+    }
 }
 
 /// Runs gdb on a guest, with the image's own symbols.

@@ -4,6 +4,8 @@ use crate::{sys, wake::Wake};
 use std::io::{self, Read, Write};
 use vm_superio::{Serial, serial::NoEvents};
 
+/// What asks the guest to end: Ctrl-D.
+pub const END_OF_INPUT: u8 = 4;
 /// A line is written at once, or in pieces of so much.
 const LINE_BYTES_MAX: usize = 512;
 
@@ -54,6 +56,8 @@ impl Write for Output {
 pub enum Typed {
     /// It is in the port's hands.
     Passed,
+    /// So it is, and asks the guest to end.
+    AsksToEnd,
     /// The guest has to read first.
     NoRoom,
     /// There is no more to come.
@@ -72,7 +76,7 @@ pub fn type_into(port: &mut Port, input: &mut impl Read) -> Typed {
         Ok(len) => {
             // There is room, and a wake-up that fails is none.
             let _ = port.enqueue_raw_bytes(&bytes[..len]);
-            Typed::Passed
+            if bytes[..len].contains(&END_OF_INPUT) { Typed::AsksToEnd } else { Typed::Passed }
         }
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Typed::Passed,
         Err(_) => Typed::End,
@@ -89,7 +93,7 @@ mod tests {
         let mut port = Port::new(wake.clone(), Output::new());
         // Interrupt enable: data received.
         port.write(1, 1).unwrap();
-        assert_eq!(type_into(&mut port, &mut &[4u8][..]), Typed::Passed);
+        assert_eq!(type_into(&mut port, &mut &[4u8][..]), Typed::AsksToEnd);
         wake.wait(&[], None).unwrap();
         assert_eq!((port.read(5) & 1, port.read(0), port.read(5) & 1), (1, 4, 0));
         let mut much: &[u8] = &[b'x'; 100];

@@ -63,7 +63,7 @@ impl Pause {
         drop(self.changed.wait_while(motion, |motion| *motion != Motion::Running));
     }
 
-    /// Has the processor stand still, telling it by `kick`. Returns whether it does, after some time at most.
+    /// Has the processor stand still, telling it by `kick`. Returns whether it does, after some time at most; if not, it runs on.
     fn stop(&self, kick: impl FnOnce()) -> bool {
         let mut motion = lock(&self.motion);
         if *motion == Motion::Running {
@@ -71,10 +71,16 @@ impl Pause {
         }
         kick();
         let waited = self.changed.wait_timeout_while(motion, PAUSE_TIMEOUT, |motion| *motion == Motion::Asked);
-        waited.is_ok_and(|(motion, _)| *motion == Motion::Standing)
+        let (mut motion, _) = waited.expect("no thread panics while it holds this");
+        if *motion == Motion::Asked {
+            // Whoever asked is told that it failed, and nobody would expect that it stands still later.
+            *motion = Motion::Running;
+        }
+        *motion == Motion::Standing
     }
 
-    fn go_on(&self) {
+    /// Has it go on.
+    pub fn go_on(&self) {
         *lock(&self.motion) = Motion::Running;
         self.changed.notify_all();
     }
@@ -216,7 +222,10 @@ mod tests {
     use super::*;
     use std::{
         os::{fd::AsRawFd, linux::net::SocketAddrExt},
-        sync::{Arc, OnceLock},
+        sync::{
+            Arc, OnceLock,
+            atomic::{AtomicBool, Ordering},
+        },
         thread,
     };
 
@@ -257,9 +266,19 @@ mod tests {
         assert!(ask(&address, "stats\n").starts_with("state:running\nexits_console:0\n"));
         // Nobody runs.
         assert!(ask(&address, "pause\n").starts_with("error: the guest does not stand still"));
+        assert!(ask(&address, "stats\n").starts_with("state:running\n"));
+        // Nor does who runs later stand still for it.
+        pause.pass();
         let other = pause.clone();
-        let processor = thread::spawn(move || other.pass());
+        let ended = Arc::new(AtomicBool::new(false));
+        let is_over = ended.clone();
+        let processor = thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                other.pass();
+            }
+        });
         assert!(ask(&address, "pause\n").starts_with("state:paused\n"));
+        ended.store(true, Ordering::Relaxed);
         assert!(!processor.is_finished());
         assert!(ask(&address, "resume\n").starts_with("state:running\n"));
         processor.join().unwrap();

@@ -1,7 +1,8 @@
 //! The thread that carries frames, what is typed and entropy, and hears of signals and of the end.
 
 use crate::{
-    console::{Port, Typed, type_into},
+    console::{END_OF_INPUT, Port, Typed, type_into},
+    control::Pause,
     devices::{
         entropy::Source,
         net::{Card, RX, TX, Worked},
@@ -30,9 +31,6 @@ use virtio_queue::Queue;
 
 /// How long a guest that is asked to end may take for that.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// What asks for it on the console: Ctrl-D.
-const END_OF_INPUT: &[u8] = b"\x04";
-
 /// How soon a guest that has not read what was typed is looked at again.
 const TYPING_INTERVAL_MS: u16 = 50;
 
@@ -64,6 +62,8 @@ pub struct Io<'a> {
     /// When the machine ends though its guest has not, which was asked to.
     ends_at: Option<Instant>,
     console: &'a Mutex<Port>,
+    /// A guest that is asked to end has to run for that.
+    pause: &'a Pause,
     keyboard: File,
     typed: Typed,
     plug: Option<Plug<'a>>,
@@ -79,6 +79,7 @@ impl<'a> Io<'a> {
         ended: BorrowedFd<'_>,
         signals: &'a SignalFd,
         console: &'a Mutex<Port>,
+        pause: &'a Pause,
         card: Option<&'a Plugged<Card>>,
         entropy: &'a Plugged<Source>,
         wake: &'a Wake,
@@ -109,6 +110,7 @@ impl<'a> Io<'a> {
             signals,
             ends_at: None,
             console,
+            pause,
             keyboard,
             typed,
             entropy,
@@ -125,7 +127,7 @@ impl<'a> Io<'a> {
             let timeout = match self.typed {
                 _ if self.again => EpollTimeout::ZERO,
                 Typed::NoRoom => EpollTimeout::from(TYPING_INTERVAL_MS),
-                Typed::Passed | Typed::End => EpollTimeout::NONE,
+                Typed::Passed | Typed::AsksToEnd | Typed::End => EpollTimeout::NONE,
             };
             let timeout = match self.ends_at.map(|at| at.saturating_duration_since(Instant::now())) {
                 Some(Duration::ZERO) => return Ok(()),
@@ -149,7 +151,7 @@ impl<'a> Io<'a> {
                 match event.data() {
                     heard::END => return Ok(()),
                     heard::SIGNAL => self.ask_to_end()?,
-                    heard::TYPING if self.typed == Typed::Passed => self.read_keyboard()?,
+                    heard::TYPING if is_watched(self.typed) => self.read_keyboard()?,
                     heard::FRAMES => {
                         self.receive();
                         if event.events().contains(EpollFlags::EPOLLOUT) {
@@ -171,7 +173,8 @@ impl<'a> Io<'a> {
         // A command that is killed sends the signal once for each of its threads, as they end (`PR_SET_PDEATHSIG`).
         if self.ends_at.is_none() {
             // One that reads nothing has no room, and is not waited for.
-            let is_asked = lock(self.console).enqueue_raw_bytes(END_OF_INPUT).is_ok();
+            let is_asked = lock(self.console).enqueue_raw_bytes(&[END_OF_INPUT]).is_ok();
+            self.pause.go_on();
             self.ends_at = Some(Instant::now() + if is_asked { END_TIMEOUT } else { Duration::ZERO });
         }
         Ok(())
@@ -224,7 +227,9 @@ impl<'a> Io<'a> {
     fn read_keyboard(&mut self) -> Result<()> {
         let before = self.typed;
         self.typed = type_into(&mut lock(self.console), &mut self.keyboard);
-        let is_watched = |typed| typed == Typed::Passed;
+        if self.typed == Typed::AsksToEnd {
+            self.pause.go_on();
+        }
         match (is_watched(before), is_watched(self.typed)) {
             (true, false) => self.epoll.delete(&self.keyboard)?,
             (false, true) => self.epoll.add(&self.keyboard, EpollEvent::new(EpollFlags::EPOLLIN, heard::TYPING))?,
@@ -245,4 +250,9 @@ impl<'a> Io<'a> {
             let _ = self.entropy.kicks[0].write(1);
         }
     }
+}
+
+/// Whether more may be typed, and passed on.
+fn is_watched(typed: Typed) -> bool {
+    matches!(typed, Typed::Passed | Typed::AsksToEnd)
 }

@@ -301,7 +301,8 @@ pub fn run(config: Config) -> Result<Ending> {
     }
     let processors_board = board.clone();
     start("cpu", &board, move |_| run_processor(vcpu, processors_board, stub))?;
-    let mut io = Io::new(board.ended.as_fd(), &signals, &board.console, card.as_ref(), &entropy, &board.wake)?;
+    let (console, pause) = (&board.console, &board.pause);
+    let mut io = Io::new(board.ended.as_fd(), &signals, console, pause, card.as_ref(), &entropy, &board.wake)?;
     confine::limit(Role::Io)?;
     io.run()?;
     drop(io);
