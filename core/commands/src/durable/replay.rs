@@ -287,6 +287,7 @@ impl Store {
 
     /// Opens the log on a device, or makes one there if it is blank, and takes over what it holds: before the first client
     /// comes. On an error the device is as it was, and the store is good for nothing.
+    #[inline(never)]
     pub fn open_log(&mut self, device: &mut dyn BlockDevice) -> Result<(), LogError> {
         let clock = self.environment.clock;
         let began_ns = clock.monotonic_ns();
@@ -364,6 +365,7 @@ impl Store {
     }
 
     /// Takes over what a log holds, on a device that stays as it is. The log is not open afterwards.
+    #[inline(never)]
     pub fn read_log(&mut self, device: &mut dyn BlockDevice) -> Result<(), LogError> {
         let own_now = self.now;
         let mut replay = Replay::new(self, device.geometry());

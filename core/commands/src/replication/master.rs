@@ -353,6 +353,7 @@ impl Store {
         self.open_backlog();
     }
 
+    #[inline(never)]
     pub(crate) fn open_backlog(&mut self) {
         let limit = self.backlog_limit_bytes();
         self.replication.backlog = Some(Backlog::new(limit, self.effects.offset()));

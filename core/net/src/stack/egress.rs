@@ -2,7 +2,7 @@
 
 use super::{
     Stack,
-    table::{Expendable, enlist},
+    table::{Expendable, enlist, note_expendable},
 };
 use crate::{
     ends::Ends,
@@ -75,7 +75,7 @@ impl Stack {
             return true;
         }
         if connection.owner == Owner::Nobody && connection.state == State::TimeWait {
-            self.expendable.insert(Expendable::TimeWait { slot: number });
+            note_expendable(&mut self.expendable, Expendable::TimeWait { slot: number });
         }
         let deadline_ns = connection.deadline_ns().min(wake_ns);
         if deadline_ns != NEVER_NS {

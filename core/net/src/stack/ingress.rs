@@ -2,7 +2,7 @@
 
 use super::{
     ConnectionId, Stack, Take,
-    table::{Expendable, enlist},
+    table::{Expendable, enlist, note_expendable},
 };
 use crate::{
     cookies,
@@ -280,7 +280,7 @@ impl Stack {
             self.resources.counters.dropped_syns += 1;
             return Place::None;
         };
-        self.expendable.insert(Expendable::HalfOpen { opened_ns: now_ns, slot });
+        note_expendable(&mut self.expendable, Expendable::HalfOpen { opened_ns: now_ns, slot });
         self.half_open += 1;
         Place::Connection(slot)
     }

@@ -5,7 +5,7 @@ use crate::{
     ends::{Ends, FlowKey},
     tcp::{Connection, Origin, Owner, Resources, Setup, seq::Seq},
 };
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use smoltcp::wire::EthernetAddress;
 
 /// Connections without room to send that are looked at in a turn.
@@ -39,6 +39,17 @@ pub(super) fn enlist(list: &mut VecDeque<u32>, is_in: &mut bool, number: u32) {
 pub(super) enum Expendable {
     TimeWait { slot: u32 },
     HalfOpen { opened_ns: u64, slot: u32 },
+}
+
+/// Notes what may be displaced. What changes a tree is large: it is in the image once.
+#[inline(never)]
+pub(super) fn note_expendable(expendable: &mut BTreeSet<Expendable>, one: Expendable) {
+    expendable.insert(one);
+}
+
+#[inline(never)]
+fn forget_expendable(expendable: &mut BTreeSet<Expendable>, one: &Expendable) -> bool {
+    expendable.remove(one)
 }
 
 impl Stack {
@@ -96,7 +107,7 @@ impl Stack {
         if slot.connection.owner == Owner::Handshake {
             self.forget_half_open(slot.connection.opened_ns, number);
         }
-        self.expendable.remove(&Expendable::TimeWait { slot: number });
+        forget_expendable(&mut self.expendable, &Expendable::TimeWait { slot: number });
         self.timers.cancel(number);
         self.flows.remove(slot.connection.flow);
         // These may not be gone through for long, while connections come and go.
@@ -114,7 +125,8 @@ impl Stack {
     }
 
     pub(super) fn forget_half_open(&mut self, opened_ns: u64, slot: u32) {
-        self.half_open -= usize::from(self.expendable.remove(&Expendable::HalfOpen { opened_ns, slot }));
+        let was_there = forget_expendable(&mut self.expendable, &Expendable::HalfOpen { opened_ns, slot });
+        self.half_open -= usize::from(was_there);
     }
 
     /// The application's connection of that id. After [`Event::Closed`] or [`close`](Self::close) there is none.
