@@ -4,7 +4,7 @@ use kayvee_net::{Addressing, Addressing6, Config, ConnectionId, Event, Limits, S
 use kayvee_platform::{FrameDevice, FrameTx};
 use kayvee_testing::{
     network::{
-        frames::{Segment, arp_request, datagram, echo_request},
+        frames::{Segment, arp_reply, arp_request, datagram, echo_request, syn_ack_sequence},
         fuzz::correct_checksums,
         wire::{Faults, Wire},
         world::{CLIENT, Client, Family, KEEPALIVE_S, PORT, SECOND_NS, SERVER, Traffic, World},
@@ -15,8 +15,8 @@ use smoltcp::{
     phy::ChecksumCapabilities,
     socket::tcp::State,
     wire::{
-        EthernetFrame, Icmpv4DstUnreachable, Icmpv4Packet, Icmpv4Repr, Ipv4Packet, TcpControl, TcpPacket, TcpSeqNumber,
-        UdpPacket,
+        EthernetAddress, EthernetFrame, Icmpv4DstUnreachable, Icmpv4Packet, Icmpv4Repr, Ipv4Packet, TcpControl,
+        TcpPacket, TcpSeqNumber, UdpPacket,
     },
 };
 use std::net::{Ipv4Addr, SocketAddr};
@@ -223,6 +223,77 @@ fn segments_are_small_where_memory_is() {
         let told = TcpPacket::new_checked(ip.payload()).unwrap().options().to_vec();
         assert_eq!(told[..4], [&[2, 4][..], &u16::to_be_bytes(most)].concat(), "of {buffer_bytes} bytes: {told:?}");
     }
+}
+
+/// More stations than there were entries for once, all of which are asked for before one has answered, and each once.
+#[test]
+fn a_thousand_stations_are_served() {
+    const STATIONS: u16 = 1000;
+    let mut wire = Wire::new(Faults::NONE, 1);
+    let addressing = Addressing::Static { address: SERVER, prefix_bits: 16, gateway: None };
+    let limits = Limits { connections: 2000, buffer_bytes: 16 << 20 };
+    let mut stack = Stack::new(Config { addressing, limits, ..config(SERVER, None) }, &mut wire.server, 0).unwrap();
+    stack.listen(PORT);
+    for number in 0..STATIONS {
+        wire.server.inject(of_station(number, 1000, None));
+    }
+    let (mut open, mut questions, mut asked, mut greeted, mut now_ns) = (Vec::new(), Vec::new(), 0, 0, 0);
+    for greeting in [&b"hello"[..], b"again"] {
+        open.iter().for_each(|&connection| assert_eq!(stack.send(connection, greeting), greeting.len()));
+        loop {
+            now_ns += 10_000;
+            stack.poll(&mut wire.server, now_ns);
+            while let Some(event) = stack.next_event() {
+                if let Event::Accepted { connection, .. } = event {
+                    assert_eq!(stack.send(connection, greeting), greeting.len());
+                    open.push(connection);
+                }
+            }
+            stack.flush(&mut wire.server, now_ns);
+            let sent: Vec<Vec<u8>> = wire.server.drain_sent().collect();
+            if sent.is_empty() && questions.is_empty() {
+                break;
+            }
+            if sent.is_empty() {
+                asked += questions.len();
+                questions.drain(..).for_each(|reply| wire.server.inject(reply));
+            }
+            for frame in sent {
+                let number = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]).wrapping_sub(FIRST_STATION);
+                if frame[12..14] == [8, 6] {
+                    // Nobody asks for the own address but to tell of it.
+                    let address = Ipv4Addr::new(frame[38], frame[39], frame[40], frame[41]);
+                    let reply = arp_reply(hardware_of(number(40)), address, SERVER);
+                    questions.extend(Some(reply).filter(|_| address != SERVER));
+                } else if let Some(sequence) = syn_ack_sequence(&frame) {
+                    wire.server.inject(of_station(number(32), 1001, Some(sequence + 1)));
+                } else {
+                    assert_eq!(frame[..6], hardware_of(number(32)).0);
+                    greeted += usize::from(frame.ends_with(greeting));
+                }
+            }
+        }
+    }
+    assert_eq!((open.len(), asked, greeted), (STATIONS.into(), STATIONS.into(), 2 * usize::from(STATIONS)));
+}
+
+/// The last two octets of the first of many stations' addresses.
+const FIRST_STATION: u16 = 0x1000;
+
+fn hardware_of(station: u16) -> EthernetAddress {
+    let [high, low] = station.to_be_bytes();
+    EthernetAddress([2, 1, 0, 0, high, low])
+}
+
+/// A SYN of one of many stations, or an acknowledgment.
+fn of_station(number: u16, sequence: i32, acknowledged: Option<TcpSeqNumber>) -> Vec<u8> {
+    let control = if acknowledged.is_none() { TcpControl::Syn } else { TcpControl::None };
+    let sequence = TcpSeqNumber(sequence);
+    let mut frame = Segment { to: SERVER, from_port: 1, control, sequence, acknowledged, payload: &[] }.frame();
+    frame[6..12].copy_from_slice(&hardware_of(number).0);
+    frame[28..30].copy_from_slice(&(FIRST_STATION + number).to_be_bytes());
+    correct_checksums(&mut frame);
+    frame
 }
 
 /// A frame of the client as if another station of its network had sent it.

@@ -8,16 +8,17 @@ use alloc::collections::BTreeMap;
 use core::net::{IpAddr, Ipv4Addr};
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress};
 
-/// Stations that are known at a time.
-const MAX_NEIGHBORS: usize = 512;
+/// Stations that are known or asked for at a time: as many as there may be connections, within these bounds.
+const LEAST_NEIGHBORS: usize = 512;
+const MOST_NEIGHBORS: usize = 16_384;
+/// The part of them that is forgotten at a time, at least: all are looked at for that.
+const FORGOTTEN_DIVISOR: usize = 8;
 /// How often one station is asked for (RFC 1122 §2.3.2.1: at most once a second).
 pub(crate) const ASK_INTERVAL_NS: u64 = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug)]
 struct Neighbor {
     hardware: Option<EthernetAddress>,
-    /// When it was heard of, or asked for first.
-    since_ns: u64,
     asked_ns: Option<u64>,
 }
 
@@ -30,14 +31,21 @@ pub(crate) enum Unknown {
 }
 
 /// The stations on the link.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Neighbors {
     stations: BTreeMap<IpAddr, Neighbor>,
+    most: usize,
     /// Changes whenever an address that was given out may have become wrong.
     generation: u32,
 }
 
 impl Neighbors {
+    /// For so many connections.
+    pub fn new(connections: usize) -> Neighbors {
+        let most = connections.clamp(LEAST_NEIGHBORS, MOST_NEIGHBORS);
+        Neighbors { stations: BTreeMap::new(), most, generation: 0 }
+    }
+
     #[inline]
     pub fn generation(&self) -> u32 {
         self.generation
@@ -60,11 +68,10 @@ impl Neighbors {
 
     /// Whether to ask for a station now. To be followed by the question.
     pub fn ask(&mut self, station: IpAddr, now_ns: u64) -> bool {
-        if !self.stations.contains_key(&station) {
-            self.make_room();
+        if self.stations.len() >= self.most && !self.stations.contains_key(&station) {
+            self.make_room(now_ns);
         }
-        let unknown = Neighbor { hardware: None, since_ns: now_ns, asked_ns: None };
-        let neighbor = self.stations.entry(station).or_insert(unknown);
+        let neighbor = self.stations.entry(station).or_insert(Neighbor { hardware: None, asked_ns: None });
         let is_due = neighbor.asked_ns.is_none_or(|asked_ns| now_ns.saturating_sub(asked_ns) >= ASK_INTERVAL_NS);
         if is_due {
             neighbor.asked_ns = Some(now_ns);
@@ -73,7 +80,7 @@ impl Neighbors {
     }
 
     /// Takes in an ARP packet that has arrived, and tells whether a station is known now that was not.
-    pub fn on_packet(&mut self, packet: &[u8], own: Option<Ipv4Addr>, now_ns: u64) -> bool {
+    pub fn on_packet(&mut self, packet: &[u8], own: Option<Ipv4Addr>) -> bool {
         let Ok(packet) = ArpPacket::new_checked(packet) else { return false };
         let Ok(ArpRepr::EthernetIpv4 {
             operation,
@@ -91,18 +98,18 @@ impl Neighbors {
         // RFC 826: what is known already is updated by any packet; a new station is of use only if it speaks to us.
         let is_for_us = operation == ArpOperation::Request && Some(target) == own;
         let unknown = if is_for_us { Unknown::Added } else { Unknown::Ignored };
-        self.learn(station.into(), hardware, unknown, now_ns)
+        self.learn(station.into(), hardware, unknown)
     }
 
     /// Takes in where a station is, and tells whether that was not known.
-    pub fn learn(&mut self, station: IpAddr, hardware: EthernetAddress, unknown: Unknown, now_ns: u64) -> bool {
+    pub fn learn(&mut self, station: IpAddr, hardware: EthernetAddress, unknown: Unknown) -> bool {
         if !self.stations.contains_key(&station) {
             // Only one that is asked for takes the place of another: anybody can make stations up that speak to us.
-            if unknown == Unknown::Ignored || self.stations.len() >= MAX_NEIGHBORS {
+            if unknown == Unknown::Ignored || self.stations.len() >= self.most {
                 return false;
             }
         }
-        let found = Neighbor { hardware: Some(hardware), since_ns: now_ns, asked_ns: None };
+        let found = Neighbor { hardware: Some(hardware), asked_ns: None };
         match self.stations.insert(station, found).map(|known| known.hardware) {
             Some(Some(known)) if known == hardware => false,
             Some(Some(_)) => {
@@ -115,19 +122,75 @@ impl Neighbors {
 
     /// Forgets all stations of IPv4: the link or the own address is another one.
     pub fn clear_ipv4(&mut self) {
-        self.stations.retain(|station, _| station.is_ipv6());
+        self.keep(&|station, _| station.is_ipv6());
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// Forgets the station that was heard of least recently, those first that were never heard of.
-    fn make_room(&mut self) {
-        if self.stations.len() < MAX_NEIGHBORS {
-            return;
+    /// Forgets those that do not answer. If these are few, those that are known: connections to them know the way. Those that
+    /// were asked for a moment ago, whose answer would not be listened to, only if there is hardly anybody else.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self, now_ns: u64) {
+        let enough = self.most - self.most / FORGOTTEN_DIVISOR;
+        self.keep(&|_, neighbor| {
+            let is_new = |asked_ns| now_ns.saturating_sub(asked_ns) < ASK_INTERVAL_NS;
+            neighbor.hardware.is_some() || neighbor.asked_ns.is_some_and(is_new)
+        });
+        if self.stations.len() > enough {
+            self.keep(&|_, neighbor| neighbor.hardware.is_none());
         }
-        let age = |(_, neighbor): &(&IpAddr, &Neighbor)| (neighbor.hardware.is_some(), neighbor.since_ns);
-        if let Some(oldest) = self.stations.iter().min_by_key(age).map(|(station, _)| *station) {
-            self.stations.remove(&oldest);
-            self.generation = self.generation.wrapping_add(1);
+        if self.stations.len() > enough {
+            self.stations = BTreeMap::new();
         }
+    }
+
+    #[inline(never)]
+    fn keep(&mut self, is_kept: &dyn Fn(&IpAddr, &Neighbor) -> bool) {
+        self.stations.retain(|station, neighbor| is_kept(station, neighbor));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn station(number: u32) -> IpAddr {
+        Ipv4Addr::from_bits(0x0a00_0000 + number).into()
+    }
+
+    /// A table for a thousand connections, that many of which are to stations that are known.
+    fn known(count: u32) -> Neighbors {
+        let mut neighbors = Neighbors::new(1000);
+        for number in 0..count {
+            assert!(neighbors.ask(station(number), 0));
+            assert!(neighbors.learn(station(number), EthernetAddress([2, 0, 0, 0, 0, 1]), Unknown::Ignored));
+        }
+        assert!((0..count).all(|number| neighbors.get(station(number)).is_some()));
+        neighbors
+    }
+
+    #[test]
+    fn who_was_asked_for_is_listened_to_and_ways_stay() {
+        let mut neighbors = known(1000);
+        let generation = neighbors.generation();
+        for number in 1000..1900 {
+            assert!(neighbors.ask(station(number), 1));
+        }
+        assert!((1000..1900).all(|number| neighbors.awaits(station(number))));
+        assert!((1000..1900).all(|number| !neighbors.ask(station(number), ASK_INTERVAL_NS)), "once a second");
+        for number in 2000..20_000 {
+            neighbors.ask(station(number), ASK_INTERVAL_NS);
+            assert!(neighbors.stations.len() <= 1000);
+        }
+        assert_eq!(neighbors.generation(), generation, "nobody has moved");
+    }
+
+    #[test]
+    fn who_does_not_answer_makes_way_for_others() {
+        let mut neighbors = known(500);
+        (500..1000).for_each(|number| assert!(neighbors.ask(station(number), 0)));
+        assert!(neighbors.ask(station(1000), ASK_INTERVAL_NS));
+        assert!((0..500).all(|number| neighbors.get(station(number)).is_some()));
+        assert_eq!(neighbors.stations.len(), 501);
     }
 }

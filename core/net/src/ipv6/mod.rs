@@ -348,8 +348,8 @@ impl Ipv6 {
                 self.on_group_query(packet, now_ns);
                 None
             }
-            NEIGHBOR_SOLICITATION if is_on_link => self.on_solicitation(packet, neighbors, tx, now_ns),
-            NEIGHBOR_ADVERTISEMENT if is_on_link => self.on_advertisement(packet, neighbors, now_ns),
+            NEIGHBOR_SOLICITATION if is_on_link => self.on_solicitation(packet, neighbors, tx),
+            NEIGHBOR_ADVERTISEMENT if is_on_link => self.on_advertisement(packet, neighbors),
             ROUTER_ADVERTISEMENT if is_on_link && self.is_auto => self.on_router(packet, neighbors, now_ns),
             _ => None,
         };
@@ -383,7 +383,6 @@ impl Ipv6 {
         packet: &Icmpv6<'_>,
         neighbors: &mut Neighbors,
         tx: &mut impl FrameTx,
-        now_ns: u64,
     ) -> Option<bool> {
         let link_address = Options::behind(packet.message, 24)?.link_address(SOURCE_LINK_ADDRESS);
         let target = target_of(packet.message);
@@ -409,11 +408,11 @@ impl Ipv6 {
         let ends = Ends::V6 { own: target, remote: packet.source };
         let route = Route { mac: self.mac, hardware: link_address.unwrap_or(packet.hardware), ends };
         icmp::send(tx, &route, ON_LINK_HOP_LIMIT, [&answer, &option]);
-        Some(neighbors.learn(packet.source.into(), link_address?, Unknown::Added, now_ns))
+        Some(neighbors.learn(packet.source.into(), link_address?, Unknown::Added))
     }
 
     /// A neighbor says where it is (RFC 4861 §7.1.2 and §7.2.5). Nobody is believed who was not asked.
-    fn on_advertisement(&mut self, packet: &Icmpv6<'_>, neighbors: &mut Neighbors, now_ns: u64) -> Option<bool> {
+    fn on_advertisement(&mut self, packet: &Icmpv6<'_>, neighbors: &mut Neighbors) -> Option<bool> {
         let link_address = Options::behind(packet.message, 24)?.link_address(TARGET_LINK_ADDRESS);
         let (target, flags) = (target_of(packet.message), packet.message[4]);
         if !is_host6(target) || packet.destination.is_multicast() && flags & SOLICITED != 0 {
@@ -430,7 +429,7 @@ impl Ipv6 {
         if is_elsewhere && flags & OVERRIDE == 0 {
             return None;
         }
-        Some(neighbors.learn(target.into(), link_address, Unknown::Ignored, now_ns))
+        Some(neighbors.learn(target.into(), link_address, Unknown::Ignored))
     }
 
     /// Does without an address that another station has (RFC 4862 §5.4.5).
@@ -468,7 +467,7 @@ impl Ipv6 {
             }
         }
         let link_address = options.link_address(SOURCE_LINK_ADDRESS)?;
-        Some(neighbors.learn(packet.source.into(), link_address, Unknown::Added, now_ns))
+        Some(neighbors.learn(packet.source.into(), link_address, Unknown::Added))
     }
 
     /// Keeps a router for so long, or not at all (RFC 4861 §6.3.4 and §6.3.5).

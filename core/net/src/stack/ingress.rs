@@ -57,7 +57,7 @@ impl Stack {
             Class::Tcp(packet) => self.receive_packet(&packet, frame, tx, take, now_ns),
             Class::Udp(packet) => self.receive_datagram(&packet, frame, tx, take, now_ns),
             Class::Arp(packet) => {
-                if self.neighbors.on_packet(packet, own, now_ns) {
+                if self.neighbors.on_packet(packet, own) {
                     self.touch_unresolved();
                 }
                 self.control.receive(bytes, tx, now_ns);

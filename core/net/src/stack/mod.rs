@@ -134,7 +134,7 @@ impl Stack {
             datagram_ports: Vec::new(),
             control: Control::new(config.addressing, mac, config.seed, &mut device.split().1, now_ns),
             ipv6: Ipv6::new(config.addressing6, mac, mtu, now_ns),
-            neighbors: Neighbors::default(),
+            neighbors: Neighbors::new(connections),
             flows: Flows::new(secrets.flows()),
             secrets,
             resources: Resources { pool: Pool::new(config.limits.buffer_bytes), counters: NetworkFigures::default() },
