@@ -501,21 +501,47 @@ impl<'a> SortedSetView<'a> {
         start..end.max(start)
     }
 
-    /// The ranks of the members with names in a range, if all have the same score.
+    /// Whether all members have the same score.
+    pub fn has_one_score(self) -> bool {
+        let score = |rank| self.get(rank).map(|(_, score)| score);
+        score(0) == score(self.len().saturating_sub(1))
+    }
+
+    /// The ranks of the members with names in a range, if all have the same score. Otherwise it depends on the members alone,
+    /// and not on how they are stored, so that a copy finds the same.
     pub fn lex_range(self, min: LexBound<'_>, max: LexBound<'_>) -> Range<usize> {
-        let start = self.count_before(|_, name| match min {
+        let has_one_score = self.has_one_score();
+        let rank = |is_before: &dyn Fn(Name<'a>) -> bool| match has_one_score {
+            true => self.count_before(|_, name| is_before(name)),
+            false => self.search(is_before),
+        };
+        let start = rank(&|name| match min {
             LexBound::Least => false,
             LexBound::Greatest => true,
             LexBound::Included(min) => name.get() < min,
             LexBound::Excluded(min) => name.get() <= min,
         });
-        let end = self.count_before(|_, name| match max {
+        let end = rank(&|name| match max {
             LexBound::Least => false,
             LexBound::Greatest => true,
             LexBound::Included(max) => name.get() <= max,
             LexBound::Excluded(max) => name.get() < max,
         });
         start..end.max(start)
+    }
+
+    /// What a binary search finds among members that may be in another order.
+    #[cold]
+    fn search(self, is_before: &dyn Fn(Name<'a>) -> bool) -> usize {
+        let (mut start, mut end) = (0, self.len());
+        while start < end {
+            let middle = start.midpoint(end);
+            match self.get(middle) {
+                Some((member, _)) if is_before(Name::Text(member)) => start = middle + 1,
+                _ => end = middle,
+            }
+        }
+        start
     }
 
     /// Calls `visit` with the members of these ranks, from the lowest or from the highest one on.

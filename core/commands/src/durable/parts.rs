@@ -96,6 +96,8 @@ enum Rule {
     LastCount,
     /// Those that these two words reach, from the end that each of them counts from.
     Range,
+    /// Members by their names alone: where scores differ, these say what lies between two of them only if all are there.
+    Between,
     First,
 }
 
@@ -106,7 +108,8 @@ const RULES: &[(Option<ValueKind>, Rule, &str)] = &[
     (Some(ValueKind::Hash), Rule::Named(2), "hincrby hincrbyfloat"),
     (Some(ValueKind::Set), Rule::Nothing, "sadd srem spop"),
     (Some(ValueKind::Set), Rule::Named(3), "smove"),
-    (Some(ValueKind::SortedSet), Rule::Nothing, "zrem zremrangebyscore zremrangebylex"),
+    (Some(ValueKind::SortedSet), Rule::Nothing, "zrem zremrangebyscore"),
+    (Some(ValueKind::SortedSet), Rule::Between, "zremrangebylex"),
     (Some(ValueKind::SortedSet), Rule::Named(2), "zadd zincrby geoadd"),
     (Some(ValueKind::SortedSet), Rule::Count(2), "zpopmin zpopmax"),
     (Some(ValueKind::SortedSet), Rule::Count(usize::MAX), "bzpopmin bzpopmax"),
@@ -120,7 +123,8 @@ const RULES: &[(Option<ValueKind>, Rule, &str)] = &[
     (Some(ValueKind::Stream), Rule::Nothing, "xadd xdel xtrim xsetid xgroup xreadgroup xautoclaim xclaim xack"),
 ];
 
-fn need(kind: ValueKind, command: &Command, request: Request<'_>) -> Need {
+fn need(db: &Db, found: Found, command: &Command, request: Request<'_>) -> Need {
+    let kind = db.kind(found);
     let suits = |&&(of, _, names): &&(Option<ValueKind>, Rule, &str)| {
         of.is_none_or(|of| of == kind) && names.split(' ').any(|name| name == command.name)
     };
@@ -133,7 +137,8 @@ fn need(kind: ValueKind, command: &Command, request: Request<'_>) -> Need {
     }
     match RULES.iter().find(suits).map(|(_, rule, _)| *rule) {
         None => Need::Whole,
-        Some(Rule::Nothing) => Need::Nothing,
+        Some(Rule::Between) if !db.sorted_set(found).has_one_score() => Need::Whole,
+        Some(Rule::Nothing | Rule::Between) => Need::Nothing,
         Some(Rule::Named(from)) => Need::Named(from),
         Some(Rule::Count(at)) => ends(at),
         Some(Rule::LastCount) => match request.len().checked_sub(2).filter(|&at| args::is(&request[at], "count")) {
@@ -377,7 +382,7 @@ impl Store {
             return Ok(());
         };
         let kind = self.dbs[db].kind(found);
-        match what.map_or(Need::Whole, |(command, request)| need(kind, command, request)) {
+        match what.map_or(Need::Whole, |(command, request)| need(&self.dbs[db], found, command, request)) {
             Need::Nothing => {}
             Need::Named(from) => {
                 let Some((_, request)) = what else { return Ok(()) };
