@@ -181,8 +181,9 @@ pub fn give(
     let now_ms = store.now.unix_ms();
     let (options, db) = (&store.options, &mut store.dbs[db]);
     let merged = merge_at.and_then(|index| Some((db.find_any(key)?, index)));
-    let place = Place { db, key, expiry, now_ms, merged: merged.map(|(found, _)| found) };
-    let is_new = merged.is_none();
+    let place = Place { db, key, expiry, now_ms, merged: merged.map(|(found, _)| found), is_part: merge_at.is_some() };
+    // A part may repeat what is there, or itself.
+    let is_part = place.is_part;
     match object {
         Object::String(text) => {
             if let Some(expiry) = expiry {
@@ -212,7 +213,7 @@ pub fn give(
                 if is_packed {
                     *set = Set::Packed(Packed::new());
                 }
-                fill(&elements, &mut room, |member| Ok(set.add(records, Value::Bytes(member), limits)? || !is_new))
+                fill(&elements, &mut room, |member| Ok(set.add(records, Value::Bytes(member), limits)? || is_part))
             })
         }
         Object::Hash(pairs) => {
@@ -220,7 +221,7 @@ pub fn give(
             build(place, |hash: &mut Hash, records| {
                 pairs.for_each_field(&mut |field, value, at_ms| {
                     room.check()?;
-                    let is_right = hash.set(records, field, value, limits)? || !is_new;
+                    let is_right = hash.set(records, field, value, limits)? || is_part;
                     if !is_right || at_ms.is_some_and(|at| at > FIELD_EXPIRY_LIMIT_MS) {
                         return Err(Failure::Corrupt);
                     }
@@ -233,10 +234,10 @@ pub fn give(
             build(place, |stream: &mut Box<Stream>, _| {
                 let mut part = Stream::default();
                 fill_stream(&mut part, &mut value, &mut room, limits)?;
-                match is_new {
-                    true => **stream = part,
-                    false if stream.is_behind(&part) => stream.merge(part)?,
-                    false => return Err(Failure::Corrupt),
+                match merged {
+                    None => **stream = part,
+                    Some(_) if stream.is_behind(&part) => stream.merge(part)?,
+                    Some(_) => return Err(Failure::Corrupt),
                 }
                 Ok(())
             })
@@ -245,7 +246,7 @@ pub fn give(
             let limits = options.zset_limits();
             build(place, |set: &mut SortedSet, records| {
                 fill_sorted(&scored, &mut room, |member, score| {
-                    if is_new && set.view(records).score(member).is_some() {
+                    if !is_part && set.view(records).score(member).is_some() {
                         return Err(Failure::Corrupt);
                     }
                     Ok(set.set(records, member, score, limits)?)
@@ -379,6 +380,8 @@ struct Place<'a> {
     now_ms: u64,
     /// What it is merged with.
     merged: Option<Found>,
+    /// Whether it is a part, which may have no members.
+    is_part: bool,
 }
 
 /// Makes a collection, which must have members, for a key.
@@ -404,10 +407,11 @@ fn build<C: Collection>(place: Place<'_>, make: impl FnOnce(&mut C, &mut Records
     }
     let made = place.db.build(make);
     let collection = made.map_err(|_| failure)?;
-    if collection.is_empty() {
+    let is_empty = collection.is_empty();
+    if is_empty && !place.is_part {
         return Err(EMPTY);
     }
-    match place.expiry {
+    match place.expiry.filter(|_| !is_empty) {
         Some(expiry) => place.db.put(place.key, collection, expiry, place.now_ms)?,
         None => place.db.drop_built(collection),
     }

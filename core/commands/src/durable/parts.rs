@@ -216,7 +216,9 @@ impl Store {
                 let (count, next) = self.with_writer(|store, writer| {
                     Ok(part::write_scanned(&store.dbs[db], found, cursor, most, writer))
                 })?;
-                if count > 0 {
+                // The last one may have no members, and says when the key expires: a replay that had none of them left was without
+                // the key, and so without that.
+                if count > 0 || next == 0 {
                     self.append_part(db, found, 0, Kind::STATE)?;
                 }
                 self.go_on(at, found, (next != 0).then_some(Place::Cursor(next)));

@@ -10,6 +10,8 @@ use kayvee_platform::{BlockError, Now};
 use kayvee_server::{ClientId, Fate};
 use std::sync::atomic::Ordering;
 
+mod parts;
+
 const ALWAYS: &[&str] = &["--appendonly", "yes", "--appendfsync", "always", "--enable-debug-command", "yes"];
 
 /// An engine with a disk.
