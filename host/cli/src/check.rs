@@ -16,6 +16,17 @@ use std::{
 struct Tally {
     effects: u64,
     states: u64,
+    gaps: u64,
+}
+
+impl Tally {
+    fn count(&mut self, kind: Kind) {
+        *match kind {
+            Kind::EFFECTS | Kind::RELEASES => &mut self.effects,
+            Kind::STATE => &mut self.states,
+            _ => &mut self.gaps,
+        } += 1;
+    }
 }
 
 /// Reads a disk and says what is in it; an error means that it is not sound.
@@ -24,8 +35,7 @@ pub fn check(file: &Path) -> Result<()> {
     let size_bytes = disk.geometry().size_bytes;
     let mut tally = Tally::default();
     let mut visit = |kind: Kind, _: &[u8]| -> Result<(), Infallible> {
-        let count = if kind == Kind::EFFECTS { &mut tally.effects } else { &mut tally.states };
-        *count += 1;
+        tally.count(kind);
         Ok(())
     };
     let contents = kayvee_log::check(&mut disk, &mut visit, &mut |_| {});
@@ -45,8 +55,9 @@ fn report(file: &Path, size_bytes: u64, contents: &Contents, tally: &Tally) -> S
     line("format", format!("version {version}, opened {} times", contents.epoch));
     line("size", format!("{}: {segments} segments of {}", bytes(size_bytes), bytes(contents.segment_bytes.into())));
     line("log", format!("{} in {used_segments} segments, {batches} batches", bytes(log_bytes)));
-    let kinds = format!("{} of changes and {} of keys' states", tally.effects, tally.states);
-    line("records", format!("{records}: {kinds}"));
+    let Tally { effects, states, gaps } = tally;
+    let gaps = if *gaps > 0 { format!(", {gaps} of gaps") } else { String::new() };
+    line("records", format!("{records}: {effects} of changes and {states} of keys' states{gaps}"));
     match records {
         0 => line("numbers", format!("none; the last one ever was {}", contents.last_sequence)),
         _ => line("numbers", format!("{} to {}", contents.first_sequence, contents.last_sequence)),
@@ -67,5 +78,25 @@ fn bytes(bytes: u64) -> String {
     match UNITS.iter().find(|(_, shift)| bytes >> shift > 0) {
         Some((unit, shift)) => format!("{:.1} {unit}", bytes as f64 / (1u64 << shift) as f64),
         None => format!("{bytes} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reported(kinds: &[Kind]) -> String {
+        let mut tally = Tally::default();
+        kinds.iter().for_each(|&kind| tally.count(kind));
+        let contents = Contents { records: kinds.len() as u64, ..Contents::default() };
+        let report = report(Path::new("d"), 0, &contents, &tally);
+        report.lines().find_map(|line| line.trim_start().strip_prefix("records   ")).unwrap().into()
+    }
+
+    #[test]
+    fn records_are_counted_by_what_they_are_for() {
+        let kinds = [Kind::EFFECTS, Kind::STATE, Kind::RELEASES, Kind::STATE, Kind::STATE, Kind::EFFECTS];
+        assert_eq!(reported(&kinds), "6: 3 of changes and 3 of keys' states");
+        assert_eq!(reported(&[Kind::STATE, Kind::new(2)]), "2: 0 of changes and 1 of keys' states, 1 of gaps");
     }
 }
