@@ -18,11 +18,11 @@ pub fn sum(bytes: &[u8]) -> u64 {
 /// a right checksum gives 0.
 #[inline]
 pub fn finish(total: u64) -> [u8; 2] {
-    let mut folded = (total & 0xffff_ffff) + (total >> 32);
-    folded = (folded & 0xffff) + (folded >> 16 & 0xffff) + (folded >> 32);
-    folded = (folded & 0xffff) + (folded >> 16);
-    folded = (folded & 0xffff) + (folded >> 16);
-    (!(folded as u16)).to_ne_bytes()
+    // What is carried out of a word is added to it (§2 (C)), where it cannot be carried again.
+    let (folded, carry) = (total as u32).overflowing_add((total >> 32) as u32);
+    let folded = folded + u32::from(carry);
+    let (folded, carry) = (folded as u16).overflowing_add((folded >> 16) as u16);
+    (!(folded + u16::from(carry))).to_ne_bytes()
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ mod tests {
         let start = ETHERNET_BYTES + ends.header_bytes();
         let mut frame = vec![0; start + len + padding];
         let station = EthernetAddress([2; 6]);
-        let route = Route { mac: station, hardware: station, ends };
+        let route = Route { mac: station, hardware: station, ends: &ends };
         emit_headers(&mut frame[..start + len], &route, protocol, HOP_LIMIT, len);
         random.fill(&mut frame[start..]);
         (frame, start, ends)

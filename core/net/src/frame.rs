@@ -149,7 +149,11 @@ fn classify_ipv4<'a>(
     if header_bytes > packet.len() {
         return Class::Malformed;
     }
-    if checksum::finish(checksum::sum(&packet[..header_bytes])) != [0, 0] {
+    let mut sum = checksum::sum(ip);
+    if header_bytes > IPV4_BYTES {
+        sum += checksum::sum(&packet[IPV4_BYTES..header_bytes]);
+    }
+    if checksum::finish(sum) != [0, 0] {
         return Class::Damaged;
     }
     // A fragment has no use on its own, and none of the senders here needs them: TCP sends what fits.
@@ -232,21 +236,23 @@ pub(crate) enum Unusable {
     Malformed,
 }
 
-/// Reads the segment of a packet, and returns it with its data in the first piece.
+/// Reads the segment of a packet into one that is empty, and returns its data in the first piece.
 #[inline]
 pub(crate) fn parse_segment<'a>(
     packet: &Packet<'a>,
     frame: &Received<'_>,
     checksums: Checksums,
-) -> Result<(Segment, &'a [u8]), Unusable> {
+    segment: &mut Segment,
+) -> Result<&'a [u8], Unusable> {
     let bytes = packet.payload;
-    let pseudo = packet.ends.pseudo_header(PROTOCOL_TCP, bytes.len());
     // Whoever merges segments has looked at their checksums, and says so.
-    if !frame.is_checked && (packet.rest_bytes > 0 || !is_intact(bytes, CHECKSUM_AT, pseudo, checksums)) {
-        return Err(Unusable::Damaged);
+    if !frame.is_checked {
+        let pseudo = packet.ends.pseudo_header(PROTOCOL_TCP, bytes.len());
+        if packet.rest_bytes > 0 || !is_intact(bytes, CHECKSUM_AT, pseudo, checksums) {
+            return Err(Unusable::Damaged);
+        }
     }
-    let (segment, header_bytes) = Segment::parse(bytes).ok_or(Unusable::Malformed)?;
-    Ok((segment, &bytes[header_bytes..]))
+    segment.read(bytes).ok_or(Unusable::Malformed)
 }
 
 /// Whether the checksum at `at` is that of these bytes, with the sum of their pseudo-header.
@@ -260,10 +266,10 @@ fn is_intact(bytes: &[u8], at: usize, pseudo: u64, checksums: Checksums) -> bool
 
 /// Who sends something to whom.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Route {
+pub(crate) struct Route<'a> {
     pub mac: EthernetAddress,
     pub hardware: EthernetAddress,
-    pub ends: Ends,
+    pub ends: &'a Ends,
 }
 
 /// The largest packet on a link whose frames have so many bytes at the most.
@@ -290,7 +296,7 @@ pub(crate) fn room_for_data(tx: &mut impl FrameTx, ends: &Ends, segment_bytes: u
 #[inline]
 pub(crate) fn send_segment(
     tx: &mut impl FrameTx,
-    route: &Route,
+    route: &Route<'_>,
     segment: &Segment,
     (payload_bytes, segment_bytes): (usize, u32),
     mut fill: impl FnMut(usize, &mut [u8]),
@@ -371,7 +377,7 @@ pub(crate) fn parse_datagram<'a>(
 }
 
 /// Sends a datagram that fits a frame. Returns whether the device had room for it.
-pub(crate) fn send_datagram(tx: &mut impl FrameTx, route: &Route, datagram: &Datagram<'_>) -> bool {
+pub(crate) fn send_datagram(tx: &mut impl FrameTx, route: &Route<'_>, datagram: &Datagram<'_>) -> bool {
     let len = UDP_HEADER_BYTES + datagram.data.len();
     let sent = tx.transmit(ETHERNET_BYTES + route.ends.header_bytes() + len, |frame| {
         let udp = emit_headers(frame, route, PROTOCOL_UDP, HOP_LIMIT, len);
@@ -391,7 +397,7 @@ pub(crate) fn send_datagram(tx: &mut impl FrameTx, route: &Route, datagram: &Dat
 #[inline]
 pub(crate) fn emit_headers<'a>(
     frame: &'a mut [u8],
-    route: &Route,
+    route: &Route<'_>,
     protocol: u8,
     hop_limit: u8,
     payload_bytes: usize,
@@ -400,7 +406,7 @@ pub(crate) fn emit_headers<'a>(
     ethernet[..6].copy_from_slice(&route.hardware.0);
     ethernet[6..12].copy_from_slice(&route.mac.0);
     let (ip, payload) = packet.split_at_mut(route.ends.header_bytes());
-    match route.ends {
+    match *route.ends {
         // RFC 791 §3.1. With "don't fragment" (RFC 1191 §3), and so without identification (RFC 6864 §4.1).
         Ends::V4 { own, remote } => {
             ethernet[12..].copy_from_slice(&ETHERTYPE_IPV4);

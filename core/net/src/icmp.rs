@@ -21,7 +21,7 @@ pub(crate) enum Unreachable {
 }
 
 /// Sends a message whose checksum is zero so far. Returns whether the device had room for it.
-pub(crate) fn send(tx: &mut impl FrameTx, route: &Route, hop_limit: u8, parts: [&[u8]; 2]) -> bool {
+pub(crate) fn send(tx: &mut impl FrameTx, route: &Route<'_>, hop_limit: u8, parts: [&[u8]; 2]) -> bool {
     send_behind(&[], tx, route, hop_limit, parts)
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn send(tx: &mut impl FrameTx, route: &Route, hop_limit: u8, parts: [
 pub(crate) fn send_behind(
     extension: &[u8],
     tx: &mut impl FrameTx,
-    route: &Route,
+    route: &Route<'_>,
     hop_limit: u8,
     parts: [&[u8]; 2],
 ) -> bool {
@@ -56,10 +56,10 @@ pub(crate) fn send_behind(
 
 /// Tells who sent `packet` that nobody takes it (RFC 1122 §3.2.2.1, RFC 4443 §3.1), with as much of it as there is in a packet
 /// that goes everywhere (RFC 1812 §4.3.2.3, RFC 4443 §2.4 (c)). There is to be a limit to how often.
-pub(crate) fn send_unreachable(tx: &mut impl FrameTx, route: &Route, what: Unreachable, packet: &[u8]) {
+pub(crate) fn send_unreachable(tx: &mut impl FrameTx, route: &Route<'_>, what: Unreachable, packet: &[u8]) {
     /// RFC 791 §3.1.
     const IPV4_BYTES: usize = 576;
-    let (kind, code, packet_bytes) = match (route.ends, what) {
+    let (kind, code, packet_bytes) = match (*route.ends, what) {
         (Ends::V4 { .. }, Unreachable::Protocol) => (3, 2, IPV4_BYTES),
         (Ends::V4 { .. }, Unreachable::Port) => (3, 3, IPV4_BYTES),
         (Ends::V6 { .. }, _) => (1, 4, usize::from(MIN_MTU)),

@@ -100,7 +100,8 @@ pub(super) fn report(
     addresses: impl ExactSizeIterator<Item = Ipv6Addr>,
 ) -> bool {
     let mut send = |group, head: [u8; 8], rest: &[u8]| {
-        let route = Route { mac, hardware: hardware_of(group), ends: Ends::V6 { own, remote: group } };
+        let ends = Ends::V6 { own, remote: group };
+        let route = Route { mac, hardware: hardware_of(group), ends: &ends };
         icmp::send_behind(&ROUTER_ALERT, tx, &route, HOP_LIMIT, [&head, rest])
     };
     let mut groups = addresses.map(solicited_node);

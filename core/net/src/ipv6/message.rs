@@ -57,7 +57,8 @@ pub(super) fn send_to_group(
     group: Ipv6Addr,
     parts: [&[u8]; 2],
 ) -> bool {
-    let route = Route { mac, hardware: hardware_of(group), ends: Ends::V6 { own, remote: group } };
+    let ends = Ends::V6 { own, remote: group };
+    let route = Route { mac, hardware: hardware_of(group), ends: &ends };
     icmp::send(tx, &route, ON_LINK_HOP_LIMIT, parts)
 }
 

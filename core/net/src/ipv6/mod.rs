@@ -341,7 +341,10 @@ impl Ipv6 {
             PACKET_TOO_BIG => return self.parse_too_large(packet).map_or(Outcome::Done, Outcome::TooLarge),
             ECHO_REQUEST if self.addresses.contains(packet.destination) && is_host6(packet.source) => {
                 let answer = [&[ECHO_REPLY, 0, 0, 0], &packet.message[4..]];
-                icmp::send(tx, &self.way_back(packet), HOP_LIMIT, answer);
+                // To where it came from.
+                let ends = Ends::V6 { own: packet.destination, remote: packet.source };
+                let route = Route { mac: self.mac, hardware: packet.hardware, ends: &ends };
+                icmp::send(tx, &route, HOP_LIMIT, answer);
                 None
             }
             groups::QUERY => {
@@ -355,12 +358,6 @@ impl Ipv6 {
         };
         self.note_deadline();
         if resolved == Some(true) { Outcome::Resolved } else { Outcome::Done }
-    }
-
-    /// Where the answer to a message goes: to where it came from.
-    fn way_back(&self, packet: &Icmpv6<'_>) -> Route {
-        let ends = Ends::V6 { own: packet.destination, remote: packet.source };
-        Route { mac: self.mac, hardware: packet.hardware, ends }
     }
 
     /// RFC 8201 §4. What would do less than every link does is nothing that a router says.
@@ -406,7 +403,7 @@ impl Ipv6 {
         }
         let answer = about(NEIGHBOR_ADVERTISEMENT, SOLICITED | OVERRIDE, target);
         let ends = Ends::V6 { own: target, remote: packet.source };
-        let route = Route { mac: self.mac, hardware: link_address.unwrap_or(packet.hardware), ends };
+        let route = Route { mac: self.mac, hardware: link_address.unwrap_or(packet.hardware), ends: &ends };
         icmp::send(tx, &route, ON_LINK_HOP_LIMIT, [&answer, &option]);
         Some(neighbors.learn(packet.source.into(), link_address?, Unknown::Added))
     }

@@ -2,35 +2,31 @@
 
 use super::{
     Stack,
-    table::{Expendable, enlist, note_expendable},
+    table::{Expendable, Slot, enlist, note_expendable},
 };
 use crate::{
     ends::Ends,
     frame::{self, Route},
     ipv6,
     neighbors::ASK_INTERVAL_NS,
-    tcp::{NEVER_NS, Owner, State},
+    tcp::{Connection, NEVER_NS, Owner, Resources, State},
 };
 use core::net::IpAddr;
 use kayvee_platform::FrameTx;
+use smoltcp::wire::EthernetAddress;
 
 /// Timeouts in a row after which a connection's way through the link is asked for again.
 const TIMEOUTS_OF_A_DEAD_NEIGHBOR: u32 = 2;
 
 impl Stack {
-    /// Where the frames of a connection go. Where that is not known, the link is asked.
-    #[inline]
-    fn way(&mut self, number: u32, tx: &mut impl FrameTx, now_ns: u64) -> Option<Route> {
+    /// Where on the link the frames of a connection go that has no [way](Slot::known_way). Where that is not known, the link is
+    /// asked.
+    #[inline(never)]
+    fn find_way(&mut self, number: u32, tx: &mut impl FrameTx, now_ns: u64) -> Option<EthernetAddress> {
         let slot = self.slots.get_mut(number)?;
         let ends = slot.connection.flow.ends;
         let mac = self.mac;
-        let is_suspect = slot.connection.timeouts_in_a_row() >= TIMEOUTS_OF_A_DEAD_NEIGHBOR;
-        if let Some((generation, hardware)) = slot.way
-            && generation == self.neighbors.generation()
-            && !is_suspect
-        {
-            return Some(Route { mac, hardware, ends });
-        }
+        let is_suspect = slot.is_suspect();
         let hop: IpAddr = match ends {
             Ends::V4 { remote, .. } => self.lease?.next_hop(remote)?.into(),
             Ends::V6 { remote, .. } => self.ipv6.next_hop(remote, &self.neighbors, now_ns)?.into(),
@@ -45,23 +41,32 @@ impl Stack {
         }
         let hardware = known?;
         slot.way = Some((self.neighbors.generation(), hardware));
-        Some(Route { mac, hardware, ends })
+        Some(hardware)
     }
 
     /// Sends all that one connection may send now. Returns whether that was all, or the device is full.
     pub(super) fn send_segments(&mut self, number: u32, tx: &mut impl FrameTx, now_ns: u64) -> bool {
-        let Some(slot) = self.slots.get_mut(number) else { return true };
+        let Some(mut slot) = self.slots.get_mut(number) else { return true };
         slot.connection.on_timers(&mut self.resources, now_ns);
+        let mut hardware = slot.known_way(self.neighbors.generation());
+        if hardware.is_none() {
+            hardware = self.find_way(number, tx, now_ns);
+            let Some(again) = self.slots.get_mut(number) else { return true };
+            slot = again;
+        }
         let mut wake_ns = NEVER_NS;
-        match self.way(number, tx, now_ns) {
-            Some(route) => {
-                if !self.send_all(number, &route, tx, now_ns) {
+        match hardware {
+            Some(hardware) => {
+                if !slot.connection.send_all((self.mac, hardware), &mut self.resources, tx, now_ns) {
                     return false;
                 }
             }
-            None => wake_ns = self.await_neighbor(number, now_ns),
+            None => {
+                // Its neighbor's address is waited for, and until then at most.
+                enlist(&mut self.unresolved, &mut slot.in_unresolved, number);
+                wake_ns = now_ns.saturating_add(ASK_INTERVAL_NS);
+            }
         }
-        let Some(slot) = self.slots.get_mut(number) else { return true };
         slot.in_egress = false;
         let connection = &mut slot.connection;
         // A reset that has not left by now is for a neighbor whose address is not known, and nobody waits for that.
@@ -83,33 +88,52 @@ impl Stack {
         }
         true
     }
+}
 
+impl Slot {
+    /// Whether it may be that nothing arrives where its frames go.
+    #[inline]
+    fn is_suspect(&self) -> bool {
+        self.connection.timeouts_in_a_row() >= TIMEOUTS_OF_A_DEAD_NEIGHBOR
+    }
+
+    /// Where on the link its frames go, if that is known in this generation of the neighbors and not in doubt.
+    #[inline]
+    fn known_way(&self, generation: u32) -> Option<EthernetAddress> {
+        let (known_in, hardware) = self.way?;
+        (known_in == generation && !self.is_suspect()).then_some(hardware)
+    }
+}
+
+impl Connection {
     /// Sends until there is nothing left or the device is full. Returns whether it was the former.
     #[inline]
-    fn send_all(&mut self, number: u32, route: &Route, tx: &mut impl FrameTx, now_ns: u64) -> bool {
-        let Some(slot) = self.slots.get_mut(number) else { return true };
+    fn send_all(
+        &mut self,
+        (mac, hardware): (EthernetAddress, EthernetAddress),
+        resources: &mut Resources,
+        tx: &mut impl FrameTx,
+        now_ns: u64,
+    ) -> bool {
         loop {
             if !tx.ready() {
                 return false;
             }
-            let segment_bytes = slot.connection.segment_bytes();
-            let most = if slot.connection.unsent_bytes() > segment_bytes {
-                frame::room_for_data(tx, &route.ends, segment_bytes)
+            let segment_bytes = self.segment_bytes();
+            let most = if self.unsent_bytes() > segment_bytes {
+                frame::room_for_data(tx, &self.flow.ends, segment_bytes)
             } else {
                 segment_bytes
             };
-            let Some(next) = slot.connection.next_segment(most, &mut self.resources, now_ns) else { return true };
-            self.resources.counters.segments_sent += 1;
-            let fill = |at: usize, bytes: &mut [u8]| slot.connection.copy_to(next.offset + at, bytes);
-            frame::send_segment(tx, route, &next.segment, (next.len, segment_bytes), fill);
+            let next = self.next_segment(most, resources, now_ns);
+            let Some(next) = &next else { return true };
+            resources.counters.segments_sent += 1;
+            let route = Route { mac, hardware, ends: &self.flow.ends };
+            let fill = |at: usize, bytes: &mut [u8]| self.copy_to(next.offset + at, bytes);
+            frame::send_segment(tx, &route, &next.segment, (next.len, segment_bytes), fill);
+            if !self.may_have_more() {
+                return true;
+            }
         }
-    }
-
-    /// Has a connection wait for its neighbor's address, and says until when at most.
-    fn await_neighbor(&mut self, number: u32, now_ns: u64) -> u64 {
-        if let Some(slot) = self.slots.get_mut(number) {
-            enlist(&mut self.unresolved, &mut slot.in_unresolved, number);
-        }
-        now_ns.saturating_add(ASK_INTERVAL_NS)
     }
 }

@@ -44,9 +44,9 @@ impl Stack {
         let bytes = frame.head;
         let own = self.lease.map(|lease| lease.address);
         self.resources.counters.frames_received += 1;
-        match classify(frame, self.mac, own, self.ipv6.addresses()) {
+        match &classify(frame, self.mac, own, self.ipv6.addresses()) {
             Class::Dhcp(packet) if self.control.is_dhcp_client() => {
-                match frame::parse_datagram(&packet, frame, self.checksums) {
+                match frame::parse_datagram(packet, frame, self.checksums) {
                     Ok(_) => self.control.receive(bytes, tx, now_ns),
                     Err(unusable) => self.drop_unusable(unusable),
                 }
@@ -54,8 +54,8 @@ impl Stack {
             Class::Dhcp(_) | Class::Ignored => {}
             Class::Malformed => self.resources.counters.dropped_malformed += 1,
             Class::Damaged => self.resources.counters.dropped_checksum += 1,
-            Class::Tcp(packet) => self.receive_packet(&packet, frame, tx, take, now_ns),
-            Class::Udp(packet) => self.receive_datagram(&packet, frame, tx, take, now_ns),
+            Class::Tcp(packet) => self.receive_packet(packet, frame, tx, take, now_ns),
+            Class::Udp(packet) => self.receive_datagram(packet, frame, tx, take, now_ns),
             Class::Arp(packet) => {
                 if self.neighbors.on_packet(packet, own) {
                     self.touch_unresolved();
@@ -63,7 +63,7 @@ impl Stack {
                 self.control.receive(bytes, tx, now_ns);
             }
             Class::Icmp(own, message) => {
-                if let Some(too_large) = frame::parse_too_large(message, own) {
+                if let Some(too_large) = frame::parse_too_large(message, *own) {
                     self.reduce_path_mtu(too_large);
                 } else if !self.icmp.allows(now_ns) {
                     self.resources.counters.dropped_rate_limit += 1;
@@ -71,8 +71,8 @@ impl Stack {
                     self.control.receive(bytes, tx, now_ns);
                 }
             }
-            Class::Icmpv6(packet) => self.receive_icmpv6(&packet, tx, now_ns),
-            Class::Unserved(packet) => self.send_unreachable(&packet, Unreachable::Protocol, frame, tx, now_ns),
+            Class::Icmpv6(packet) => self.receive_icmpv6(packet, tx, now_ns),
+            Class::Unserved(packet) => self.send_unreachable(packet, Unreachable::Protocol, frame, tx, now_ns),
         }
     }
 
@@ -142,7 +142,7 @@ impl Stack {
     }
 
     fn reduce_path_mtu(&mut self, TooLarge { flow, seq, packet_bytes }: TooLarge) {
-        if let Some(number) = self.flows.get(flow)
+        if let Some(number) = self.flows.get(&flow)
             && let Some(slot) = self.slots.get_mut(number)
         {
             slot.connection.reduce_path_mtu(packet_bytes, seq);
@@ -160,21 +160,32 @@ impl Stack {
         take: &mut impl Take,
         now_ns: u64,
     ) {
-        let (segment, payload) = match frame::parse_segment(packet, frame, self.checksums) {
-            Ok(parsed) => parsed,
+        let mut segment = Segment::default();
+        let payload = match frame::parse_segment(packet, frame, self.checksums, &mut segment) {
+            Ok(payload) => payload,
             Err(unusable) => return self.drop_unusable(unusable),
         };
         self.resources.counters.segments_received += 1;
         let (remote_port, local_port) = (segment.source_port, segment.destination_port);
         let flow = FlowKey { ends: packet.ends, remote_port, local_port };
         let payload_bytes = payload.len() + packet.rest_bytes;
-        let number = match self.slot_for(flow, &segment, now_ns) {
-            Place::Connection(number) => number,
-            Place::None => return self.refuse(packet, &segment, payload_bytes, tx, now_ns),
-            Place::Unclear => return self.resources.counters.dropped_out_of_window += 1,
-            Place::Cookie => return self.answer_by_cookie(packet, flow, &segment, tx, now_ns),
+        let known = self.flows.get(&flow).and_then(|number| Some((number, self.slots.get_mut(number)?)));
+        let (number, slot) = match known {
+            // Nothing but a handshake makes a connection give way.
+            Some((number, slot)) if !segment.flags.has(Flags::SYN) && slot.connection.owner != Owner::Handshake => {
+                (number, slot)
+            }
+            _ => {
+                let number = match self.slot_for(flow, &segment, now_ns) {
+                    Place::Connection(number) => number,
+                    Place::None => return self.refuse(packet, &segment, payload_bytes, tx, now_ns),
+                    Place::Unclear => return self.resources.counters.dropped_out_of_window += 1,
+                    Place::Cookie => return self.answer_by_cookie(packet, flow, &segment, tx, now_ns),
+                };
+                let Some(slot) = self.slots.get_mut(number) else { return };
+                (number, slot)
+            }
         };
-        let Some(slot) = self.slots.get_mut(number) else { return };
         let mut take = |bytes: &[u8]| take.take(ConnectionId(number), bytes);
         let verdict = if packet.rest_bytes == 0 {
             slot.connection.on_segment(&segment, payload, &mut self.resources, &mut take, now_ns)
@@ -192,8 +203,8 @@ impl Stack {
     }
 
     /// Where the answer to a packet goes: to where it came from.
-    fn way_back(&self, packet: &Packet<'_>) -> Route {
-        Route { mac: self.mac, hardware: packet.hardware, ends: packet.ends }
+    fn way_back<'a>(&self, packet: &'a Packet<'_>) -> Route<'a> {
+        Route { mac: self.mac, hardware: packet.hardware, ends: &packet.ends }
     }
 
     /// Answers a segment that belongs to nothing (RFC 9293 §3.10.7.1), to where it came from.
@@ -233,10 +244,10 @@ impl Stack {
     }
 
     /// Finds the connection that a segment belongs to, or opens one.
-    #[inline]
+    #[inline(never)]
     fn slot_for(&mut self, flow: FlowKey, segment: &Segment, now_ns: u64) -> Place {
         let opens = segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST);
-        if let Some(number) = self.flows.get(flow) {
+        if let Some(number) = self.flows.get(&flow) {
             let Some(slot) = self.slots.get(number) else { return Place::None };
             let gives_way = if opens {
                 // The peer has begun anew with the same port (RFC 9293 §3.6.1).

@@ -204,7 +204,7 @@ impl Stack {
             let flow = to(DYNAMIC_PORTS.start() + (first.wrapping_add(skipped)) % ports);
             self.is_free(flow).then_some(flow)
         })?;
-        if let Some(ended) = self.flows.get(flow) {
+        if let Some(ended) = self.flows.get(&flow) {
             self.release(ended);
         }
         let slot = self.insert(flow, Origin::Active, now_ns)?;
@@ -215,7 +215,7 @@ impl Stack {
 
     /// Whether a connection can be opened for a flow: there is none, or one whose peer has ended it and knows of our end.
     fn is_free(&self, flow: FlowKey) -> bool {
-        let connection = self.flows.get(flow).and_then(|slot| self.slots.get(slot)).map(|slot| &slot.connection);
+        let connection = self.flows.get(&flow).and_then(|slot| self.slots.get(slot)).map(|slot| &slot.connection);
         connection.is_none_or(|connection| connection.owner == Owner::Nobody && connection.state == State::TimeWait)
     }
 
@@ -415,10 +415,10 @@ impl Stack {
     /// Sends what the application queued, acknowledges what it read, and retransmits what is overdue.
     pub fn flush<D: FrameDevice>(&mut self, device: &mut D, now_ns: u64) {
         let (_, mut tx) = device.split();
-        while let Some(&slot) = self.egress.front().filter(|_| tx.ready()) {
-            let is_done = self.send_segments(slot, &mut tx, now_ns);
-            self.egress.pop_front();
-            if !is_done {
+        while tx.ready()
+            && let Some(slot) = self.egress.pop_front()
+        {
+            if !self.send_segments(slot, &mut tx, now_ns) {
                 // Who has more than the device takes is not to keep it from the others.
                 self.egress.push_back(slot);
                 break;

@@ -85,7 +85,6 @@ impl Connection {
             State::SynSent => return self.on_segment_in_syn_sent(segment, resources, now_ns),
             _ => {}
         }
-        let mut segment = *segment;
         if self.state == State::SynReceived && segment.flags.has(Flags::SYN) && segment.seq + 1 == self.rcv_nxt {
             if !segment.flags.has(Flags::ACK) {
                 // The SYN-ACK was lost, or the SYN came twice.
@@ -93,22 +92,20 @@ impl Connection {
                 return Verdict::Taken;
             }
             // Both sides have opened (RFC 9293 §3.5, figure 7): what is new is the acknowledgment.
-            segment.seq += 1;
-            segment.flags = segment.flags.without(Flags::SYN);
+            let behind = Segment { seq: segment.seq + 1, flags: segment.flags.without(Flags::SYN), ..*segment };
+            return self.on_segment(&behind, payload, resources, take, now_ns);
         }
-        if !self.is_current(&segment, now_ns) {
-            resources.counters.dropped_out_of_window += 1;
-            self.answer_unacceptable(&segment, payload, now_ns);
-            return Verdict::Taken;
-        }
-        let acceptable = self.is_acceptable(&segment, payload.len());
+        let acceptable = match self.is_current(segment, now_ns) {
+            true => self.is_acceptable(segment, payload.len()),
+            false => Acceptable::No,
+        };
         if acceptable == Acceptable::No {
             resources.counters.dropped_out_of_window += 1;
-            self.answer_unacceptable(&segment, payload, now_ns);
+            self.answer_unacceptable(segment, payload, now_ns);
             return Verdict::Taken;
         }
         if segment.flags.has(Flags::RST) {
-            self.on_reset(&segment, resources, now_ns);
+            self.on_reset(segment, resources, now_ns);
             return Verdict::Taken;
         }
         if segment.flags.has(Flags::SYN) {
@@ -131,19 +128,24 @@ impl Connection {
         }
         self.heard_ns = now_ns;
         self.keepalives = 0;
-        if acceptable == Acceptable::AcknowledgmentOnly {
-            // What comes next is no older than a byte that was not taken.
-            segment.seq = self.rcv_nxt;
-        }
-        self.note_timestamp(&segment, now_ns);
-        self.on_acknowledgment(&segment, payload.len(), resources, now_ns);
+        let next;
+        let segment = match acceptable {
+            Acceptable::AcknowledgmentOnly => {
+                // What comes next is no older than a byte that was not taken.
+                next = Segment { seq: self.rcv_nxt, ..*segment };
+                &next
+            }
+            _ => segment,
+        };
+        self.note_timestamp(segment, now_ns);
+        self.on_acknowledgment(segment, payload.len(), resources, now_ns);
         if acceptable == Acceptable::AcknowledgmentOnly {
             // Two sides that have closed their windows would answer each other's answers for ever.
             if segment.sequence_len(payload.len()) > 0 {
                 self.acknowledge = Acknowledge::Now;
             }
         } else {
-            self.on_data(&segment, payload, resources, take, now_ns);
+            self.on_data(segment, payload, resources, take, now_ns);
         }
         Verdict::Taken
     }

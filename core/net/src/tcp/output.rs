@@ -196,6 +196,21 @@ impl Connection {
         (self.acknowledge == Acknowledge::Now).then(|| self.bare(self.acceptable_seq(), &resources.pool, now_ns))
     }
 
+    /// Whether [`next_segment`](Self::next_segment) may have another one, after it has had one.
+    #[inline]
+    pub fn may_have_more(&self) -> bool {
+        self.nxt != self.end_of_data()
+            || self.finishing
+            || self.resent_to != self.lost_below
+            || self.rack.is_some()
+            || self.duplicates_due > 0
+            || self.probe.is_due
+            || self.keepalive_due
+            || self.handshake_due
+            || self.reset_due
+            || self.acknowledge == Acknowledge::Now
+    }
+
     /// The number of a segment without data. A probe may lie beyond the peer's window: what came behind it would not be
     /// acceptable to the peer, acknowledgment and window and all, until it has room again (RFC 9293 §3.10.7.4).
     #[inline]
@@ -455,12 +470,12 @@ impl Connection {
         if let Some(clock) = &self.peer_clock {
             segment.timestamps = Some(Timestamps { value: self.timestamp(now_ns), echo: clock.recent });
         }
-        let twice = self.twice.take();
         let is_answer = len == 0 && !flags.has(Flags::SYN) && !flags.has(Flags::RST);
-        if self.sack && (self.rx.has_runs() || twice.is_some()) && is_answer {
+        if is_answer && self.sack && (self.rx.has_runs() || self.twice.is_some()) {
             let room = if segment.timestamps.is_some() { 3 } else { 4 };
-            segment.sack = self.rx.sack_blocks(twice, room);
+            segment.sack = self.rx.sack_blocks(self.twice, room);
         }
+        self.twice = None;
         if flags.has(Flags::ACK) {
             self.acknowledge = Acknowledge::No;
             self.acknowledge_at_ns = NEVER_NS;

@@ -100,8 +100,9 @@ impl ReceiveQueue {
     #[inline]
     pub fn note_read(&mut self, bytes: usize, round_trip_ns: u64, now_ns: u64, pool: &mut Pool) {
         let now_us = (now_ns / 1000) as u32;
-        let most_us = (LAP_ROUND_TRIPS * round_trip_ns / 1000).clamp(LAP_US, UNUSED_NS / 1000);
-        let is_lap_over = u64::from(now_us.wrapping_sub(self.lap_began_us)) > most_us;
+        let lap_us = u64::from(now_us.wrapping_sub(self.lap_began_us));
+        let most_us = || (LAP_ROUND_TRIPS * round_trip_ns / 1000).clamp(LAP_US, UNUSED_NS / 1000);
+        let is_lap_over = lap_us > LAP_US && lap_us > most_us();
         if is_lap_over {
             (self.lap_bytes, self.lap_began_us) = (0, now_us);
         }

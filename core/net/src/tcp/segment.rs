@@ -112,28 +112,27 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Reads a header; returns it with its length. Of options that are malformed, those before are taken.
+    /// Reads a header into an empty segment, where it stays; returns what is behind it. Of options that are malformed, those
+    /// before are taken.
     #[inline]
-    pub fn parse(bytes: &[u8]) -> Option<(Segment, usize)> {
+    pub fn read<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let header = bytes.first_chunk::<HEADER_BYTES>()?;
         let len = usize::from(header[12] >> 4) * 4;
         if len < HEADER_BYTES || len > bytes.len() {
             return None;
         }
         let u16_at = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
-        let mut segment = Segment {
-            source_port: u16_at(0),
-            destination_port: u16_at(2),
-            seq: seq_at(header, 4)?,
-            ack: seq_at(header, 8)?,
-            flags: Flags(header[13]),
-            window: u16_at(14),
-            ..Segment::default()
-        };
+        self.source_port = u16_at(0);
+        self.destination_port = u16_at(2);
+        self.seq = seq_at(header, 4)?;
+        self.ack = seq_at(header, 8)?;
+        self.flags = Flags(header[13]);
+        self.window = u16_at(14);
+        let (header, payload) = bytes.split_at(len);
         if len > HEADER_BYTES {
-            segment.parse_options(&bytes[HEADER_BYTES..len]);
+            self.parse_options(&header[HEADER_BYTES..]);
         }
-        Some((segment, len))
+        Some(payload)
     }
 
     #[inline]
@@ -207,21 +206,22 @@ impl Segment {
     /// Writes the header to the beginning of `bytes`, with a checksum of zero.
     #[inline]
     pub fn emit(&self, bytes: &mut [u8]) {
-        let len = self.header_bytes();
-        let (header, options) = bytes[..len].split_at_mut(HEADER_BYTES);
+        let (header, options) = bytes.split_at_mut(HEADER_BYTES);
         header[..2].copy_from_slice(&self.source_port.to_be_bytes());
         header[2..4].copy_from_slice(&self.destination_port.to_be_bytes());
         header[4..8].copy_from_slice(&self.seq.0.to_be_bytes());
         header[8..12].copy_from_slice(&self.ack.0.to_be_bytes());
-        header[12] = (len as u8 / 4) << 4;
         header[13] = self.flags.0;
         header[14..16].copy_from_slice(&self.window.to_be_bytes());
         header[16..20].fill(0);
-        self.emit_options(options);
+        let len = HEADER_BYTES + self.emit_options(options);
+        header[12] = (len as u8 / 4) << 4;
     }
 
+    /// Writes the options, and returns how many bytes they take.
     #[inline]
-    fn emit_options(&self, mut options: &mut [u8]) {
+    fn emit_options(&self, mut options: &mut [u8]) -> usize {
+        let room = options.len();
         let mut put = |words: &[u8]| {
             let (now, rest) = core::mem::take(&mut options).split_at_mut(words.len());
             now.copy_from_slice(words);
@@ -249,6 +249,7 @@ impl Segment {
                 put(&to.0.to_be_bytes());
             }
         }
+        room - options.len()
     }
 
     /// The sequence space that the segment takes with so much data: SYN and FIN count one each (RFC 9293 §3.4).
@@ -269,6 +270,12 @@ mod tests {
 
     /// The largest header.
     const MAX_HEADER_BYTES: usize = HEADER_BYTES + 40;
+
+    fn parse(bytes: &[u8]) -> Option<(Segment, usize)> {
+        let mut segment = Segment::default();
+        let payload = segment.read(bytes)?;
+        Some((segment, bytes.len() - payload.len()))
+    }
 
     fn syn() -> Segment {
         Segment {
@@ -303,9 +310,9 @@ mod tests {
             segment.emit(&mut bytes);
             assert!(segment.header_bytes() <= MAX_HEADER_BYTES);
             let len = segment.header_bytes();
-            assert_eq!(Segment::parse(&bytes[..len + 3]), Some((segment, len)));
+            assert_eq!(parse(&bytes[..len + 3]), Some((segment, len)));
             for short in 0..len {
-                assert_eq!(Segment::parse(&bytes[..short]), None);
+                assert_eq!(parse(&bytes[..short]), None);
             }
         }
     }
@@ -319,7 +326,7 @@ mod tests {
             for len in 0..=255 {
                 bytes[HEADER_BYTES] = kind;
                 bytes[HEADER_BYTES + 1] = len;
-                assert!(Segment::parse(&bytes).is_some());
+                assert!(parse(&bytes).is_some());
             }
         }
     }
@@ -330,7 +337,7 @@ mod tests {
         let mut bytes = [0; MAX_HEADER_BYTES];
         syn().emit(&mut bytes);
         bytes[13] = Flags::ACK.0;
-        let (parsed, _) = Segment::parse(&bytes).unwrap();
+        let (parsed, _) = parse(&bytes).unwrap();
         assert_eq!((parsed.max_segment_size, parsed.window_scale, parsed.sack_permitted), (None, None, false));
     }
 }

@@ -24,7 +24,7 @@ fn query(bytes: usize, code: u16, group: Ipv6Addr, from: Ipv6Addr, hop_limit: u8
     message[2..4].copy_from_slice(&sum);
     let payload = [&[58, 0, 5, 2, 0, 0, 1, 0], &message[..]].concat();
     let mut frame = vec![0; 14 + 40 + payload.len()];
-    let route = Route { mac: PEER_MAC, hardware: message::hardware_of(to), ends };
+    let route = Route { mac: PEER_MAC, hardware: message::hardware_of(to), ends: &ends };
     emit_headers(&mut frame, &route, 0, hop_limit, payload.len()).copy_from_slice(&payload);
     frame
 }
