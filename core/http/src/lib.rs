@@ -27,6 +27,7 @@ mod conditions;
 mod date;
 mod disk;
 mod encoding;
+mod heads;
 mod log_line;
 mod output;
 mod pages;

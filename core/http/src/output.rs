@@ -3,12 +3,16 @@
 use crate::{
     Bytes,
     disk::{Chunks, Lookup},
+    respond::{COPIED_BYTES, RESPONSE_BYTES},
 };
 use alloc::{
     collections::{TryReserveError, VecDeque},
     vec::Vec,
 };
 use core::ops::Range;
+
+/// A buffer up to here is kept for the next response when its own is sent: a head and a body that is copied fit.
+const SPARE_BYTES: usize = RESPONSE_BYTES + COPIED_BYTES;
 
 /// A queue of bytes, of which the long parts are never copied.
 #[derive(Default)]
@@ -84,8 +88,29 @@ impl Output {
         }
     }
 
+    /// Makes room for a response, in the buffer that another one has left if this has none.
+    pub fn begin(&mut self, spare: &mut Vec<u8>) -> Result<(), TryReserveError> {
+        if self.own.capacity() == 0 {
+            core::mem::swap(&mut self.own, spare);
+        }
+        self.reserve(RESPONSE_BYTES)
+    }
+
     pub fn reserve(&mut self, bytes: usize) -> Result<(), TryReserveError> {
+        if self.own.capacity() - self.own.len() >= bytes {
+            return Ok(());
+        }
         self.own.try_reserve(bytes)
+    }
+
+    /// How many bytes of its own it has, sent ones included.
+    pub fn own_len(&self) -> usize {
+        self.own.len()
+    }
+
+    /// Its own bytes behind so many others.
+    pub fn own_since(&self, start: usize) -> &[u8] {
+        &self.own[start..]
     }
 
     pub fn put(&mut self, bytes: &[u8]) {
@@ -130,8 +155,8 @@ impl Output {
         }
     }
 
-    /// So many bytes of it are sent.
-    pub fn advance(&mut self, mut bytes: usize) {
+    /// So many bytes of it are sent. When all are, its buffer may become the spare one.
+    pub fn advance(&mut self, mut bytes: usize, spare: &mut Vec<u8>) {
         while bytes > 0 {
             let own_end = self.lent.front().map_or(self.own.len(), |lent| lent.after);
             if self.sent < own_end {
@@ -150,6 +175,17 @@ impl Output {
         }
         assert!(bytes == 0, "more was sent than there was");
         if self.is_empty() {
+            self.leave(spare);
+        }
+    }
+
+    fn leave(&mut self, spare: &mut Vec<u8>) {
+        self.sent = 0;
+        self.own.clear();
+        if (spare.capacity() + 1..=SPARE_BYTES).contains(&self.own.capacity()) {
+            core::mem::swap(&mut self.own, spare);
+        }
+        if self.own.capacity() > 0 || self.lent.capacity() > 0 {
             self.clear();
         }
     }
@@ -163,11 +199,12 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::sync::Arc;
+    use alloc::{sync::Arc, vec};
 
     #[test]
     fn parts_leave_in_their_order_however_they_are_sent() {
         let lent = Source::Memory(Arc::new(b"0123456789".to_vec()));
+        let mut spare = Vec::new();
         for step in 1..20 {
             let mut output = Output::default();
             output.put(b"ab");
@@ -182,10 +219,27 @@ mod tests {
                 assert!(!output.next(None)[0].is_empty());
                 let len = step.min(both.len());
                 all.extend_from_slice(&both[..len]);
-                output.advance(len);
+                output.advance(len, &mut spare);
             }
             assert_eq!(all, b"ab2347cde0123456789");
             assert_eq!(output.next(None), [b"", b""]);
+            assert_eq!((output.own_bytes(), spare.is_empty()), (0, true));
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_left_to_the_next_response_unless_it_is_large() {
+        let mut spare = Vec::new();
+        for (len, kept_bytes) in [(10, RESPONSE_BYTES..SPARE_BYTES), (2 * SPARE_BYTES, 0..1)] {
+            let mut output = Output::default();
+            output.begin(&mut spare).expect("memory");
+            assert_eq!(spare.capacity(), 0, "it is the output's");
+            output.put(&vec![b'x'; len]);
+            output.advance(len - 1, &mut spare);
+            assert_eq!(spare.capacity(), 0, "not all is sent");
+            output.advance(1, &mut spare);
+            assert_eq!((output.own_bytes(), spare.len()), (0, 0));
+            assert!(kept_bytes.contains(&spare.capacity()), "{len}: {}", spare.capacity());
         }
     }
 }

@@ -11,7 +11,12 @@ pub struct Target<'a> {
     pub path: &'a [u8],
     /// With its question mark, or empty.
     pub query: &'a [u8],
+    /// Nothing in its path has to be decoded or taken away before it is looked up.
+    pub is_plain: bool,
 }
+
+/// What is not about a path.
+pub const ASTERISK: Target<'_> = Target { authority: None, path: b"*", query: b"", is_plain: true };
 
 /// What bytes may stand for.
 static CLASSES: [u8; 256] = classes();
@@ -19,6 +24,11 @@ static CLASSES: [u8; 256] = classes();
 const IN_TARGET: u8 = 1;
 /// In the name of a host, `reg-name` of RFC 3986 §3.2.2.
 const IN_NAME: u8 = 2;
+const IS_CAPITAL: u8 = 4;
+const IS_QUESTION_MARK: u8 = 8;
+const IS_PERCENT: u8 = 16;
+const IS_SLASH: u8 = 32;
+const IS_DOT: u8 = IS_SLASH << 1;
 
 const fn classes() -> [u8; 256] {
     let mut classes = [0; 256];
@@ -31,6 +41,14 @@ const fn classes() -> [u8; 256] {
         if b.is_ascii_alphanumeric() {
             classes[byte] |= IN_NAME;
         }
+        classes[byte] |= match b {
+            b'A'..=b'Z' => IS_CAPITAL,
+            b'?' => IS_QUESTION_MARK,
+            b'%' => IS_PERCENT,
+            b'/' => IS_SLASH,
+            b'.' => IS_DOT,
+            _ => 0,
+        };
         byte += 1;
     }
     let marks = b"-._~!$&'()*+,;=%";
@@ -42,16 +60,20 @@ const fn classes() -> [u8; 256] {
     classes
 }
 
-fn all_are(bytes: &[u8], class: u8) -> bool {
-    bytes.iter().fold(class, |classes, byte| classes & CLASSES[usize::from(*byte)]) != 0
-}
-
 /// Splits a target in origin, absolute or asterisk form.
 pub fn split(target: &[u8]) -> Option<Target<'_>> {
     if target == b"*" {
-        return Some(Target { authority: None, path: target, query: b"" });
+        return Some(ASTERISK);
     }
-    if !all_are(target, IN_TARGET) {
+    let (mut all, mut any, mut dots, mut previous) = (IN_TARGET, 0, 0, 0);
+    for &byte in target {
+        let class = CLASSES[usize::from(byte)];
+        all &= class;
+        any |= class;
+        dots |= (previous << 1) & class;
+        previous = class;
+    }
+    if all == 0 {
         return None;
     }
     let (authority, rest) = match target.first()? {
@@ -69,23 +91,25 @@ pub fn split(target: &[u8]) -> Option<Target<'_>> {
             (Some(&rest[..end]), &rest[end..])
         }
     };
-    let at = rest.iter().position(|byte| *byte == b'?').unwrap_or(rest.len());
-    let (path, query) = rest.split_at(at);
+    let (mut path, mut query) = (rest, &[][..]);
+    if any & IS_QUESTION_MARK != 0 {
+        let at = rest.iter().position(|byte| *byte == b'?').unwrap_or(rest.len());
+        (path, query) = rest.split_at(at);
+    }
     let path = if path.is_empty() { b"/" } else { path };
-    Some(Target { authority, path, query })
+    // What only the query has makes no plain path of another one: it is looked at once more, in vain.
+    Some(Target { authority, path, query, is_plain: any & IS_PERCENT == 0 && dots & IS_DOT == 0 })
 }
 
 /// Decodes a path and takes its dot segments away (RFC 3986 §5.2.4, §6.2.2). What is decoded once is not decoded again.
 /// Nothing that is refused or left could name a file outside of the site: paths are looked up, never opened.
-pub fn normalize<'a>(path: &'a [u8], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-    let (mut previous, mut is_plain) = (0, true);
-    for &byte in path {
-        is_plain &= (byte != b'%') & !((byte == b'.') & (previous == b'/'));
-        previous = byte;
-    }
-    if is_plain {
-        return Some(path);
-    }
+#[inline]
+pub fn normalize<'a>(target: &Target<'a>, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    if target.is_plain { Some(target.path) } else { decode(target.path, buffer) }
+}
+
+#[inline(never)]
+fn decode<'a>(path: &[u8], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     buffer.clear();
     let mut rest = path.iter();
     while let Some(&byte) = rest.next() {
@@ -128,30 +152,39 @@ fn remove_dot_segments(path: &mut Vec<u8>) {
     path.truncate(kept);
 }
 
-/// A host's name without its port, as it was sent: checked, and none if it is not a name or an address (RFC 3986 §3.2.2).
-pub fn checked_host(host: &[u8]) -> Option<&[u8]> {
-    let (name, port) = if host.first() == Some(&b'[') {
-        let end = host.iter().position(|byte| *byte == b']')? + 1;
-        (&host[..end], &host[end..])
-    } else {
-        host.split_at(host.iter().position(|byte| *byte == b':').unwrap_or(host.len()))
-    };
-    let is_port = port.is_empty() || (port[0] == b':' && port[1..].iter().all(u8::is_ascii_digit));
-    let inside = name.strip_prefix(b"[").and_then(|inside| inside.strip_suffix(b"]"));
-    let is_name = match inside {
-        Some(address) => {
-            !address.is_empty() && address.iter().all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.'))
+/// A host's name without its port, as it was sent, and whether it may have capital letters: checked, and none if it is not a name
+/// or an address (RFC 3986 §3.2.2).
+pub fn checked_host(host: &[u8]) -> Option<(&[u8], bool)> {
+    let mut any = 0;
+    let end = if host.first() == Some(&b'[') {
+        any = IS_CAPITAL;
+        let end = host.iter().position(|byte| *byte == b']')?;
+        let is_address = host[1..end].iter().all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.'));
+        if end == 1 || !is_address {
+            return None;
         }
-        None => all_are(name, IN_NAME),
+        end + 1
+    } else {
+        let is_end = |byte: &u8| {
+            let class = CLASSES[usize::from(*byte)];
+            any |= class;
+            class & IN_NAME == 0
+        };
+        host.iter().position(is_end).unwrap_or(host.len())
     };
-    (is_port && is_name).then_some(name)
+    let (name, port) = host.split_at(end);
+    let is_port = match port {
+        [b':', digits @ ..] => digits.iter().all(u8::is_ascii_digit),
+        _ => port.is_empty(),
+    };
+    is_port.then_some((name, any & IS_CAPITAL != 0))
 }
 
 /// A host's name without its port, as it is looked up.
 pub fn host_name<'a>(host: &'a [u8], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-    let name = checked_host(host)?;
+    let (name, has_capitals) = checked_host(host)?;
     let name = name.strip_suffix(b".").unwrap_or(name);
-    if !name.iter().any(u8::is_ascii_uppercase) {
+    if !has_capitals {
         return Some(name);
     }
     buffer.clear();
@@ -166,7 +199,8 @@ mod tests {
 
     fn normal(path: &str) -> Option<String> {
         let mut buffer = Vec::new();
-        normalize(path.as_bytes(), &mut buffer).map(|path| String::from_utf8_lossy(path).into_owned())
+        let target = split(path.as_bytes()).expect("a target");
+        normalize(&target, &mut buffer).map(|path| String::from_utf8_lossy(path).into_owned())
     }
 
     #[test]
@@ -198,12 +232,17 @@ mod tests {
 
     #[test]
     fn targets_have_three_forms() {
-        let target = |authority, path, query| Some(Target { authority, path, query });
+        let target = |authority, path, query| Some(Target { authority, path, query, is_plain: true });
         assert_eq!(split(b"*"), target(None, b"*", b""));
         assert_eq!(split(b"/a?b?c"), target(None, b"/a", b"?b?c"));
         assert_eq!(split(b"http://h:80/a?b"), target(Some(b"h:80"), b"/a", b"?b"));
         assert_eq!(split(b"HTTP://h"), target(Some(b"h"), b"/", b""));
         assert_eq!(split(b"http://h?x"), target(Some(b"h"), b"/", b"?x"));
+        for (plain, is_plain) in
+            [("/a.b//c..d", true), ("/.a", false), ("/a/..", false), ("/%41", false), ("/a?b=c/d.e", true)]
+        {
+            assert_eq!(split(plain.as_bytes()).expect("a target").is_plain, is_plain, "{plain}");
+        }
         for refused in ["http:///x", "http://:80/x", "", "a", "h:80", "https://h/", "ftp://h/", "/a#b", "/\u{e9}", "**"]
         {
             assert_eq!(split(refused.as_bytes()), None, "{refused}");
@@ -222,6 +261,7 @@ mod tests {
             ("example.org.", "example.org"),
             ("127.0.0.1:80", "127.0.0.1"),
             ("[::1]:80", "[::1]"),
+            ("[FE80::A]", "[fe80::a]"),
             ("", ""),
             ("h:", "h"),
         ] {

@@ -83,15 +83,43 @@ impl<'a> Fields<'a> {
         Fields { all, lengths }
     }
 
+    /// Whether a field of this name may be there.
+    #[inline]
+    fn may_have(self, name: &str) -> bool {
+        self.lengths & length_bit(name) != 0
+    }
+
     fn values(self, name: &'static str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let all = if self.lengths & length_bit(name) == 0 { &[] } else { self.all };
-        all.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
+        let all = if self.may_have(name) { self.all } else { &[] };
+        all.iter().filter(move |field| is_named(field, name)).map(|field| field.value)
     }
 }
 
-fn length_bit(name: &str) -> u64 {
+/// Whether a field has this name, which is in small letters. No byte of a name stands for another than its capital so.
+fn is_named(field: &Header<'_>, name: &str) -> bool {
+    let (bytes, wanted) = (field.name.as_bytes(), name.as_bytes());
+    if bytes.len() != wanted.len() {
+        return false;
+    }
+    for index in 0..bytes.len() {
+        if bytes[index] | 0x20 != wanted[index] {
+            return false;
+        }
+    }
+    true
+}
+
+const fn length_bit(name: &str) -> u64 {
     1 << (name.len() & 63)
 }
+
+/// Names of fields that ask for a page under a condition, or for a part of it.
+const SELECTIVE: u64 = length_bit("if-match")
+    | length_bit("if-none-match")
+    | length_bit("if-modified-since")
+    | length_bit("if-unmodified-since")
+    | length_bit("if-range")
+    | length_bit("range");
 
 impl<'a> Request<'a> {
     /// All values of a field, in their order.
@@ -100,8 +128,18 @@ impl<'a> Request<'a> {
     }
 
     /// The value of a field that stands there once; one that is there several times means nothing.
-    #[inline(never)]
+    #[inline]
     pub fn value(&self, name: &'static str) -> Option<&'a [u8]> {
+        if self.fields.may_have(name) { self.only_value(name) } else { None }
+    }
+
+    /// Whether it may have conditions (RFC 9110 §13.1) or ask for a range (§14.2).
+    pub fn may_be_selective(&self) -> bool {
+        self.fields.lengths & SELECTIVE != 0
+    }
+
+    #[inline(never)]
+    fn only_value(&self, name: &'static str) -> Option<&'a [u8]> {
         let mut values = self.values(name);
         values.next().filter(|_| values.next().is_none())
     }
@@ -154,7 +192,7 @@ pub fn parse<R>(head: &[u8], respond: impl FnOnce(&Request<'_>) -> R) -> Result<
     let target = path::split(target.as_bytes())
         .filter(|target| target.path != b"*" || method == Method::Options)
         // The target of CONNECT is a host and a port, and there is no way through here.
-        .or((method == Method::NotAllowed).then_some(Target { authority: None, path: b"*", query: b"" }))
+        .or((method == Method::NotAllowed).then_some(path::ASTERISK))
         .ok_or(Status::BAD_REQUEST)?;
     let framing = framing(fields, minor_version)?;
     let host = host(fields, &target, minor_version)?;
@@ -179,6 +217,9 @@ fn version_error(head: &[u8]) -> Status {
 
 /// RFC 9112 §6.3, and stricter where it permits: one length, in digits alone, never beside a transfer coding.
 fn framing(fields: Fields<'_>, minor_version: u8) -> Result<Framing, Status> {
+    if !fields.may_have("content-length") && !fields.may_have("transfer-encoding") {
+        return Ok(Framing::None);
+    }
     let mut lengths = fields.values("content-length");
     let mut codings = fields.values("transfer-encoding");
     match (lengths.next(), codings.next()) {

@@ -1,11 +1,12 @@
 //! From a request to its response.
 
 use crate::{
-    Stats,
+    Bytes, Stats,
     conditions::{self, Validators},
     date::{self, DATE_BYTES},
     disk::{Chunks, Lookup},
     encoding::{self, Coding},
+    heads::Heads,
     log_line::hex,
     output::{Maker, Output, Source},
     pages::{Delivery, Page, PageRequest, Pages},
@@ -45,11 +46,12 @@ pub struct Context<'a> {
     pub lends_made: [bool; 2],
 }
 
-/// Buffers for paths and names that have to be changed before they are looked up.
+/// Buffers for paths and names that have to be changed before they are looked up, and what can be used again of responses.
 #[derive(Default)]
 pub struct Scratch {
     path: Vec<u8>,
     host: Vec<u8>,
+    pub heads: Heads,
 }
 
 impl Scratch {
@@ -57,8 +59,12 @@ impl Scratch {
     fn reserve(&mut self, request: &Request<'_>) -> Result<(), TryReserveError> {
         self.path.clear();
         self.host.clear();
-        self.path.try_reserve(request.target.path.len())?;
-        self.host.try_reserve(request.host.len())
+        let (path_bytes, host_bytes) = (request.target.path.len(), request.host.len());
+        if path_bytes > self.path.capacity() || host_bytes > self.host.capacity() {
+            self.path.try_reserve(path_bytes)?;
+            self.host.try_reserve(host_bytes)?;
+        }
+        Ok(())
     }
 }
 
@@ -78,11 +84,10 @@ pub struct Sent {
 /// What a page is made of, wherever it comes from.
 struct Representation<'a> {
     status: Status,
-    source: Source,
+    /// The bytes that it is among; none if they are on the disk.
+    bytes: Option<&'a Bytes>,
     range: Range<u64>,
-    content_type: &'a [u8],
-    cache_control: &'a [u8],
-    challenge: &'a str,
+    origin: Origin<'a>,
     coding: Coding,
     /// Whether other clients get another variant.
     varies: bool,
@@ -90,6 +95,54 @@ struct Representation<'a> {
     tag: Option<u64>,
     modified_s: Option<u64>,
     delivery: Delivery,
+    /// The key of what its head is in every response, if it is.
+    head_key: Option<usize>,
+}
+
+/// Where a page comes from, and the texts of its fields.
+#[derive(Clone, Copy)]
+enum Origin<'a> {
+    Site(Entry<'a>),
+    Made(&'a Page, Maker),
+}
+
+impl<'a> Representation<'a> {
+    fn content_type(&self) -> &'a [u8] {
+        match self.origin {
+            Origin::Site(entry) => entry.content_type(),
+            Origin::Made(page, _) => page.content_type.as_bytes(),
+        }
+    }
+
+    fn cache_control(&self) -> &'a [u8] {
+        match self.origin {
+            Origin::Site(entry) => entry.cache_control(),
+            Origin::Made(page, _) => page.cache_control.as_bytes(),
+        }
+    }
+
+    fn challenge(&self) -> &'a [u8] {
+        match self.origin {
+            Origin::Site(_) => b"",
+            Origin::Made(page, _) => page.challenge.as_bytes(),
+        }
+    }
+
+    /// Its entity tag, with its quotes; empty without one.
+    fn etag(&self) -> ([u8; 21], usize) {
+        self.tag.map_or(([0; 21], 0), |tag| etag(tag, self.coding))
+    }
+
+    /// What is lent of it.
+    #[inline(never)]
+    fn source(&self) -> Source {
+        match (self.bytes.cloned(), self.origin) {
+            (None, _) => Source::Disk,
+            (Some(bytes), Origin::Site(_)) => Source::Memory(bytes),
+            (Some(bytes), Origin::Made(_, Maker::Keys)) => Source::Made(bytes),
+            (Some(bytes), Origin::Made(_, Maker::Server)) => Source::Own(bytes),
+        }
+    }
 }
 
 /// A response as it is written.
@@ -145,7 +198,8 @@ pub fn respond(
     // RFC 9112 §3.2: the field has to be a host also where the target names another one.
     let is_sound =
         request.target.authority.is_none() || request.values("host").all(|host| path::checked_host(host).is_some());
-    let Some(host) = path::host_name(request.host, &mut scratch.host).filter(|_| is_sound) else {
+    let Scratch { path: path_buffer, host: host_buffer, heads } = scratch;
+    let Some(host) = path::host_name(request.host, host_buffer).filter(|_| is_sound) else {
         return writer.error(Status::BAD_REQUEST, b"").into();
     };
     match method {
@@ -154,9 +208,9 @@ pub fn respond(
         _ => {}
     }
     // The only expectation there is (RFC 9110 §10.1.1).
-    let mut expected = request.values("expect").flat_map(|value| value.split(|byte| *byte == b','));
     let is_met = |member: &[u8]| member.is_empty() || member.eq_ignore_ascii_case(b"100-continue");
-    if !expected.all(|member| is_met(member.trim_ascii())) {
+    let are_met = |value: &[u8]| value.split(|byte| *byte == b',').all(|member| is_met(member.trim_ascii()));
+    if !request.values("expect").all(are_met) {
         return writer.error(Status::EXPECTATION_FAILED, b"").into();
     }
     if method == Method::Options {
@@ -164,7 +218,7 @@ pub fn respond(
         writer.put(ALLOW);
         return writer.end_without_body(Status::NO_CONTENT).into();
     }
-    let Some(path) = path::normalize(request.target.path, &mut scratch.path) else {
+    let Some(path) = path::normalize(&request.target, path_buffer) else {
         return writer.error(Status::BAD_REQUEST, b"").into();
     };
     let Context { remote, is_local, stats, .. } = *context;
@@ -172,13 +226,13 @@ pub fn respond(
     if let Some(page) = pages.reserved(&page_request) {
         // What anybody may have gives nobody more room.
         writer.is_own = page.status == 200;
-        return writer.represent(request, made(&page, Maker::Server, context));
+        return writer.represent(request, made(&page, Maker::Server, context), heads);
     }
     let found = context.site.map(|site| (site, site.root(host)));
     if let Some((site, root)) = found {
         match site.find(root, path) {
             Some(Found::Page(entry)) => {
-                return writer.represent(request, packed(request, context, site, entry, Status::OK));
+                return writer.represent(request, packed(request, context, site, entry, Status::OK), heads);
             }
             Some(Found::Folder) => return writer.redirect(path, request.target.query).into(),
             None => {}
@@ -193,11 +247,13 @@ pub fn respond(
     let page = pages.missing(&page_request);
     writer.seen = pages.seen();
     if let Some(page) = page {
-        return writer.represent(request, made(&page, Maker::Keys, context));
+        return writer.represent(request, made(&page, Maker::Keys, context), heads);
     }
     let own = found.and_then(|(site, root)| Some((site, site.not_found_page(root)?)));
     match own {
-        Some((site, entry)) => writer.represent(request, packed(request, context, site, entry, Status::NOT_FOUND)),
+        Some((site, entry)) => {
+            writer.represent(request, packed(request, context, site, entry, Status::NOT_FOUND), heads)
+        }
         None => writer.error(Status::NOT_FOUND, b"").into(),
     }
 }
@@ -216,30 +272,31 @@ fn packed<'a>(
     entry: Entry<'a>,
     status: Status,
 ) -> Representation<'a> {
-    let lengths = entry.lengths();
-    let varies = lengths[1..].iter().any(Option::is_some);
-    let coding = if varies { encoding::choose(request.values("accept-encoding"), lengths) } else { Coding::Identity };
+    let varies = entry.varies();
+    let coding =
+        if varies { encoding::choose(request.values("accept-encoding"), entry.lengths()) } else { Coding::Identity };
     let validates = status == Status::OK;
-    let (source, range) = match site.place() {
+    let (bytes, range) = match site.place() {
         Place::Memory => {
             let (bytes, range) = site.lend(entry.body(coding));
-            (Source::Memory(bytes.clone()), range.start as u64..range.end as u64)
+            (Some(bytes), range.start as u64..range.end as u64)
         }
-        Place::Disk => (Source::Disk, entry.body(coding)),
+        Place::Disk => (None, entry.body(coding)),
     };
+    let modified_s = entry.modified_s();
     Representation {
         status,
-        source,
+        bytes,
         range,
-        content_type: entry.content_type(),
-        cache_control: entry.cache_control(),
-        challenge: "",
+        origin: Origin::Site(entry),
         coding,
         varies,
         tag: validates.then_some(entry.tag()),
         // A date in the future would make caches believe in tomorrow (RFC 9110 §8.8.2.1).
-        modified_s: validates.then_some(entry.modified_s().min(context.now_s)),
+        modified_s: validates.then_some(modified_s.min(context.now_s)),
         delivery: Delivery::Whole,
+        head_key: (validates && modified_s <= context.now_s)
+            .then_some(entry.index() as usize * Coding::ALL.len() + coding as usize),
     }
 }
 
@@ -250,16 +307,15 @@ fn made<'a>(page: &'a Page, maker: Maker, context: &Context<'_>) -> Representati
     context.made.set((maker, body.len()));
     Representation {
         status: Status(page.status),
-        source: if maker == Maker::Keys { Source::Made(page.body.clone()) } else { Source::Own(page.body.clone()) },
+        bytes: Some(&page.body),
         range: 0..body.len() as u64,
-        content_type: page.content_type.as_bytes(),
-        cache_control: page.cache_control.as_bytes(),
-        challenge: page.challenge,
+        origin: Origin::Made(page, maker),
         coding: Coding::Identity,
         varies: false,
         tag: validates.then(|| xxh3_64(body)),
         modified_s: None,
         delivery: page.delivery,
+        head_key: None,
     }
 }
 
@@ -382,28 +438,36 @@ impl Writer<'_> {
         self.error(Status::MOVED_PERMANENTLY, &location)
     }
 
-    fn represent(&mut self, request: &Request<'_>, page: Representation<'_>) -> Outcome {
-        let (etag_text, etag_len) = etag(page.tag.unwrap_or_default(), page.coding);
-        let etag = &etag_text[..etag_len];
+    /// What is wanted of a page, or the response that its conditions call for instead.
+    #[inline(never)]
+    fn select(&mut self, request: &Request<'_>, page: &Representation<'_>) -> Result<Wanted, Sent> {
+        let (etag, etag_len) = page.etag();
+        let validators = Validators { etag: &etag[..etag_len], modified_s: page.modified_s };
+        match conditions::evaluate(request, &validators, self.context.now_s) {
+            Some(Status::NOT_MODIFIED) => {
+                self.head(Status::NOT_MODIFIED);
+                self.validators(page);
+                return Err(self.end_without_body(Status::NOT_MODIFIED));
+            }
+            Some(status) => return Err(self.error(status, b"")),
+            None => {}
+        }
+        // A range is asked for with GET alone (§14.2).
+        match request.value("range").filter(|_| self.method == Method::Get) {
+            Some(range) if conditions::range_counts(request, &validators, self.context.now_s) => {
+                Ok(range::parse(range, page.range.end - page.range.start))
+            }
+            _ => Ok(Wanted::Whole),
+        }
+    }
+
+    fn represent(&mut self, request: &Request<'_>, page: Representation<'_>, heads: &mut Heads) -> Outcome {
         let len = page.range.end - page.range.start;
         let mut wanted = Wanted::Whole;
-        if page.tag.is_some() {
-            let validators = Validators { etag, modified_s: page.modified_s };
-            match conditions::evaluate(request, &validators, self.context.now_s) {
-                Some(Status::NOT_MODIFIED) => {
-                    self.head(Status::NOT_MODIFIED);
-                    self.validators(&page, etag);
-                    return self.end_without_body(Status::NOT_MODIFIED).into();
-                }
-                Some(status) => return self.error(status, b"").into(),
-                None => {}
-            }
-            // A range is asked for with GET alone (§14.2).
-            let range = request.value("range").filter(|_| self.method == Method::Get);
-            if let Some(range) = range
-                && conditions::range_counts(request, &validators, self.context.now_s)
-            {
-                wanted = range::parse(range, len);
+        if page.tag.is_some() && request.may_be_selective() {
+            match self.select(request, &page) {
+                Ok(selected) => wanted = selected,
+                Err(sent) => return sent.into(),
             }
         }
         let first = match &wanted {
@@ -412,7 +476,7 @@ impl Writer<'_> {
             Wanted::Unsatisfiable => 0..0,
         };
         // Once the head is sent there is no way to say that the page cannot be read.
-        if let Source::Disk = page.source
+        if page.bytes.is_none()
             && self.method != Method::Head
             && !first.is_empty()
             && let Some(chunks) = self.context.chunks
@@ -424,70 +488,77 @@ impl Writer<'_> {
                 Lookup::Failed => return self.error(Status::INTERNAL_SERVER_ERROR, b"").into(),
             }
         }
-        let may_lend = match page.source {
-            Source::Made(_) => self.context.lends_made[Maker::Keys as usize],
-            Source::Own(_) => self.context.lends_made[Maker::Server as usize],
-            Source::Memory(_) | Source::Disk => true,
+        let may_lend = match page.origin {
+            Origin::Made(_, maker) => self.context.lends_made[maker as usize],
+            Origin::Site(_) => true,
         };
         if len > COPIED_BYTES as u64 && !may_lend {
             return self.error(Status::SERVICE_UNAVAILABLE, b"").into();
         }
         let sent = match wanted {
-            Wanted::Whole => self.whole(&page, etag),
+            Wanted::Whole => self.whole(&page, heads),
             Wanted::Unsatisfiable => {
                 let content_range = [b"\r\nContent-Range: bytes */", Decimal::unsigned(len).as_bytes()].concat();
                 self.error(Status::RANGE_NOT_SATISFIABLE, &content_range)
             }
-            Wanted::Parts(parts) if parts.len() == 1 => self.one_part(&page, etag, parts[0].clone()),
-            Wanted::Parts(parts) => self.parts(&page, etag, &parts),
+            Wanted::Parts(parts) if parts.len() == 1 => self.one_part(&page, parts[0].clone()),
+            Wanted::Parts(parts) => self.parts(&page, &parts),
         };
         sent.into()
     }
 
     /// The fields that a client's cache goes by (RFC 9110 §15.4.5).
-    fn validators(&mut self, page: &Representation<'_>, etag: &[u8]) {
-        if page.tag.is_some() {
-            self.field("\r\nETag: ", etag);
-        }
-        self.field("\r\nCache-Control: ", page.cache_control);
+    fn validators(&mut self, page: &Representation<'_>) {
+        let (etag, etag_len) = page.etag();
+        self.field("\r\nETag: ", &etag[..etag_len]);
+        self.field("\r\nCache-Control: ", page.cache_control());
         if page.varies {
             self.put(b"\r\nVary: Accept-Encoding");
         }
     }
 
-    fn fields(&mut self, page: &Representation<'_>, etag: &[u8]) {
-        self.validators(page, etag);
+    #[inline(never)]
+    fn fields(&mut self, page: &Representation<'_>) {
+        self.validators(page);
         if let Some(modified_s) = page.modified_s {
             self.field("\r\nLast-Modified: ", &date::format(modified_s));
         }
         self.field("\r\nContent-Encoding: ", page.coding.name().unwrap_or_default().as_bytes());
-        self.field("\r\nWWW-Authenticate: ", page.challenge.as_bytes());
+        self.field("\r\nWWW-Authenticate: ", page.challenge());
         if page.tag.is_some() {
             self.put(b"\r\nAccept-Ranges: bytes");
         }
     }
 
-    fn whole(&mut self, page: &Representation<'_>, etag: &[u8]) -> Sent {
+    fn whole(&mut self, page: &Representation<'_>, heads: &mut Heads) -> Sent {
         if page.delivery == Delivery::Stream {
             // Without a length the end of the connection is the end of the page (RFC 9112 §6.3).
             self.persistence = Persistence::Close;
         }
         self.head(page.status);
-        self.fields(page, etag);
-        self.field("\r\nContent-Type: ", page.content_type);
         let len = page.range.end - page.range.start;
-        if page.delivery == Delivery::Whole {
-            self.length(len);
+        if let Some(fields) = page.head_key.and_then(|key| heads.get(key)) {
+            self.put(fields);
+        } else {
+            let start = self.output.own_len();
+            self.fields(page);
+            self.field("\r\nContent-Type: ", page.content_type());
+            if page.delivery == Delivery::Whole {
+                self.length(len);
+            }
+            self.end();
+            if let Some(key) = page.head_key {
+                heads.keep(key, self.output.own_since(start));
+            }
         }
-        self.end();
         self.body(page, page.range.clone());
         Sent { delivery: page.delivery, ..self.sent(page.status, len) }
     }
 
-    fn one_part(&mut self, page: &Representation<'_>, etag: &[u8], part: Range<u64>) -> Sent {
+    fn one_part(&mut self, page: &Representation<'_>, part: Range<u64>) -> Sent {
         self.head(Status::PARTIAL_CONTENT);
-        self.fields(page, etag);
-        self.field("\r\nContent-Type: ", page.content_type);
+        self.fields(page);
+        self.field("\r\nContent-Type: ", page.content_type());
         self.put(&content_range(&part, page.range.end - page.range.start));
         let len = part.end - part.start;
         self.length(len);
@@ -497,14 +568,14 @@ impl Writer<'_> {
     }
 
     /// Several parts (RFC 9110 §14.6). The boundary is the hash of the page, which the page does not contain.
-    fn parts(&mut self, page: &Representation<'_>, etag: &[u8], parts: &[Range<u64>]) -> Sent {
+    fn parts(&mut self, page: &Representation<'_>, parts: &[Range<u64>]) -> Sent {
         let boundary = tag_digits(page.tag.unwrap_or_default());
         let heads: Vec<Vec<u8>> = parts
             .iter()
             .map(|part| {
                 let content_range = content_range(part, page.range.end - page.range.start);
-                let name: &[u8] = if page.content_type.is_empty() { b"" } else { b"\r\nContent-Type: " };
-                [b"\r\n--", &boundary[..], name, page.content_type, &content_range, b"\r\n\r\n"].concat()
+                let name: &[u8] = if page.content_type().is_empty() { b"" } else { b"\r\nContent-Type: " };
+                [b"\r\n--", &boundary[..], name, page.content_type(), &content_range, b"\r\n\r\n"].concat()
             })
             .collect();
         let end = [b"\r\n--", &boundary[..], b"--\r\n"].concat();
@@ -520,7 +591,7 @@ impl Writer<'_> {
             return self.error(Status::SERVICE_UNAVAILABLE, b"");
         }
         self.head(Status::PARTIAL_CONTENT);
-        self.fields(page, etag);
+        self.fields(page);
         self.field("\r\nContent-Type: multipart/byteranges; boundary=", &boundary);
         self.length(len);
         self.end();
@@ -538,17 +609,15 @@ impl Writer<'_> {
         }
         let len = range.end - range.start;
         if len > COPIED_BYTES as u64 || self.output.reserve(len as usize).is_err() {
-            return self.output.lend(page.source.clone(), range);
+            return self.output.lend(page.source(), range);
         }
-        let bytes = match &page.source {
-            Source::Memory(bytes) | Source::Made(bytes) | Source::Own(bytes) => {
-                &(**bytes).as_ref()[range.start as usize..range.end as usize]
-            }
-            Source::Disk => self.context.chunks.map_or(&[][..], |chunks| chunks.beginning(&range)),
+        let bytes = match page.bytes {
+            Some(bytes) => &(**bytes).as_ref()[range.start as usize..range.end as usize],
+            None => self.context.chunks.map_or(&[][..], |chunks| chunks.beginning(&range)),
         };
         match bytes.len() as u64 == len {
             true => self.output.put(bytes),
-            false => self.output.lend(page.source.clone(), range),
+            false => self.output.lend(page.source(), range),
         }
     }
 }

@@ -145,6 +145,7 @@ impl Server {
             access_log,
             log: Vec::new(),
             scratch: Scratch::default(),
+            spare: Vec::new(),
         };
         Server {
             connections: Vec::new(),
@@ -163,12 +164,13 @@ impl Server {
     /// Serves this site from now on. Responses that are on their way are finished from the one before.
     pub fn set_site(&mut self, site: Site) {
         self.shared.site = Some(site);
+        self.shared.scratch.heads.clear();
     }
 
     /// Serves this site, whose bodies are on a disk, from now on, and keeps about so many bytes of them in memory.
     pub fn set_site_on_disk(&mut self, site: Site, memory_bytes: usize) -> Result<(), OpenError> {
         self.shared.chunks = Some(Chunks::new(&site, memory_bytes)?);
-        self.shared.site = Some(site);
+        self.set_site(site);
         Ok(())
     }
 
@@ -337,9 +339,11 @@ impl Server {
         let before = core::mem::replace(&mut connection.counted_bytes, bytes);
         self.buffered_bytes = self.buffered_bytes - before + bytes;
         let made = connection.output.made();
-        let made_before = core::mem::replace(&mut connection.counted_made, made);
-        self.shared.made_bytes[made_before.0 as usize] -= made_before.1;
-        self.shared.made_bytes[made.0 as usize] += made.1;
+        if made != connection.counted_made {
+            let made_before = core::mem::replace(&mut connection.counted_made, made);
+            self.shared.made_bytes[made_before.0 as usize] -= made_before.1;
+            self.shared.made_bytes[made.0 as usize] += made.1;
+        }
         bytes > before
     }
 
@@ -424,8 +428,12 @@ impl Server {
     /// What is to be sent next: two parts, one behind the other. There may be more behind them.
     pub fn output(&self, id: ConnectionId) -> [&[u8]; 2] {
         let chunks = self.shared.chunks.as_ref();
-        let connection = self.connection(id).filter(|connection| connection.held.is_none());
-        connection.map_or([&[], &[]], |connection| connection.output.next(chunks))
+        match self.connection(id) {
+            Some(connection) if connection.held.is_none() && !connection.output.is_empty() => {
+                connection.output.next(chunks)
+            }
+            _ => [&[], &[]],
+        }
     }
 
     /// Notes that a connection waits, if it does.
@@ -547,7 +555,7 @@ impl Server {
         if let Some(chunks) = &mut self.shared.chunks {
             connection.output.touch(chunks);
         }
-        connection.output.advance(bytes);
+        connection.output.advance(bytes, &mut self.shared.spare);
         self.shared.stats.output_bytes += bytes as u64;
         let mut progress = if bytes > 0 { Progress::Answered } else { Progress::None };
         if connection.output.is_empty() && connection.state == State::Open && !connection.input.is_empty() {
@@ -561,22 +569,28 @@ impl Server {
 
     /// What a target does with a connection after it has sent what it could.
     pub fn fate(&mut self, id: ConnectionId) -> Fate {
-        let Some(mut connection) = self.connections.get_mut(id.0 as usize).and_then(Option::take) else {
-            return Fate::CloseNow;
-        };
-        if self.shared.chunks.is_some() && connection.awaits.is_none() {
-            connection.awaits = connection.output.missing(self.shared.chunks.as_ref()).map(Awaits::Chunk);
-            self.list_waiting(id, &connection);
+        if self.shared.chunks.is_some() {
+            self.await_missing(id);
         }
-        let fate = match connection.state {
+        let Some(connection) = self.connection(id) else { return Fate::CloseNow };
+        match connection.state {
             State::Dead => Fate::CloseNow,
             _ if connection.awaits.is_some() || connection.held.is_some() => Fate::Waiting,
             State::Ending => Fate::EndAfterOutput,
             State::Open if !connection.output.is_empty() && !connection.input.is_empty() => Fate::Paused,
             State::Open | State::Streaming => Fate::Open,
-        };
+        }
+    }
+
+    /// Has a connection wait for the chunk that its output does not go on without.
+    #[inline(never)]
+    fn await_missing(&mut self, id: ConnectionId) {
+        let awaits_nothing = |connection: &mut Box<Connection>| connection.awaits.is_none();
+        let slot = self.connections.get_mut(id.0 as usize);
+        let Some(mut connection) = slot.and_then(|slot| slot.take_if(awaits_nothing)) else { return };
+        connection.awaits = connection.output.missing(self.shared.chunks.as_ref()).map(Awaits::Chunk);
+        self.list_waiting(id, &connection);
         self.connections[id.0 as usize] = Some(connection);
-        fate
     }
 
     fn connection(&self, id: ConnectionId) -> Option<&Connection> {

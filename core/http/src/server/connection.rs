@@ -117,6 +117,8 @@ pub(super) struct Shared {
     pub(super) access_log: AccessLog,
     pub(super) log: Vec<u8>,
     pub(super) scratch: Scratch,
+    /// The buffer of a response that has been sent, for the next one.
+    pub(super) spare: Vec<u8>,
 }
 
 /// What a client's bytes, or its taking ours, have brought about.
@@ -130,15 +132,20 @@ pub(super) enum Progress {
 }
 
 impl Shared {
-    pub(super) fn context(&self) -> Context<'_> {
-        Context {
+    fn context(&mut self) -> Context<'_> {
+        self.split((Ipv4Addr::UNSPECIFIED, 0).into(), false).0
+    }
+
+    /// What the response to a client is made by, and what it is made in.
+    fn split(&mut self, remote: SocketAddr, is_local: bool) -> (Context<'_>, &mut Scratch) {
+        let context = Context {
             site: self.site.as_ref(),
             chunks: self.chunks.as_ref(),
             now_s: self.now.unix_us / 1_000_000,
             date: &self.date,
             stats: &self.stats,
-            remote: (Ipv4Addr::UNSPECIFIED, 0).into(),
-            is_local: false,
+            remote,
+            is_local,
             may_make_keys: self.makes_bytes[Maker::Keys as usize] > 0,
             made: Cell::new((Maker::Keys, 0)),
             lends_made: {
@@ -146,7 +153,8 @@ impl Shared {
                 let has_room = keys + own < limit;
                 [has_room, has_room || own < limit / OWN_PART]
             },
-        }
+        };
+        (context, &mut self.scratch)
     }
 
     /// Counts and logs the response to a request that begins with `head`, or consists of it.
@@ -286,17 +294,15 @@ impl Connection {
             self.awaits = Some(Awaits::Turn);
             return Answered::Later { head_bytes: request.head.len() };
         }
-        if self.output.reserve(RESPONSE_BYTES).is_err() {
+        if self.output.begin(&mut shared.spare).is_err() {
             self.state = State::Dead;
             return Answered::Yes;
         }
-        let mut scratch = core::mem::take(&mut shared.scratch);
-        let context = Context { remote: self.remote, is_local: self.is_local, ..shared.context() };
-        let outcome = respond::respond(request, persistence, &context, pages, &mut scratch, &mut self.output);
+        let (context, scratch) = shared.split(self.remote, self.is_local);
+        let outcome = respond::respond(request, persistence, &context, pages, scratch, &mut self.output);
         let (maker, made_bytes) = context.made.get();
         let makes_bytes = &mut shared.makes_bytes[maker as usize];
         *makes_bytes = makes_bytes.saturating_sub(made_bytes);
-        shared.scratch = scratch;
         let sent = match outcome {
             Outcome::Sent(sent) => sent,
             Outcome::Awaits(awaited) => {
@@ -312,10 +318,12 @@ impl Connection {
             (_, Persistence::Close) | (Delivery::Stream, _) => State::Ending,
             (Delivery::Whole, Persistence::KeepAlive) => State::Open,
         };
-        // What lets this client listen has to do so for as long as it does.
-        let authorization = request.value("authorization").unwrap_or_default();
-        if self.state == State::Streaming && append(&mut self.authorization, authorization).is_err() {
-            self.state = State::Dead;
+        if self.state == State::Streaming {
+            // What lets this client listen has to do so for as long as it does.
+            let authorization = request.value("authorization").unwrap_or_default();
+            if append(&mut self.authorization, authorization).is_err() {
+                self.state = State::Dead;
+            }
         }
         Answered::Yes
     }

@@ -584,3 +584,75 @@ fn a_page_of_tomorrow_is_modified_now() {
         server.sent(id, len, &mut NoPages);
     }
 }
+
+/// Asks once, and has the response sent.
+fn asked(server: &mut Server, id: ConnectionId, request: &str) -> String {
+    server.receive(id, request.as_bytes(), &mut NoPages);
+    let response = text(server, id);
+    server.sent(id, server.output(id).concat().len(), &mut NoPages);
+    response
+}
+
+#[test]
+fn a_head_that_was_kept_is_the_head_that_was_written() {
+    let site = |cache_control: &str| {
+        let mut builder = Builder::default();
+        let compressed = File {
+            content_type: "text/plain".into(),
+            cache_control: cache_control.into(),
+            identity: b"as it is".into(),
+            gzip: Some(b"gzip".into()),
+            brotli: Some(b"br".into()),
+            modified_s: 50,
+        };
+        builder.page(0, b"/page", &compressed).expect("a page");
+        builder.page(0, b"/404.html", &compressed).expect("a page");
+        for index in 0..100 {
+            let page = File { identity: format!("{index}").into(), ..File::default() };
+            builder.page(0, format!("/{index}").as_bytes(), &page).expect("a page");
+        }
+        Site::open(Arc::new(builder.finish().expect("an image"))).expect("a site")
+    };
+    let requests: Vec<String> = ["GET /page", "HEAD /page", "GET /404.html", "GET /none", "GET /7", "GET /71"]
+        .iter()
+        .flat_map(|line| {
+            [
+                format!("{line} HTTP/1.1\r\nHost: h\r\n\r\n"),
+                format!("{line} HTTP/1.1\r\nhOST: h\r\naccept-encoding: gzip\r\n\r\n"),
+                format!("{line} HTTP/1.1\r\nHost: h\r\nAccept-Encoding: br\r\nCookie: a\r\n\r\n"),
+                format!("{line} HTTP/1.1\r\nHost: h\r\nRange: bytes=1-\r\n\r\n"),
+                format!("{line} HTTP/1.1\r\nHost: h\r\nIf-None-Match: *\r\n\r\n"),
+                format!("{line} HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
+            ]
+        })
+        .chain((0..100).map(|index| format!("GET /{index} HTTP/1.1\r\nHost: h\r\n\r\n")))
+        .collect();
+    // Back and forth: what is modified later is modified now, whatever was kept.
+    for (second, cache_control) in [(100, "no-cache"), (40, "no-cache"), (100, "no-cache"), (100, "public")] {
+        let fresh: Vec<String> = requests
+            .iter()
+            .map(|request| {
+                let mut server = Server::new(Limits::new(1, BUFFER_BYTES), AccessLog::Off, at(second));
+                server.set_site(site(cache_control));
+                let id = server.connect(REMOTE, true).expect("room");
+                asked(&mut server, id, request)
+            })
+            .collect();
+        assert!(fresh[0].contains(cache_control), "{}", fresh[0]);
+        let modified = format!("\r\nLast-Modified: {}\r\n", String::from_utf8_lossy(&date::format(second.min(50))));
+        assert!(fresh[0].contains(&modified), "{}", fresh[0]);
+        let mut server = Server::new(Limits::new(1, BUFFER_BYTES), AccessLog::Off, at(100));
+        server.set_site(site("before"));
+        let id = server.connect(REMOTE, true).expect("room");
+        requests.iter().for_each(|request| drop(asked(&mut server, id, request)));
+        server.set_site(site(cache_control));
+        for _ in 0..2 {
+            server.begin_turn(at(100), &mut NoPages);
+            requests.iter().for_each(|request| drop(asked(&mut server, id, request)));
+            server.begin_turn(at(second), &mut NoPages);
+            for (request, fresh) in requests.iter().zip(&fresh) {
+                assert_eq!(asked(&mut server, id, request), *fresh, "{request}");
+            }
+        }
+    }
+}

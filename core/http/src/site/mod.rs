@@ -80,9 +80,17 @@ pub enum Found<'a> {
     Folder,
 }
 
+/// The entries of a site, where they lie.
+#[derive(Clone, Copy)]
+struct Entries<'a> {
+    records: &'a [u8],
+    strings: &'a [u8],
+}
+
 /// A page of a site.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
+    index: u32,
     record: &'a [u8],
     strings: &'a [u8],
 }
@@ -172,8 +180,12 @@ impl Site {
             return None;
         }
         let key = (format::path_hash(root, path), root, path);
-        let index = search(self.layout.entries, |index| self.entry(index).key().cmp(&key))?;
-        let entry = self.entry(index);
+        let entries = self.entries();
+        let compare = |index| {
+            let entry = entries.get(index);
+            entry.hash().cmp(&key.0).then_with(|| entry.key().cmp(&key))
+        };
+        let entry = entries.get(search(self.layout.entries, compare)?);
         Some(if entry.is_folder() { Found::Folder } else { Found::Page(entry) })
     }
 
@@ -203,9 +215,13 @@ impl Site {
         &self.index()[self.layout.strings_at..self.layout.index_end]
     }
 
+    fn entries(&self) -> Entries<'_> {
+        let index = &self.index()[..self.layout.index_end];
+        Entries { records: &index[self.layout.entries_at..], strings: &index[self.layout.strings_at..] }
+    }
+
     fn entry(&self, index: u32) -> Entry<'_> {
-        let at = self.layout.entries_at + index as usize * ENTRY_BYTES;
-        Entry { record: &self.index()[at..at + ENTRY_BYTES], strings: self.strings() }
+        self.entries().get(index)
     }
 
     fn host_record(&self, index: u32) -> &[u8] {
@@ -272,10 +288,26 @@ impl Site {
     }
 }
 
+impl<'a> Entries<'a> {
+    fn get(self, index: u32) -> Entry<'a> {
+        let at = index as usize * ENTRY_BYTES;
+        Entry { index, record: &self.records[at..at + ENTRY_BYTES], strings: self.strings }
+    }
+}
+
 impl<'a> Entry<'a> {
+    /// Which of the site's entries it is.
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    fn hash(&self) -> u64 {
+        u64_at(self.record, 0)
+    }
+
     /// By what entries are ordered.
     fn key(&self) -> (u64, u16, &'a [u8]) {
-        (u64_at(self.record, 0), u16_at(self.record, 14), text(self.strings, self.record, 8, 12))
+        (self.hash(), u16_at(self.record, 14), text(self.strings, self.record, 8, 12))
     }
 
     fn is_folder(&self) -> bool {
@@ -300,6 +332,11 @@ impl<'a> Entry<'a> {
     /// The hash that the entity tag shows.
     pub fn tag(&self) -> u64 {
         u64_at(self.record, 40)
+    }
+
+    /// Whether there are variants to choose from.
+    pub(crate) fn varies(&self) -> bool {
+        [Coding::Gzip, Coding::Brotli].iter().any(|coding| self.variant(*coding).0 != ABSENT)
     }
 
     /// Lengths of the variants, by [`Coding`].
