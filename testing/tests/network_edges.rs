@@ -187,6 +187,49 @@ fn connections_take_turns_at_the_card() {
     assert!(turn().iter().any(|frame| frame.ends_with(b"a little")), "and then the other is first");
 }
 
+/// Clients that read nothing have all memory: they end for the others, and who reads at all does not.
+#[test]
+fn slow_readers_make_way_when_they_have_all_memory() {
+    let limits = Limits { connections: 64, buffer_bytes: 128 << 10 };
+    let mut world = World::new(Faults::NONE, Traffic::BothWaysAtOnce, limits, 1);
+    let open = |world: &mut World| {
+        let client = Client::with_buffers(512, world, Vec::new());
+        world.run_until(world.now_ns + SECOND_NS / 100);
+        client
+    };
+    let [modest, slow] = [(); 2].map(|()| open(&mut world));
+    let readers: Vec<ConnectionId> = world.pending.keys().copied().collect();
+    let hogs: Vec<Client> = (0..58).map(|_| open(&mut world)).collect();
+    for &connection in world.pending.keys().filter(|connection| !readers.contains(connection)) {
+        world.stack.send(connection, &[7; 100_000]);
+    }
+    assert!(readers.iter().all(|&reader| world.stack.send(reader, b"a little") == 0), "there is nothing left");
+    let begin_ns = world.now_ns;
+    let mut taken = [0; 2];
+    while world.now_ns < begin_ns + 5 * SECOND_NS {
+        for &reader in &readers {
+            world.stack.send(reader, &[7; 2000]);
+        }
+        world.step();
+        let passed = (world.now_ns - begin_ns) as usize;
+        for (client, (taken, per_s)) in [&modest, &slow].into_iter().zip(taken.iter_mut().zip([1 << 20, 4 << 10])) {
+            let most = passed / 1000 * per_s / 1_000_000;
+            let socket = world.peer.socket(client.handle);
+            while socket.can_recv() && *taken < most {
+                *taken +=
+                    socket.recv(|bytes| (bytes.len().min(most - *taken), bytes.len().min(most - *taken))).unwrap();
+            }
+        }
+    }
+    let figures = world.stack.figures();
+    assert!(figures.slow_readers_reset > 0, "nobody had to go");
+    assert_eq!(figures.slow_readers_reset as usize, world.closed);
+    let ended = states(&mut world, &hogs).into_iter().filter(|state| *state == State::Closed).count();
+    assert_eq!(ended, world.closed, "each is told of its end");
+    assert!(readers.iter().all(|reader| world.pending.contains_key(reader)), "who reads does not");
+    assert!(taken[0] > 100 << 10, "{taken:?}");
+}
+
 /// Two stations that both cannot send would else wait for each other.
 #[test]
 fn what_arrives_is_taken_though_nothing_can_be_sent() {

@@ -496,12 +496,23 @@ impl Store {
         self.platform_limit_bytes().map_or(u64::MAX, |limit| limit.saturating_sub(used_bytes))
     }
 
-    /// Bytes that one reply may take: all that there is but half of the reserve, which small allocations need that cannot
-    /// fail gracefully.
+    /// Bytes that one reply or request may take: all that there is but half of the reserve.
     pub fn reply_room_bytes(&self) -> u64 {
+        self.room_beyond(2)
+    }
+
+    /// Bytes that the network's buffers may take: all but a quarter of the reserve, so that they still serve those who wait when
+    /// replies have taken their part. Small allocations need that quarter, which cannot fail gracefully.
+    pub fn network_room_bytes(&self) -> u64 {
+        self.room_beyond(1)
+    }
+
+    /// Bytes that there are beside so many quarters of the reserve.
+    fn room_beyond(&self, quarters: u64) -> u64 {
         let heap = self.environment.heap;
         let free_bytes = |limit: u64| limit.saturating_sub(heap.used_bytes());
-        heap.limit_bytes().map_or(u64::MAX, |limit| free_bytes(limit).saturating_sub(reserve_bytes(limit) / 2))
+        heap.limit_bytes()
+            .map_or(u64::MAX, |limit| free_bytes(limit).saturating_sub(reserve_bytes(limit) / 4 * quarters))
     }
 
     /// Whether what is remembered of clients' copies takes more of the reserve than the quarter that it may.

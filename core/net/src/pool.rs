@@ -23,6 +23,9 @@ const RESERVE_DIVISOR: usize = 4;
 /// A connection may hold a quarter of what is free behind the reserve. So a single one gets a fifth of that, a hundred
 /// have 96 % of it, and there is always something left for the next.
 const SHARE_DIVISOR: usize = 4;
+/// Memory is short while less than this part of the pool is free: 1/64. Where it was, this much is enough again: 1/8.
+const SHORT_DIVISOR: usize = 64;
+const PLENTY_DIVISOR: usize = 8;
 /// Blocks kept for the next user instead of being given back to the heap: this many, or this share of all where there are few.
 const MAX_CACHED_BLOCKS: usize = 256;
 const CACHED_DIVISOR: usize = 8;
@@ -84,6 +87,8 @@ impl Grants {
 pub(crate) struct Pool {
     limit: usize,
     used: usize,
+    /// Blocks that may be taken from the heap until somebody says again what it has.
+    room: usize,
     grants: Grants,
     cached: Vec<Block>,
 }
@@ -92,7 +97,7 @@ impl Pool {
     pub fn new(limit_bytes: usize) -> Pool {
         let limit = limit_bytes / BLOCK_BYTES;
         let cached = Vec::with_capacity(MAX_CACHED_BLOCKS.min(limit / CACHED_DIVISOR));
-        Pool { limit, used: 0, grants: Grants::default(), cached }
+        Pool { limit, used: 0, room: usize::MAX, grants: Grants::default(), cached }
     }
 
     /// Bytes of the blocks that are in use.
@@ -107,6 +112,23 @@ impl Pool {
 
     pub fn has_free(&self) -> bool {
         self.used < self.limit
+    }
+
+    /// Takes no more than this from the heap until the next call.
+    #[inline]
+    pub fn set_room(&mut self, bytes: u64) {
+        self.room = usize::try_from(bytes).unwrap_or(usize::MAX) / BLOCK_BYTES;
+    }
+
+    /// Whether next to nothing is left, not even for connections with few blocks.
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        self.limit - self.used < self.limit.div_ceil(SHORT_DIVISOR)
+    }
+
+    /// Whether so much is free that nobody has to give anything back.
+    pub fn has_plenty(&self) -> bool {
+        self.limit - self.used >= self.limit / PLENTY_DIVISOR
     }
 
     /// Most blocks that a buffer which holds `held` of them may hold now.
@@ -177,6 +199,7 @@ impl Pool {
         let block = match self.cached.pop() {
             Some(block) => block,
             None => {
+                self.room = self.room.checked_sub(1)?;
                 let mut bytes = Vec::new();
                 bytes.try_reserve_exact(BLOCK_BYTES).ok()?;
                 bytes.resize(BLOCK_BYTES, 0);
@@ -192,6 +215,8 @@ impl Pool {
         self.used -= 1;
         if self.cached.len() < self.cached.capacity() {
             self.cached.push(block);
+        } else {
+            self.room = self.room.saturating_add(1);
         }
     }
 }
@@ -377,6 +402,18 @@ mod tests {
             taken.into_iter().for_each(|block| pool.give(block));
             assert_eq!((pool.used_bytes(), pool.cached.len()), (0, kept), "{blocks} blocks");
         }
+    }
+
+    #[test]
+    fn no_more_is_taken_than_the_heap_has() {
+        let mut pool = Pool::new(64 * BLOCK_BYTES);
+        pool.set_room(2 * BLOCK_BYTES as u64 + 1);
+        let blocks: Vec<_> = core::iter::from_fn(|| pool.take()).collect();
+        assert_eq!(blocks.len(), 2);
+        blocks.into_iter().for_each(|block| pool.give(block));
+        assert_eq!(core::iter::from_fn(|| pool.take()).count(), 2, "what was given back is there, from wherever");
+        pool.set_room(BLOCK_BYTES as u64);
+        assert_eq!(core::iter::from_fn(|| pool.take()).count(), 1);
     }
 
     #[test]

@@ -51,6 +51,8 @@ figures! {
         dropped_syns: Counter,
         /// Half-open connections given up for others.
         dropped_half_open: Counter,
+        /// Connections that were reset because their peers read nothing while there was no memory left.
+        slow_readers_reset: Counter,
         /// SYNs that were answered without keeping anything, because of a flood.
         cookies_sent: Counter,
         /// Connections that began with such an answer.

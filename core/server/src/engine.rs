@@ -211,6 +211,11 @@ impl Engine {
         self.store.network = Some(figures);
     }
 
+    /// Bytes that the network's buffers may take in this turn.
+    pub fn network_room_bytes(&self) -> u64 {
+        self.store.network_room_bytes()
+    }
+
     /// Admits a new connection.
     pub fn connect(&mut self, peer: Peer) -> Result<ClientId, Refusal> {
         if self.store.clients >= self.store.options.maxclients as usize {

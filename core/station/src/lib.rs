@@ -215,6 +215,7 @@ impl Station {
         self.crowd.begin_turn(now);
         self.web.iter_mut().for_each(|web| web.begin_turn(&mut self.engine, now));
         self.engine.set_network(self.figures(card));
+        self.stack.set_memory_room(self.engine.network_room_bytes());
         self.poll(card, now.monotonic_ns);
         self.busy.note(self.stack.frames_received(), now.monotonic_ns);
         for index in 0..self.unread.len() {

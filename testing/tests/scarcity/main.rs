@@ -4,9 +4,10 @@
 mod sys;
 mod web;
 
-use kayvee_platform::Now;
+use kayvee_platform::{Heap, Now};
 use kayvee_server::{ClientId, Engine, Fate, Options, Peer};
 use kayvee_testing::in_process::environment;
+use std::sync::atomic::{AtomicU64, Ordering};
 use sys::{ScarceHeap, with_large_allocations};
 
 #[global_allocator]
@@ -473,4 +474,48 @@ fn offset_of_replica(engine: &mut Engine, user: ClientId) -> usize {
     let info = String::from_utf8_lossy(engine.output(user)).into_owned();
     let offset = info.rsplit_once("slave_repl_offset:").expect("it has a master").1.lines().next();
     offset.and_then(|offset| offset.parse().ok()).expect("a number")
+}
+
+/// A heap of which so much is used as was said last.
+struct ToldHeap;
+
+static TOLD_BYTES: AtomicU64 = AtomicU64::new(0);
+const TOLD_LIMIT_BYTES: u64 = 64 << 20;
+
+impl Heap for ToldHeap {
+    fn used_bytes(&self) -> u64 {
+        TOLD_BYTES.load(Ordering::Relaxed)
+    }
+
+    fn limit_bytes(&self) -> Option<u64> {
+        Some(TOLD_LIMIT_BYTES)
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        self.used_bytes()
+    }
+
+    fn allocator(&self) -> &'static str {
+        "told"
+    }
+}
+
+/// Many clients, none of which takes much, can have all memory together: they end before small allocations fail.
+#[test]
+fn many_small_buffers_make_way_as_well() {
+    let options = Options::from_args([&b"--save"[..], b""]).unwrap();
+    let mut engine =
+        Engine::new(options, kayvee_server::Environment { heap: &ToldHeap, ..environment() }, Now::default());
+    engine.begin_turn(Now::default());
+    let clients: Vec<ClientId> = (0..50).map(|_| connect(&mut engine)).collect();
+    let (&reader, slow) = clients.split_last().unwrap();
+    engine.receive(reader, &request(&[b"SET", b"a", &[b'x'; 7000]]));
+    slow.iter().for_each(|client| engine.receive(*client, b"GET a\r\nGET a\r\nGET a\r\n"));
+    engine.end_turn();
+    assert!(clients.iter().all(|client| engine.fate(*client) == Fate::Open), "there is room");
+    TOLD_BYTES.store(TOLD_LIMIT_BYTES - (1 << 20), Ordering::Relaxed);
+    engine.begin_turn(Now { monotonic_ns: 1, ..Now::default() });
+    engine.end_turn();
+    assert!(slow.iter().all(|client| engine.fate(*client) == Fate::CloseNow), "each has 21 KB that are needed");
+    assert_eq!(engine.fate(reader), Fate::Open);
 }

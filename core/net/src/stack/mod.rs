@@ -3,6 +3,7 @@
 mod egress;
 mod ingress;
 mod interface;
+mod shortage;
 mod table;
 
 pub use interface::{Config, ConfigError, ConnectionId, Event, Lease, Take};
@@ -98,6 +99,8 @@ pub struct Stack {
     unresolved: VecDeque<u32>,
     /// Connections that could not send for want of memory.
     starved: VecDeque<u32>,
+    /// When to look again who reads, from when there is hardly any memory left until there is plenty.
+    review_ns: u64,
     resets: RateLimit,
     icmp: RateLimit,
 }
@@ -150,6 +153,7 @@ impl Stack {
             full_since_ns: NEVER_NS,
             unresolved: VecDeque::with_capacity(connections),
             starved: VecDeque::with_capacity(connections),
+            review_ns: NEVER_NS,
             resets: RateLimit::new(RESETS_PER_S),
             icmp: RateLimit::new(ICMP_PER_S),
         };
@@ -255,6 +259,12 @@ impl Stack {
     /// Bytes that all connections' buffers take together.
     pub fn buffer_bytes(&self) -> usize {
         self.resources.pool.used_bytes()
+    }
+
+    /// Has buffers take no more than this of memory that they have not yet, until the next call.
+    #[inline]
+    pub fn set_memory_room(&mut self, bytes: u64) {
+        self.resources.pool.set_room(bytes);
     }
 
     /// Frames taken from the device so far.
@@ -415,6 +425,7 @@ impl Stack {
     /// Sends what the application queued, acknowledges what it read, and retransmits what is overdue.
     pub fn flush<D: FrameDevice>(&mut self, device: &mut D, now_ns: u64) {
         let (_, mut tx) = device.split();
+        self.relieve(now_ns);
         while tx.ready()
             && let Some(slot) = self.egress.pop_front()
         {
@@ -434,7 +445,8 @@ impl Stack {
             return Some(0);
         }
         let ipv6_ns = self.ipv6.next_deadline_ns();
-        earliest(&[self.timers.next_deadline_ns(), self.control.next_deadline_ns(), ipv6_ns])
+        let review_ns = Some(self.review_ns).filter(|review_ns| *review_ns != NEVER_NS);
+        earliest(&[self.timers.next_deadline_ns(), self.control.next_deadline_ns(), ipv6_ns, review_ns])
     }
 
     fn set_lease(&mut self, lease: Option<Lease>) {

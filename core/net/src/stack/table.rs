@@ -8,9 +8,6 @@ use crate::{
 use alloc::collections::{BTreeSet, VecDeque};
 use smoltcp::wire::EthernetAddress;
 
-/// Connections without room to send that are looked at in a turn.
-const STARVED_PER_TURN: usize = 16;
-
 /// What the stack keeps of a connection beside its state.
 pub(super) struct Slot {
     pub connection: Connection,
@@ -24,6 +21,8 @@ pub(super) struct Slot {
     pub in_unresolved: bool,
     /// Whether it waits for memory to send.
     pub in_starved: bool,
+    /// What its peer has to acknowledge while memory is short, or it ends.
+    pub expected: Option<Seq>,
 }
 
 /// Puts a connection into a list, unless it is there.
@@ -88,8 +87,15 @@ impl Stack {
             }
         }
         let connection = Connection::new(self.setup(flow, iss), origin, now_ns);
-        let slot =
-            Slot { connection, way: None, in_events: false, in_egress: false, in_unresolved: false, in_starved: false };
+        let slot = Slot {
+            connection,
+            way: None,
+            in_events: false,
+            in_egress: false,
+            in_unresolved: false,
+            in_starved: false,
+            expected: None,
+        };
         let number = self.slots.insert(slot);
         let is_in =
             number.is_some_and(|number| self.timers.reserve(self.slots.end()) && self.flows.insert(flow, number));
@@ -159,25 +165,6 @@ impl Stack {
                 slot.in_unresolved = false;
             }
             self.touch_egress(number);
-        }
-    }
-
-    /// Has those looked at that could not send, if they can now.
-    pub(super) fn feed_starved(&mut self) {
-        for _ in 0..self.starved.len().min(STARVED_PER_TURN) {
-            if !self.resources.pool.has_free() {
-                return;
-            }
-            let Some(number) = self.starved.pop_front() else { return };
-            let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.in_starved) else { continue };
-            if !slot.connection.waits_for_room() {
-                slot.in_starved = false;
-            } else if slot.connection.has_room(&self.resources.pool) {
-                slot.in_starved = false;
-                self.touch_events(number);
-            } else {
-                self.starved.push_back(number);
-            }
         }
     }
 }

@@ -521,6 +521,25 @@ impl Connection {
         self.has_failed = true;
     }
 
+    /// The same, and tells the peer.
+    pub fn give_up(&mut self, pool: &mut Pool) {
+        self.fail(pool);
+        self.reset_due = true;
+    }
+
+    /// The number that its peer has acknowledged once it has taken so many bytes more, or all there are; none where there are
+    /// none.
+    pub fn next_expected(&self, bytes: u32) -> Option<Seq> {
+        let end = self.end_of_data();
+        let next = self.una + bytes;
+        (self.tx.len() > 0).then_some(if next.before(end) { next } else { end })
+    }
+
+    /// Whether its peer has acknowledged all before a number.
+    pub fn has_acknowledged(&self, number: Seq) -> bool {
+        !self.una.before(number)
+    }
+
     /// Ends it, and gives its buffers back.
     pub(super) fn end(&mut self, pool: &mut Pool) {
         self.state = State::Closed;

@@ -4,8 +4,10 @@ use super::{ClientId, Connection, Engine};
 use alloc::{collections::BinaryHeap, vec::Vec};
 use kayvee_commands::{ClientType, Close, Output, Pending, Session};
 
-/// Clients that take less are never dropped for want of memory: it would not help.
-const EVICTION_FLOOR_BYTES: usize = 64 << 10;
+/// Clients that take less are never dropped for want of memory: it would not help. One without buffers takes half of it.
+const EVICTION_FLOOR_BYTES: usize = 8 << 10;
+/// Clients that are dropped in a turn at the most: each is looked for among all.
+const EVICTIONS_PER_TURN: usize = 64;
 
 /// Whether a client's memory counts, and may be taken. To drop a replica or a master would cost a dump; they have limits
 /// of their own.
@@ -86,15 +88,15 @@ impl Engine {
         }
     }
 
-    /// Ends the connection with the largest buffers when hardly any memory is left. One a turn: its memory comes back
-    /// only when the target has closed it.
+    /// Ends the connections with the largest buffers while hardly any memory is left.
     pub(super) fn relieve_memory(&mut self) {
-        if !self.is_short_of_memory() {
-            return;
-        }
-        let largest = self.evictable().max_by_key(|(_, session)| session.memory_bytes());
-        let worthwhile = largest.filter(|(_, session)| session.memory_bytes() >= EVICTION_FLOOR_BYTES);
-        if let Some(slot) = worthwhile.map(|(slot, _)| slot) {
+        for _ in 0..EVICTIONS_PER_TURN {
+            if !self.is_short_of_memory() {
+                return;
+            }
+            let largest = self.evictable().max_by_key(|(_, session)| session.memory_bytes());
+            let worthwhile = largest.filter(|(_, session)| session.memory_bytes() >= EVICTION_FLOOR_BYTES);
+            let Some((slot, _)) = worthwhile else { return };
             self.evict_client(slot);
         }
     }

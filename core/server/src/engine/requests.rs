@@ -295,7 +295,9 @@ impl Engine {
             false => len * 2,
         };
         let has_room = len <= query.capacity();
-        let mut grow = |capacity: usize| query.try_reserve_exact(capacity - query.len()).is_ok();
+        let room_bytes = self.store.reply_room_bytes();
+        let mut grow =
+            |capacity: usize| capacity as u64 <= room_bytes && query.try_reserve_exact(capacity - query.len()).is_ok();
         if within_limit && (has_room || grow(ahead) || grow(len)) {
             query.extend_from_slice(bytes);
             return true;
