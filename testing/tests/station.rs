@@ -121,7 +121,7 @@ fn a_link_of_the_host_s_own_is_no_way_for_others() {
 fn strangers_see_nothing_of_a_protected_store_on_the_web() {
     for (peers, status) in [(Peers::Trusted, "200"), (Peers::Strangers, "403")] {
         let mut link = Link::between(&["--http-port", "8080"], peers, CLIENT);
-        let (page, _) = asked(&mut link, 8080, b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n");
+        let (page, _) = asked(&mut link, 8080, b"GET /metrics HTTP/1.1\r\nhost: 192.0.2.1\r\n\r\n");
         assert!(page.starts_with(&format!("HTTP/1.1 {status} ")), "{page}");
     }
 }

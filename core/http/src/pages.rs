@@ -11,7 +11,7 @@ pub struct PageRequest<'a> {
     pub authorization: Option<&'a [u8]>,
     /// Where it comes from.
     pub remote: SocketAddr,
-    /// Whether protected mode lets everybody in from there.
+    /// Whether protected mode lets everybody in from there, and the host that was asked is not one that a stranger may have named.
     pub is_local: bool,
     /// The web server's own figures.
     pub stats: &'a Stats,

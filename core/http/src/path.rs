@@ -180,6 +180,14 @@ pub fn checked_host(host: &[u8]) -> Option<(&[u8], bool)> {
     is_port.then_some((name, any & IS_CAPITAL != 0))
 }
 
+/// Whether a host, as it is looked up, is an address, `localhost` or none: any other name may be a stranger's, who has it lead here
+/// so that a browser takes this server's pages for his (DNS rebinding). No name of the DNS ends in a number.
+pub fn is_fixed_host(host: &[u8]) -> bool {
+    let last = host.rsplit(|byte| *byte == b'.').next().unwrap_or_default();
+    let is_number = !last.is_empty() && last.iter().all(u8::is_ascii_digit);
+    host.is_empty() || host[0] == b'[' || is_number || last == b"localhost"
+}
+
 /// A host's name without its port, as it is looked up.
 pub fn host_name<'a>(host: &'a [u8], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     let (name, has_capitals) = checked_host(host)?;
@@ -246,6 +254,25 @@ mod tests {
         for refused in ["http:///x", "http://:80/x", "", "a", "h:80", "https://h/", "ftp://h/", "/a#b", "/\u{e9}", "**"]
         {
             assert_eq!(split(refused.as_bytes()), None, "{refused}");
+        }
+    }
+
+    #[test]
+    fn strangers_name_no_addresses() {
+        for (host, wanted) in [
+            ("127.0.0.1", true),
+            ("[::1]", true),
+            ("localhost", true),
+            ("a.localhost", true),
+            ("", true),
+            ("notlocalhost", false),
+            ("localhost.example", false),
+            ("127.0.0.1.example", false),
+            ("store", false),
+            ("example.", false),
+            (".", false),
+        ] {
+            assert_eq!(is_fixed_host(host.as_bytes()), wanted, "{host}");
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
     path,
     range::{self, Wanted},
     request::{Method, Persistence, Request},
-    site::{Entry, Found, Place, Site},
+    site::{DEFAULT_ROOT, Entry, Found, Place, Site},
     status::Status,
 };
 use alloc::{collections::TryReserveError, vec::Vec};
@@ -221,14 +221,16 @@ pub fn respond(
     let Some(path) = path::normalize(&request.target, path_buffer) else {
         return writer.error(Status::BAD_REQUEST, b"").into();
     };
+    let found = context.site.map(|site| (site, site.root(host)));
+    let is_own_host = path::is_fixed_host(host) || found.is_some_and(|(_, root)| root != DEFAULT_ROOT);
     let Context { remote, is_local, stats, .. } = *context;
+    let is_local = is_local && is_own_host;
     let page_request = PageRequest { path, authorization: request.value("authorization"), remote, is_local, stats };
     if let Some(page) = pages.reserved(&page_request) {
         // What anybody may have gives nobody more room.
         writer.is_own = page.status == 200;
         return writer.represent(request, made(&page, Maker::Server, context), heads);
     }
-    let found = context.site.map(|site| (site, site.root(host)));
     if let Some((site, root)) = found {
         match site.find(root, path) {
             Some(Found::Page(entry)) => {

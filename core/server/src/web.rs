@@ -195,7 +195,7 @@ fn words(status: u16, text: &'static [u8]) -> Page {
 }
 
 fn forbidden() -> Page {
-    words(403, b"protected mode: set a password, or come from the machine itself\n")
+    words(403, b"protected mode: set a password, or come from the machine itself, to its address or localhost\n")
 }
 
 fn not_now() -> Page {

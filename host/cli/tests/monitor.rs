@@ -157,7 +157,7 @@ fn a_guest_is_shown_what_its_monitor_does_for_it() {
     assert!((200_000..5_000_000).contains(&slept_us), "it slept for {slept_us} µs");
     assert!(text(&mut client, "INFO").contains("\r\n# Monitor\r\n"));
     let mut http = connect(([127, 0, 0, 1], web.parse().unwrap()).into());
-    http.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    http.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut metrics = String::new();
     http.read_to_string(&mut metrics).unwrap();
     assert!(

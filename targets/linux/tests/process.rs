@@ -725,7 +725,7 @@ fn web_clients_that_take_nothing_leave_the_data() {
             socket.connect(&SocketAddr::from((Ipv4Addr::LOCALHOST, web_port)).into()).unwrap();
             let mut client = TcpStream::from(socket);
             client.set_read_timeout(Some(PATIENCE)).unwrap();
-            client.write_all(b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+            client.write_all(b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
             client
         })
         .collect();
@@ -750,17 +750,22 @@ fn protected_mode_holds_for_the_web_as_well() {
     let server = Server::start(&["--http-port", &web_port.to_string(), "--http-keys", "page:", "--status", "yes"]);
     let client = server.connect();
     assert_eq!(ask(&client, "SET page:a x"), "+OK");
-    let status = |address: IpAddr, path: &str| {
+    let status_by = |address: IpAddr, host: &str, path: &str| {
         let mut web = TcpStream::connect((address, web_port)).unwrap();
         web.set_read_timeout(Some(PATIENCE)).unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         web.write_all(request.as_bytes()).unwrap();
         String::from_utf8(read_to_end(&web)).unwrap()[9..12].to_string()
     };
+    let status = |address, path| status_by(address, "localhost", path);
     let local = Ipv4Addr::LOCALHOST.into();
     for path in ["/metrics", "/_/status", "/a"] {
         assert_eq!([status(local, path), status(address, path)], ["200", "403"], "{path}");
+        // A browser asks for such a name what a stranger's page wants to know.
+        assert_eq!(status_by(local, "rebound.example:8080", path), "403", "{path}");
     }
+    assert_eq!(status_by(local, "rebound.example", "/_/status/events"), "403");
+    assert_eq!(status_by(local, "rebound.example", "/healthz"), "200");
     assert_eq!(status(address, "/_/status/events"), "403");
     assert_eq!(status(address, "/healthz"), "200");
     assert_eq!(ask(&client, "CONFIG SET protected-mode no"), "+OK");

@@ -117,7 +117,7 @@ impl Http {
     /// Asks for a path, with fields beside Host.
     pub fn get(&mut self, path: &str, fields: &[(&str, &str)]) -> io::Result<Response> {
         let fields: String = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        self.send(format!("GET {path} HTTP/1.1\r\nHost: h\r\n{fields}\r\n").as_bytes())?;
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n").as_bytes())?;
         self.response()
     }
 }

@@ -311,7 +311,7 @@ fn status_events(target: &Target) -> Outcome {
     if page.status != 200 || !has_script || !page.has("cache-control", "no-store") {
         return Err(format!("/_/status: status {}", page.status).into());
     }
-    http.send(b"GET /_/status/events HTTP/1.1\r\nHost: h\r\n\r\n")?;
+    http.send(b"GET /_/status/events HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
     let head = String::from_utf8(http.read_until(b"\r\n\r\n")?)?;
     if !head.starts_with("HTTP/1.1 200 ") || !head.contains("Content-Type: text/event-stream\r\n") {
         return Err(head.into());

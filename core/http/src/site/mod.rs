@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The path of the page that says that there is none.
 const NOT_FOUND_PATH: &[u8] = b"/404.html";
 /// The root of hosts that the site does not name.
-const DEFAULT_ROOT: u16 = 0;
+pub const DEFAULT_ROOT: u16 = 0;
 
 /// Why an image is no site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
