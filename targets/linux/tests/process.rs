@@ -35,12 +35,12 @@ struct Server {
     port: u16,
 }
 
+/// No dump file is left in the folder of the tests.
+const WITHOUT_DUMPS: [&str; 2] = ["--save", ""];
+
 impl Server {
     fn start(options: &[&str]) -> Server {
-        // No dump file is left in the folder of the tests.
-        let mut command = Command::new(PROGRAM);
-        command.args(["--save", ""]);
-        Server::start_as(command, options)
+        Server::start_as(Command::new(PROGRAM), &[&WITHOUT_DUMPS[..], options].concat())
     }
 
     /// Starts `command`, which ends up running the program, and waits until it says that it listens.
@@ -349,8 +349,8 @@ fn a_supervisor_is_told_when_it_serves() {
     let supervisor = UnixDatagram::bind(&path).unwrap();
     supervisor.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut command = Command::new(PROGRAM);
-    command.args(["--save", ""]).env("NOTIFY_SOCKET", &path);
-    let server = Server::start_as(command, &["--supervised", "systemd"]);
+    command.env("NOTIFY_SOCKET", &path);
+    let server = Server::start_as(command, &[&WITHOUT_DUMPS[..], &["--supervised", "systemd"]].concat());
     let mut said = [0; 100];
     let len = supervisor.recv(&mut said).unwrap();
     assert!(said[..len].starts_with(b"READY=1\n"), "{:?}", &said[..len]);
@@ -607,7 +607,7 @@ fn room_is_made_behind_a_request_that_fills_memory() {
 
 #[test]
 fn too_few_files_lower_maxclients() {
-    let server = Server::start_as(with_few_files(), &["--bind", "127.0.0.1"]);
+    let server = Server::start_as(with_few_files(), &[&WITHOUT_DUMPS[..], &["--bind", "127.0.0.1"]].concat());
     let mut client = server.connect();
     client.write_all(b"CONFIG GET maxclients\r\n").unwrap();
     expect_reply(&client, b"*2\r\n$10\r\nmaxclients\r\n$2\r\n32\r\n");
@@ -617,7 +617,8 @@ fn too_few_files_lower_maxclients() {
 #[test]
 fn web_clients_leave_files_for_the_store() {
     let web_port = free_port().to_string();
-    let mut server = Server::start_as(with_few_files(), &["--bind", "127.0.0.1", "--http-port", &web_port]);
+    let options = ["--bind", "127.0.0.1", "--http-port", &web_port];
+    let mut server = Server::start_as(with_few_files(), &[&WITHOUT_DUMPS[..], &options].concat());
     let connect = || TcpStream::connect(("127.0.0.1", web_port.parse::<u16>().unwrap())).unwrap();
     let idle: Vec<TcpStream> = (0..60).map(|_| connect()).collect();
     // They are accepted in their order, so those before it are.
@@ -774,7 +775,7 @@ fn protected_mode_holds_for_the_web_as_well() {
 
 /// Starts a server that has to end before it serves, and returns what it said.
 fn refused(options: &[&str]) -> String {
-    let output = run(&[&["--save", "", "--port", &free_port().to_string()], options].concat());
+    let output = run(&[&WITHOUT_DUMPS[..], &["--port", &free_port().to_string()], options].concat());
     assert_eq!(output.status.code(), Some(1));
     String::from_utf8(output.stdout).unwrap()
 }
