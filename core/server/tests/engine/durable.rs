@@ -165,7 +165,7 @@ fn pages_wait_for_stable_storage_as_replies_do() {
     let mut server = Server::new(Limits::new(10, 1 << 20), AccessLog::Off, Now::default());
     let ask = |one: &mut Durable, server: &mut Server, path: &str| {
         let id = server.connect(crate::web::REMOTE, true).unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         server.receive(id, request.as_bytes(), &mut one.bench.engine.web());
         id
     };

@@ -181,7 +181,8 @@ fn failed_logins_are_noted() {
 /// key goes while nothing may change.
 #[test]
 fn pages_of_keys_wait_for_the_end_of_a_pause() {
-    const REQUESTS: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\nGET /k HTTP/1.1\r\nHost: h\r\n\r\n";
+    const REQUESTS: &[u8] =
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /k HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut bench = Bench::new(&["--http-keys", "page:"]);
     let mut server = Server::new(Limits::new(10, 1 << 20), AccessLog::Off, bench.now);
     let client = bench.connect();
@@ -213,9 +214,9 @@ fn pages_of_keys_wait_for_the_end_of_a_pause() {
     bench.ask(client, "SET page:gone v PX 10\r\nCLIENT PAUSE 1000 WRITE\r\n");
     bench.advance_ms(50);
     server.begin_turn(bench.now, &mut bench.engine.web());
-    server.receive(id, b"GET /k HTTP/1.1\r\nHost: h\r\n\r\n", &mut bench.engine.web());
+    server.receive(id, b"GET /k HTTP/1.1\r\nHost: localhost\r\n\r\n", &mut bench.engine.web());
     assert!(taken(&mut bench, &mut server).ends_with("\r\n\r\nbefore"));
-    server.receive(id, b"GET /gone HTTP/1.1\r\nHost: h\r\n\r\n", &mut bench.engine.web());
+    server.receive(id, b"GET /gone HTTP/1.1\r\nHost: localhost\r\n\r\n", &mut bench.engine.web());
     assert!(taken(&mut bench, &mut server).starts_with("HTTP/1.1 404 "));
     assert_eq!(bench.ask(client, "DBSIZE\r\n"), ":2\r\n", "it stays, hidden");
     // Without pages of keys there is nothing to wait for.
