@@ -9,7 +9,7 @@ use super::{
     input::Input,
     load::{Expired, Loaded, Progress, text_of},
 };
-use crate::{Error, Store, args, durable::Replayed, table::ByName, transactions::for_each_request};
+use crate::{Error, ShowsExpired, Store, args, durable::Replayed, table::ByName, transactions::for_each_request};
 use alloc::{format, string::String, vec::Vec};
 use kayvee_rdb::file::is_dump;
 use kayvee_resp::{Limits, Parser, Progress as Parsed, Request, split_words};
@@ -139,9 +139,9 @@ impl Store {
             (loaded, _) = self.load_dump(&mut input, Expired::Keep, &mut progress).map_err(named)?;
         }
         // What was there when a request ran was there although its time may have come since: nothing expires here.
-        let now = core::mem::take(&mut self.now.unix_us);
+        self.show_expired(ShowsExpired::Yes);
         let result = self.load_requests(&mut input, cut_off, &mut progress);
-        self.now.unix_us = now;
+        self.show_expired(ShowsExpired::No);
         loaded += result.map_err(named)?;
         Ok(loaded)
     }

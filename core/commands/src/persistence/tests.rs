@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     Host,
-    harness::Harness,
+    harness::{Harness, START_MS},
     options::{OptionError, Options},
 };
 use alloc::{boxed::Box, collections::BTreeMap, format, rc::Rc, string::ToString, vec::Vec};
@@ -385,7 +385,13 @@ fn append_only_files_are_loaded_in_order() {
         "SET late 5 PXAT 1000",
         "INCR late",
         "HSET key:1 wrong type",
+        "XADD deliveries 1-1 f v",
+        "XGROUP CREATE deliveries group 0",
     ]));
+    // A second before now, as redis-server writes XREADGROUP down.
+    let delivery =
+        format!("XCLAIM deliveries group c 0 1-1 TIME {} RETRYCOUNT 3 FORCE JUSTID LASTID 1-1", START_MS - 1000);
+    last.extend(requests(&[&delivery]));
     let cut = requests(&["MULTI", "SET c 1", "SET d 1"]);
     let manifest = "file base seq 1 type b\nfile i1 seq 1 type i\nfile i2 seq 2 type i\n";
     let put = |name: &str, bytes: &[u8]| _ = host.files.borrow_mut().insert(name.to_string(), bytes.to_vec());
@@ -397,7 +403,7 @@ fn append_only_files_are_loaded_in_order() {
     let expected = Loaded {
         keys: 307,
         functions: 1,
-        requests: 10,
+        requests: 13,
         failed_requests: 1,
         cut_bytes: cut.len() as u64,
         ..Loaded::default()
@@ -406,6 +412,7 @@ fn append_only_files_are_loaded_in_order() {
     harness.expect(&[
         ("MGET key:1 key:2 key:3", "*3 $7 changed $7 changed $7 value:3"),
         ("EXISTS list late c d", ":0"),
+        ("XPENDING deliveries group - + 9", "*1 *4 $3 1-1 $1 c :1000 :3"),
         ("SELECT 3", "+OK"),
         ("GET a", "$1 3"),
         ("SELECT 4", "+OK"),
