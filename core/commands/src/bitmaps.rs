@@ -65,7 +65,7 @@ fn offset(context: &Context<'_>, arg: &[u8], unit_bits: Option<u32>) -> Result<u
     };
     let offset = parse_integer(digits).ok_or(WRONG_OFFSET)?.wrapping_mul(unit);
     let offset = u64::try_from(offset).map_err(|_| WRONG_OFFSET)?;
-    if offset >> 3 >= context.store.options.proto_max_bulk_len { Err(WRONG_OFFSET) } else { Ok(offset) }
+    if offset >> 3 >= context.string_limit_bytes() { Err(WRONG_OFFSET) } else { Ok(offset) }
 }
 
 /// The string at a key with room up to this bit, and whether it was made or grew for that.

@@ -3,6 +3,7 @@
 use crate::{
     Close, Context, Error, Origin, ReplyMode, Store, args,
     error::c_text,
+    options::PROTO_MAX_BULK_LEN_MAX,
     pubsub,
     table::{Command, Flags},
     transactions::{self, Needs},
@@ -313,6 +314,13 @@ impl Store {
 type Named = (&'static Command, Option<&'static Command>);
 
 impl Context<'_> {
+    /// Bytes that a string may have. What had its effect before, here or at the master, is bound by no lower limit than any
+    /// store can have.
+    pub(crate) fn string_limit_bytes(&self) -> u64 {
+        let had_effect = self.origin == Origin::Replay || self.is_from_master();
+        if had_effect { PROTO_MAX_BULK_LEN_MAX } else { self.store.options.proto_max_bulk_len }
+    }
+
     /// Whether the master of this store has sent what runs.
     pub(crate) fn is_from_master(&self) -> bool {
         self.store.sessions[self.slot as usize].as_ref().is_some_and(|session| session.is_master)

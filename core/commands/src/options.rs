@@ -25,6 +25,8 @@ use kayvee_keyspace::{PackedLimits, SetLimits};
 
 /// The highest `maxclients` that can be asked for.
 pub const MAX_CLIENTS_LIMIT: u32 = 1_000_000;
+/// The longest string that any store can be told to take.
+pub const PROTO_MAX_BULK_LEN_MAX: u64 = 512 << 20;
 
 /// What happens when memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -423,7 +425,7 @@ impl Default for Options {
             replica_read_only: true,
             replica_serve_stale_data: true,
             replica_ignore_maxmemory: true,
-            proto_max_bulk_len: 512 << 20,
+            proto_max_bulk_len: PROTO_MAX_BULK_LEN_MAX,
             client_query_buffer_limit: 1 << 30,
             client_output_buffer_limit: [
                 OutputLimit::default(),

@@ -1,7 +1,7 @@
 //! The table of options.
 
 use super::{
-    Allowed, AppendFsync, ClientsMemory, LogLevel, MAX_CLIENTS_LIMIT, MaxmemoryPolicy, Options,
+    Allowed, AppendFsync, ClientsMemory, LogLevel, MAX_CLIENTS_LIMIT, MaxmemoryPolicy, Options, PROTO_MAX_BULK_LEN_MAX,
     value::{
         self, clients_memory, integer_in, memory_in, octal_in, one_of, percentiles, shutdown_on, shutdown_on_text,
         text, yes_no, yes_or_no,
@@ -455,7 +455,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     row("proc-title-template", NONE, kept(Kind::Text, "{title} {listen-addr} {server-mode}")),
     row("propagation-error-behavior", NONE, kept(Kind::Choice(&["ignore", "panic", "panic-on-replicas"]), "ignore")),
     row("protected-mode", NONE, switch!(protected_mode)),
-    row("proto-max-bulk-len", MEMORY, memory!(proto_max_bulk_len, 1 << 20..=512 << 20)),
+    row("proto-max-bulk-len", MEMORY, memory!(proto_max_bulk_len, 1 << 20..=PROTO_MAX_BULK_LEN_MAX)),
     row("rdb-del-sync-files", NONE, kept(Kind::Switch, "no")),
     row("rdb-key-save-delay", HIDDEN, kept(Kind::Integer(i32::MIN as i64, i32::MAX as i64), "0")),
     row("rdb-save-incremental-fsync", NONE, kept(Kind::Switch, "yes")),

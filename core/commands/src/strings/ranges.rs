@@ -30,8 +30,7 @@ pub fn grow<'a>(context: &'a mut Context<'_>, key: &[u8], old_len: usize, len: u
 
 fn check_len(context: &Context<'_>, start: usize, len: usize) -> Result<usize, Error> {
     let end = start.checked_add(len).ok_or(Error::STRING_TOO_LONG)?;
-    let limit = context.store.options.proto_max_bulk_len;
-    if end as u64 > limit && context.origin != Origin::Replay { Err(Error::STRING_TOO_LONG) } else { Ok(end) }
+    if end as u64 > context.string_limit_bytes() { Err(Error::STRING_TOO_LONG) } else { Ok(end) }
 }
 
 pub fn append(context: &mut Context<'_>, request: Request<'_>) -> Outcome {

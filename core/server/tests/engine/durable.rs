@@ -1028,3 +1028,19 @@ fn a_command_that_fails_on_an_expired_key_is_told_to_nobody() {
     let told = durable.output(replica);
     assert!(told.contains("DEL") && !told.to_lowercase().contains("renamenx"), "{told}");
 }
+
+/// A lower limit on what clients send takes nothing of what there is.
+#[test]
+fn long_strings_outlive_a_lower_limit() {
+    let mut one = Durable::new(ALWAYS, Disk::new(32 << 20));
+    one.expect(&[
+        ("SETBIT bits 16000000 1", ":0"),
+        ("BITFIELD field SET u8 16000000 7", "*1 :0"),
+        ("SETRANGE text 2000000 x", ":2000001"),
+        ("APPEND text y", ":2000002"),
+    ]);
+    let digest = one.digest();
+    let mut two = one.reopened(&[ALWAYS, &["--proto-max-bulk-len", "1mb"]].concat());
+    assert_eq!(two.digest(), digest);
+    two.expect(&[("SETBIT bits 16000000 0", "-ERR bit offset is not an integer or out of range")]);
+}

@@ -272,3 +272,19 @@ fn copies_of_clients_are_called_back() {
     chain.follow_one(0, 1);
     assert_eq!(chain.told_within_ms(5000), ">2\r\n$10\r\ninvalidate\r\n_\r\n");
 }
+
+/// What the master's clients may do has its effect, whatever a replica's own may.
+#[test]
+fn a_lower_limit_of_a_replica_is_none_for_its_master() {
+    let mut chain = Chain::new(21, 2);
+    chain.follow();
+    chain.settle();
+    assert_eq!(chain.ask(1, "CONFIG SET proto-max-bulk-len 1mb"), "+OK");
+    for (request, reply) in
+        [("SETBIT bits 16000000 1", ":0"), ("SETRANGE text 2000000 x", ":2000001"), ("APPEND text y", ":2000002")]
+    {
+        assert_eq!(chain.ask(0, request), reply, "{request}");
+    }
+    chain.settle();
+    assert_eq!(["bits", "text"].map(|key| chain.ask(1, &format!("STRLEN {key}"))), [":2000001", ":2000002"]);
+}
