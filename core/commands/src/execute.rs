@@ -69,6 +69,8 @@ impl Store {
         match session.reply_mode {
             ReplyMode::On | ReplyMode::Off => {}
             ReplyMode::SkipNext => session.reply_mode = ReplyMode::Skip,
+            // The reply that is skipped comes later.
+            ReplyMode::Skip if is_blocked => {}
             ReplyMode::Skip => session.reply_mode = ReplyMode::On,
         }
         if !messages.is_empty() && output.try_reserve(messages.len()).is_ok() {
