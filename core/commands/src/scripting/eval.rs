@@ -141,7 +141,7 @@ pub fn read_shebang(text: &[u8]) -> Result<(ScriptFlags, usize), Error> {
         let Some(list) = word.strip_prefix(b"flags=") else {
             return Err(Error::showing("ERR Unknown lua shebang option: ", word, ""));
         };
-        for flag in list.split(|b| *b == b',').filter(|flag| !flag.is_empty()) {
+        for flag in list.split(|b| *b == b',').filter(|_| !list.is_empty()) {
             set_flag(&mut flags, flag)
                 .map_err(|()| Error::showing("ERR Unexpected flag in script shebang: ", flag, ""))?;
         }

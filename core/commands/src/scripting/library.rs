@@ -46,15 +46,9 @@ impl Libraries {
         functions.find(|function| function.name.eq_ignore_ascii_case(name))
     }
 
-    /// The name that a library is known by, if it is known in any case.
-    pub fn known_name(&self, name: &[u8]) -> Option<&Vec<u8>> {
-        self.by_name.keys().find(|known| known.eq_ignore_ascii_case(name))
-    }
-
     /// Forgets a library; tells whether it was there.
     pub fn remove(&mut self, name: &[u8]) -> bool {
-        let Some(known) = self.known_name(name).cloned() else { return false };
-        let Some(library) = self.by_name.remove(&known) else { return false };
+        let Some(library) = self.by_name.remove(name) else { return false };
         if let Some(machine) = &mut self.machine {
             library.functions.iter().for_each(|function| machine.unpin(function.pin));
         }
@@ -125,15 +119,14 @@ impl Store {
     /// Makes a library of a text, and returns its name. Nothing changes if that fails.
     pub(crate) fn load_library(&mut self, text: &[u8], replace: bool) -> Result<Vec<u8>, Error> {
         let (name, start) = read_shebang(text)?;
-        let known = self.scripting.libraries.known_name(&name).cloned();
-        if known.is_some() && !replace {
+        if self.scripting.libraries.by_name.contains_key(&name) && !replace {
             return Err(Error::showing("ERR Library '", &name, "' already exists"));
         }
         let mut machine = self.function_machine()?;
         machine.heap.set_limit_bytes(machine.heap.used_bytes().saturating_add(self.script_heap_bytes()));
         let registered = self.register(&mut machine, &text[start..]);
         machine.reset();
-        let result = registered.and_then(|functions| self.check_functions(functions, known.as_deref(), &mut machine));
+        let result = registered.and_then(|functions| self.check_functions(functions, &name, &mut machine));
         self.scripting.libraries.machine = Some(machine);
         let functions = result?;
         self.scripting.libraries.remove(&name);
@@ -178,14 +171,14 @@ impl Store {
         }
     }
 
-    /// Refuses functions whose names others have, but for the library that is replaced.
+    /// Refuses functions of a library whose names others' have.
     fn check_functions(
         &self,
         functions: Vec<Function>,
-        replaced: Option<&[u8]>,
+        library: &[u8],
         machine: &mut Machine,
     ) -> Result<Vec<Function>, Error> {
-        let others = self.scripting.libraries.by_name.iter().filter(|(name, _)| Some(name.as_slice()) != replaced);
+        let others = self.scripting.libraries.by_name.iter().filter(|(name, _)| *name != library);
         let others: Vec<&Function> = others.flat_map(|(_, library)| &library.functions).collect();
         let taken = functions
             .iter()
