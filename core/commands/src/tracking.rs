@@ -13,6 +13,7 @@ use alloc::{
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
+use core::ops::Bound;
 use kayvee_resp::{Protocol, Request, Writer};
 
 const INVALIDATION_CHANNEL: &[u8] = b"__redis__:invalidate";
@@ -72,6 +73,8 @@ pub struct Trackers {
     clients: usize,
     /// The clients that have read a key, by key.
     readers: BTreeMap<Vec<u8>, BTreeSet<ClientRef>>,
+    /// The last key that was called back to make room: the one behind it is the next.
+    last_forgotten: Vec<u8>,
     /// Number of pairs in `readers`.
     items: usize,
     /// What each prefix's clients are to be told, by prefix.
@@ -89,6 +92,13 @@ impl Trackers {
     /// Whether any client keeps copies.
     pub fn is_in_use(&self) -> bool {
         self.clients > 0
+    }
+
+    /// A key whose copies may be called back: another one each time, as long as there are several.
+    fn next_to_forget(&self) -> Option<Vec<u8>> {
+        let behind = (Bound::Excluded(&self.last_forgotten[..]), Bound::Unbounded);
+        let next = self.readers.range::<[u8], _>(behind).next();
+        next.or_else(|| self.readers.iter().next()).map(|(key, _)| key.clone())
     }
 
     /// Number of clients that keep copies, of keys and of pairs of both that are remembered, and of prefixes.
@@ -388,9 +398,9 @@ impl Store {
         let mut for_room = 2 * read;
         while limit > 0 && self.tracking.readers.len() as u64 > limit || for_room > 0 && self.lacks_room_for_copies() {
             for_room = for_room.saturating_sub(1);
-            // Any will do; a key in the middle of the order is no worse than a random one.
-            let Some(key) = self.tracking.readers.keys().next().cloned() else { return };
+            let Some(key) = self.tracking.next_to_forget() else { return };
             self.call_back(&key, None);
+            self.tracking.last_forgotten = key;
         }
     }
 

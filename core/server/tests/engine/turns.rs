@@ -536,3 +536,19 @@ fn unread_replies_take_no_more_than_their_length() {
     assert!(field("omem=") < expected.len() + 200_000 && field("oll=") > 100, "{line}");
     assert!(bench.take_text(client) == expected);
 }
+
+/// Copies are called back to make room for others: not those of the same key over and over.
+#[test]
+fn any_key_is_forgotten_where_clients_read_too_many() {
+    let mut bench = Bench::new(&["--tracking-table-max-keys", "3"]);
+    let client = bench.connect();
+    bench.ask(client, "HELLO 3\r\nCLIENT TRACKING ON\r\nMSET a 1 b 1 c 1 d 1\r\nGET a\r\nGET b\r\nGET c\r\n");
+    let forgotten: String = "dabcd"
+        .chars()
+        .map(|key| {
+            let told = bench.ask(client, &format!("GET {key}\r\n"));
+            told.lines().last().unwrap_or_default().to_string()
+        })
+        .collect();
+    assert_eq!(forgotten, "abcda");
+}
