@@ -79,6 +79,8 @@ pub struct Sent {
     pub seen: Option<u64>,
     /// It is a page of the server's own.
     pub is_own: bool,
+    /// Whether protected mode lets everybody in who asks so.
+    pub is_local: bool,
 }
 
 /// What a page is made of, wherever it comes from.
@@ -154,6 +156,7 @@ struct Writer<'a> {
     persistence: Persistence,
     seen: Option<u64>,
     is_own: bool,
+    is_local: bool,
 }
 
 /// What has come of a request.
@@ -191,7 +194,9 @@ pub fn respond(
     output: &mut Output,
 ) -> Outcome {
     let (method, minor_version) = (request.method, request.minor_version);
-    let mut writer = Writer { output, context, method, minor_version, persistence, seen: None, is_own: false };
+    let is_local = context.is_local;
+    let mut writer =
+        Writer { output, context, method, minor_version, persistence, seen: None, is_own: false, is_local };
     if scratch.reserve(request).is_err() {
         return writer.error(Status::SERVICE_UNAVAILABLE, b"").into();
     }
@@ -223,8 +228,9 @@ pub fn respond(
     };
     let found = context.site.map(|site| (site, site.root(host)));
     let is_own_host = path::is_fixed_host(host) || found.is_some_and(|(_, root)| root != DEFAULT_ROOT);
-    let Context { remote, is_local, stats, .. } = *context;
+    let Context { remote, stats, .. } = *context;
     let is_local = is_local && is_own_host;
+    writer.is_local = is_local;
     let page_request = PageRequest { path, authorization: request.value("authorization"), remote, is_local, stats };
     if let Some(page) = pages.reserved(&page_request) {
         // What anybody may have gives nobody more room.
@@ -262,8 +268,10 @@ pub fn respond(
 
 /// Answers what is no request, and ends the connection.
 pub fn refuse(status: Status, context: &Context<'_>, output: &mut Output) -> Sent {
-    let (method, persistence) = (Method::Get, Persistence::Close);
-    let mut writer = Writer { output, context, method, minor_version: 1, persistence, seen: None, is_own: false };
+    let (method, persistence, is_local) = (Method::Get, Persistence::Close, context.is_local);
+    let minor_version = 1;
+    let mut writer =
+        Writer { output, context, method, minor_version, persistence, seen: None, is_own: false, is_local };
     writer.error(status, b"")
 }
 
@@ -381,8 +389,8 @@ impl Writer<'_> {
 
     fn sent(&self, status: Status, body_bytes: u64) -> Sent {
         let body_bytes = if self.method == Method::Head { 0 } else { body_bytes };
-        let Writer { persistence, seen, is_own, .. } = *self;
-        Sent { status, body_bytes, persistence, delivery: Delivery::Whole, seen, is_own }
+        let Writer { persistence, seen, is_own, is_local, .. } = *self;
+        Sent { status, body_bytes, persistence, delivery: Delivery::Whole, seen, is_own, is_local }
     }
 
     fn end_without_body(&mut self, status: Status) -> Sent {

@@ -320,6 +320,7 @@ impl Connection {
         };
         if self.state == State::Streaming {
             // What lets this client listen has to do so for as long as it does.
+            self.is_local = sent.is_local;
             let authorization = request.value("authorization").unwrap_or_default();
             if append(&mut self.authorization, authorization).is_err() {
                 self.state = State::Dead;

@@ -247,8 +247,8 @@ impl Pages for Guarded {
         None
     }
 
-    fn farewell(&self, authorization: &[u8], _: bool) -> Option<&'static [u8]> {
-        (authorization != self.0).then_some(b"bye\n")
+    fn farewell(&self, authorization: &[u8], is_local: bool) -> Option<&'static [u8]> {
+        (authorization != self.0 || !is_local).then_some(b"bye\n")
     }
 }
 
@@ -256,16 +256,23 @@ impl Pages for Guarded {
 fn listeners_who_may_no_longer_listen_are_ended() {
     let mut server = server(Limits::new(10, BUFFER_BYTES));
     let mut pages = Guarded(b"one");
-    let ids = ["Authorization: one\r\n", "Authorization: two\r\n", ""].map(|field| {
+    let requests = [
+        "Host: localhost\r\nAuthorization: one\r\n",
+        "Host: localhost\r\nAuthorization: two\r\n",
+        "Host: localhost\r\n",
+        "Host: rebound.example\r\nAuthorization: one\r\n",
+    ];
+    let ids = requests.map(|fields| {
         let id = server.connect(REMOTE, true).expect("room");
-        server.receive(id, format!("GET /stream HTTP/1.1\r\nHost: h\r\n{field}\r\n").as_bytes(), &mut pages);
+        server.receive(id, format!("GET /stream HTTP/1.1\r\n{fields}\r\n").as_bytes(), &mut pages);
         let len = server.output(id).concat().len();
         server.sent(id, len, &mut pages);
         id
     });
     server.publish(b"second\n", &pages);
-    assert_eq!(ids.map(|id| text(&server, id)), ["second\n", "bye\n", "bye\n"]);
-    assert_eq!(ids.map(|id| server.fate(id)), [Fate::Open, Fate::EndAfterOutput, Fate::EndAfterOutput]);
+    assert_eq!(ids.map(|id| text(&server, id)), ["second\n", "bye\n", "bye\n", "bye\n"]);
+    let ends = Fate::EndAfterOutput;
+    assert_eq!(ids.map(|id| server.fate(id)), [Fate::Open, ends, ends, ends]);
     // What is on its way comes first.
     server.publish(b"third\n", &Guarded(b"two"));
     assert_eq!((text(&server, ids[0]).as_str(), server.fate(ids[0])), ("second\nbye\n", Fate::EndAfterOutput));
