@@ -59,15 +59,20 @@ impl<'a> Context<'a> {
         &mut self.store.dbs.as_mut_slice()[index]
     }
 
+    /// Whether it had its effect before, or a script calls it that did.
+    pub(crate) fn is_replayed(&self) -> bool {
+        self.origin == Origin::Replay || self.store.shows_expired()
+    }
+
     /// The time of this turn in milliseconds since 1970.
     pub fn now_ms(&self) -> u64 {
         self.store.now.unix_ms()
     }
 
-    /// Whether a key that is given this time goes at once: it has passed, and neither a master nor a log says when keys go.
-    /// With one the key stays, hidden.
+    /// Whether a key that is given this time goes at once: it has passed, and neither a master nor what is replayed says when
+    /// keys go. With one the key stays, hidden.
     pub fn goes_at_once(&self, at_ms: u64) -> bool {
-        at_ms <= self.now_ms() && !self.store.replication.has_master() && self.origin != Origin::Replay
+        at_ms <= self.now_ms() && !self.store.replication.has_master() && !self.is_replayed()
     }
 
     /// Finds a key for reading its value of this kind: counts a hit or miss and notes the use.

@@ -319,8 +319,11 @@ impl Context<'_> {
     /// Bytes that a string may have. What had its effect before, here or at the master, is bound by no lower limit than any
     /// store can have.
     pub(crate) fn string_limit_bytes(&self) -> u64 {
-        let had_effect = self.origin == Origin::Replay || self.is_from_master();
-        if had_effect { PROTO_MAX_BULK_LEN_MAX } else { self.store.options.proto_max_bulk_len }
+        if self.is_replayed() || self.is_from_master() {
+            PROTO_MAX_BULK_LEN_MAX
+        } else {
+            self.store.options.proto_max_bulk_len
+        }
     }
 
     /// Whether the master of this store has sent what runs.

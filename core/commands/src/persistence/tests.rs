@@ -385,6 +385,10 @@ fn append_only_files_are_loaded_in_order() {
         "SET late 5 PXAT 1000",
         "INCR late",
         "HSET key:1 wrong type",
+        // A script that made it live longer after its time.
+        "HSET session f v",
+        "EVAL redis.call('expireat',KEYS[1],ARGV[1]) 1 session 1000",
+        "EVAL redis.call('expireat',KEYS[1],ARGV[1]) 1 session 1600000100",
         "XADD deliveries 1-1 f v",
         "XGROUP CREATE deliveries group 0",
     ]));
@@ -403,7 +407,7 @@ fn append_only_files_are_loaded_in_order() {
     let expected = Loaded {
         keys: 307,
         functions: 1,
-        requests: 13,
+        requests: 16,
         failed_requests: 1,
         cut_bytes: cut.len() as u64,
         ..Loaded::default()
@@ -412,6 +416,7 @@ fn append_only_files_are_loaded_in_order() {
     harness.expect(&[
         ("MGET key:1 key:2 key:3", "*3 $7 changed $7 changed $7 value:3"),
         ("EXISTS list late c d", ":0"),
+        ("TTL session", ":100"),
         ("XPENDING deliveries group - + 9", "*1 *4 $3 1-1 $1 c :1000 :3"),
         ("SELECT 3", "+OK"),
         ("GET a", "$1 3"),

@@ -132,7 +132,9 @@ pub fn read_shebang(text: &[u8]) -> Result<(ScriptFlags, usize), Error> {
     let Some(end) = text.iter().position(|b| *b == b'\n') else {
         return Err(Error::text("ERR Invalid script shebang"));
     };
-    let mut words = text[..end].split(|b| matches!(b, b' ' | b'\t' | b'\r')).filter(|word| !word.is_empty());
+    let words =
+        kayvee_resp::split_words(&text[..end]).map_err(|_| Error::text("ERR Invalid engine in script shebang"))?;
+    let mut words = words.iter().map(Vec::as_slice);
     let engine = words.next().unwrap_or_default();
     if engine != b"#!lua" {
         return Err(Error::showing("ERR Unexpected engine in script shebang: ", engine, ""));

@@ -80,7 +80,8 @@ fn read_shebang(text: &[u8]) -> Result<(Vec<u8>, usize), Error> {
     let engine: Vec<u8> = words.next().ok_or_else(invalid)?.to_vec();
     let mut name = None;
     for word in words {
-        let Some(value) = word.strip_prefix(b"name=") else {
+        let Some((_, value)) = word.split_at_checked(5).filter(|(option, _)| option.eq_ignore_ascii_case(b"name="))
+        else {
             return Err(Error::showing("ERR Invalid metadata value given: ", word, ""));
         };
         if name.replace(value.to_vec()).is_some() {
