@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use signal_hook::{consts, iterator::Signals};
 use std::{
     io::{self, Write},
-    os::fd::RawFd,
+    os::{fd::RawFd, unix::process::ExitStatusExt},
     process::{ChildStdin, Command, ExitStatus, Stdio},
     sync::{Arc, mpsc},
     thread,
@@ -88,9 +88,11 @@ pub struct Outcome {
     pub failure: Option<anyhow::Error>,
 }
 
-/// The signals that ask this process to end, held back from now on until a run takes them.
+/// The signals that ask this process to end, held back from now on until a run takes them. The end of a terminal does not,
+/// where `nohup` has said so.
 pub fn catch_signals() -> Result<Signals> {
-    Signals::new([consts::SIGINT, consts::SIGTERM, consts::SIGHUP]).context("catching signals")
+    let hangup = (!sys::is_ignored(Signal::SIGHUP)?).then_some(consts::SIGHUP);
+    Signals::new([consts::SIGINT, consts::SIGTERM].into_iter().chain(hangup)).context("catching signals")
 }
 
 /// Starts a store and stays with it until it has ended.
@@ -123,12 +125,13 @@ pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcom
         announce: Some(announce),
         failure: None,
         phase: Phase::Boot,
+        is_cut_short: false,
     };
     if ask == Ask::AtOnce {
         supervision.handle(Event::Listening)?;
     }
     let mut deadline = Some(Instant::now() + BOOT_TIMEOUT);
-    let status = loop {
+    let mut status = loop {
         let event = match deadline {
             Some(deadline) => events.recv_timeout(deadline.saturating_duration_since(Instant::now())),
             None => events.recv().map_err(mpsc::RecvTimeoutError::from),
@@ -146,6 +149,10 @@ pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcom
     };
     // The console's last lines come before the verdict on them.
     let _ = console.join();
+    // A store that has not come so far as to know signals has nothing that it could end in good order.
+    if supervision.is_cut_short && status.signal() == Some(consts::SIGTERM) {
+        status = ExitStatus::default();
+    }
     if supervision.phase == Phase::Boot && status.success() {
         supervision.failure = Some(anyhow!("the store ended before it answered"));
     }
@@ -163,6 +170,8 @@ struct Supervision {
     announce: Option<Box<dyn FnOnce() -> Result<()>>>,
     failure: Option<anyhow::Error>,
     phase: Phase,
+    /// Whether somebody asked it to end before it answered.
+    is_cut_short: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -213,7 +222,10 @@ impl Supervision {
             Event::Answered(Err(_)) if self.phase == Phase::Boot && self.process.wait(INSIST_TIMEOUT)? => Ok(()),
             Event::Answered(Err(error)) if self.phase == Phase::Boot => self.fail(error),
             Event::Signal(signal) => match self.phase {
-                Phase::Boot => self.end(Signal::SIGTERM),
+                Phase::Boot => {
+                    self.is_cut_short = true;
+                    self.end(Signal::SIGTERM)
+                }
                 Phase::Serve => self.ask_to_end(),
                 // Programs repeat the others, which is no reason to lose anything.
                 _ if signal != consts::SIGINT => Ok(()),
@@ -279,7 +291,6 @@ impl Supervision {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::process::ExitStatusExt;
 
     /// Only who presses Ctrl-C once more wants a guest to end at once.
     #[test]
@@ -295,6 +306,7 @@ mod tests {
             announce: None,
             failure: None,
             phase: Phase::Serve,
+            is_cut_short: false,
         };
         for signal in [consts::SIGTERM, consts::SIGTERM, consts::SIGHUP] {
             supervision.handle(Event::Signal(signal)).unwrap();

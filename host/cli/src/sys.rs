@@ -14,7 +14,7 @@ use std::{
         unix::process::CommandExt,
     },
     process::Command,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const TUN: &str = "/dev/net/tun";
@@ -128,6 +128,22 @@ impl Process {
 /// Waits until a descriptor has something to read, or its end, and tells whether that was in time.
 pub fn wait_readable(fd: &impl AsFd, limit: Duration) -> io::Result<bool> {
     let mut fds = [poll::PollFd::new(fd.as_fd(), poll::PollFlags::POLLIN)];
-    let limit = poll::PollTimeout::try_from(limit).unwrap_or(poll::PollTimeout::MAX);
-    Ok(poll::poll(&mut fds, limit)? > 0)
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match poll::poll(&mut fds, poll::PollTimeout::try_from(left).unwrap_or(poll::PollTimeout::MAX)) {
+            // A signal that is caught for somebody else.
+            Err(Errno::EINTR) => {}
+            result => return Ok(result? > 0),
+        }
+    }
+}
+
+/// Whether this process ignores a signal, as who started it may have wanted.
+pub fn is_ignored(signal: Signal) -> io::Result<bool> {
+    let mut action = std::mem::MaybeUninit::uninit();
+    // SAFETY: without a new action nothing changes; the present one is written where there is room for it.
+    Errno::result(unsafe { libc::sigaction(signal as i32, std::ptr::null(), action.as_mut_ptr()) })?;
+    // SAFETY: the call has succeeded, so it has written all of it.
+    Ok(unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN)
 }
