@@ -138,8 +138,8 @@ fn serve(mut options: Options, config_file: Option<String>) -> Result<u8> {
     })?;
     let mut sockets: Vec<_> = sockets.into_iter().map(|(place, tcp)| (Some(place), Listening::Tcp(tcp))).collect();
     sockets.extend(listeners::bind_unix(&options)?.map(|unix| (None, unix)));
-    if sockets.is_empty() && !options.bind.is_empty() {
-        bail!("with port 0 and no unixsocket there is nothing to listen on");
+    if sockets.is_empty() {
+        bail!("without a port or an address in bind, and without a unixsocket, there is nothing to listen on");
     }
     let host = LinuxHost::new(config_file, Reach::Kernel(places));
     let unix_socket = options.unixsocket.clone();
