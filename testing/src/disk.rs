@@ -75,7 +75,6 @@ pub struct SimulatedDisk {
     pub lie: Option<Lie>,
     /// Transfers that it takes at a time.
     pub queue_depth: usize,
-    is_read_only: bool,
     writes: u64,
     crash_in: Option<u64>,
     crashed: Option<Box<SimulatedDisk>>,
@@ -102,7 +101,6 @@ impl SimulatedDisk {
             fail_in: None,
             lie: None,
             queue_depth: 8,
-            is_read_only: false,
             writes: 0,
             crash_in: None,
             crashed: None,
@@ -121,11 +119,6 @@ impl SimulatedDisk {
             self.seen = stable;
         }
         change(&mut self.seen);
-    }
-
-    /// Makes it one that can only be read.
-    pub fn set_read_only(&mut self) {
-        self.is_read_only = true;
     }
 
     /// How many writes and flushes it has been given.
@@ -173,7 +166,6 @@ impl SimulatedDisk {
                 transfer.buffer.copy_from_slice(&self.seen[at..at + len]);
                 Ok(())
             }
-            _ if self.is_read_only => Err(BlockError::Invalid),
             Operation::Write | Operation::WriteStable => self.write(transfer),
         }
     }
@@ -343,7 +335,7 @@ fn persist(medium: &mut [u8], write: &Unflushed, random: &mut Random, fate: Fate
 impl BlockDevice for SimulatedDisk {
     fn geometry(&self) -> Geometry {
         let size_bytes = self.seen.len() as u64;
-        Geometry { block_bytes: SECTOR_BYTES as u32, size_bytes, is_read_only: self.is_read_only }
+        Geometry { block_bytes: SECTOR_BYTES as u32, size_bytes, is_read_only: false }
     }
 
     fn start(&mut self, transfer: Transfer) -> Result<(), Transfer> {

@@ -170,11 +170,6 @@ impl Log {
         self.needed_for_nothing().min(self.kept_bytes() / 16 * 7)
     }
 
-    /// Whether that is enough for a compaction of nothing.
-    pub fn keeps_enough(&self) -> bool {
-        self.last_bytes() >= self.needed_for_nothing()
-    }
-
     /// What a compaction that may use what is kept must leave free, or one that may not.
     fn kept_from_state(&self, uses_kept: bool) -> u64 {
         self.kept_bytes() / if uses_kept { LAST_PART } else { 1 }

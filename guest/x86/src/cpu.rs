@@ -65,12 +65,6 @@ impl Hypervisor {
 /// First CPUID leaf of the hypervisor.
 pub(crate) const HYPERVISOR_LEAVES: u32 = 0x4000_0000;
 
-/// Whether a page may be 1 GiB.
-pub fn has_huge_pages() -> bool {
-    const EXTENDED: u32 = 0x8000_0000;
-    cpuid(EXTENDED, 0)[0] > EXTENDED && cpuid(EXTENDED + 1, 0)[3] & 1 << 26 != 0
-}
-
 /// The processor's generator of random numbers.
 #[derive(Debug)]
 pub struct CpuEntropy(());

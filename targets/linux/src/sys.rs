@@ -1,6 +1,7 @@
 //! The heap, counted, and datagrams sent together: the one place of this program with `unsafe` in it.
 
 use kayvee_platform::Heap;
+use nix::libc;
 use socket2::SockAddr;
 use std::{
     alloc::{GlobalAlloc, Layout, System},
