@@ -50,6 +50,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
         return shards::run(args, count);
     }
     let store = Store::from_args(args)?;
+    if store.options().daemonize {
+        // It would go on behind this program's back, with nobody to end it.
+        return Err(UsageError("daemonize: with `kayvee run`, --detach leaves a store in the background".into()).into());
+    }
     let is_past_the_kernel = matches!(args.net, Net::Xdp(_));
     let needs_qemu = args.machine != Machine::Microvm;
     let is_for_guest = args.machine != Machine::Microvm

@@ -82,6 +82,7 @@ fn wrong_arguments_are_refused_before_anything_boots() {
         (&["run", "--target", "linux", "--", "--bind", "nowhere"], "'nowhere' is not an address"),
         (&["run", "--disk", "a.disk:4X"], "'4X' is not a size such as 512M, 4G or 1T"),
         (&["run", "--", "--disk", "a.disk"], "option '--disk' belongs before '--'"),
+        (&["run", "--target", "linux", "--", "--daemonize", "yes"], "--detach leaves a store in the background"),
     ] {
         assert_refused(&state.kayvee(args), 2, words);
     }
