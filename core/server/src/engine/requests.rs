@@ -2,7 +2,7 @@
 
 use super::{ClientId, Connection, Engine};
 use alloc::vec::Vec;
-use kayvee_commands::{Close, Output, ShowsExpired};
+use kayvee_commands::{Close, Output, ShowsExpired, options::PROTO_MAX_BULK_LEN_MAX};
 use kayvee_resp::{Limits, Parser, Progress, first_arguments};
 
 /// What the options behind a long argument mostly take.
@@ -193,8 +193,10 @@ impl Engine {
             if session.is_waiting() {
                 return (used, Stop::Held);
             }
-            let limits =
-                Limits { bulk_bytes: self.store.options.proto_max_bulk_len, authenticated: session.authenticated };
+            // What its clients could send a master has to hold here as well.
+            let bulk_bytes =
+                if session.is_master { PROTO_MAX_BULK_LEN_MAX } else { self.store.options.proto_max_bulk_len };
+            let limits = Limits { bulk_bytes, authenticated: session.authenticated };
             match parsed.take().unwrap_or_else(|| parser.parse(&bytes[used..], limits)) {
                 Ok(Progress::Partial { at_least }) => return (used, Stop::Incomplete { at_least }),
                 Ok(Progress::Complete(len)) => {

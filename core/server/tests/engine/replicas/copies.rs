@@ -285,6 +285,15 @@ fn a_lower_limit_of_a_replica_is_none_for_its_master() {
     {
         assert_eq!(chain.ask(0, request), reply, "{request}");
     }
+    let syncs = |chain: &mut Chain| {
+        let info = chain.ask(0, "INFO stats");
+        info.lines().filter(|line| line.starts_with("sync_")).collect::<String>()
+    };
+    let before = syncs(&mut chain);
+    let long = "x".repeat(2_000_003);
+    assert_eq!(chain.ask(0, &format!("*3\r\n$3\r\nSET\r\n$4\r\nlong\r\n$2000003\r\n{long}")), "+OK");
     chain.settle();
-    assert_eq!(["bits", "text"].map(|key| chain.ask(1, &format!("STRLEN {key}"))), [":2000001", ":2000002"]);
+    let lengths = ["bits", "text", "long"].map(|key| chain.ask(1, &format!("STRLEN {key}")));
+    assert_eq!(lengths, [":2000001", ":2000002", ":2000003"]);
+    assert_eq!(syncs(&mut chain), before, "the link has lasted");
 }
