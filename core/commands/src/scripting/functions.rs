@@ -2,6 +2,7 @@
 
 use super::{
     eval::{checked_count, table_of},
+    library::read_shebang,
     payload,
     run::{self, Call, Kind},
 };
@@ -252,12 +253,20 @@ fn restore(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let texts = payload::read(&request[2], context.store.dump_checksum)?;
     // What was there is kept aside: it comes back if something is wrong.
     let kept = payload::texts(context.store.scripting.libraries.by_name.values().map(|library| &library.text[..]));
+    let libraries = &mut context.store.scripting.libraries;
     if policy == Policy::Flush {
-        context.store.scripting.libraries.clear();
+        libraries.clear();
+    }
+    // All that is replaced goes first: functions may have moved from one library to another.
+    for (name, _) in texts.iter().filter_map(|text| read_shebang(text).ok()) {
+        if policy == Policy::Replace {
+            libraries.remove(&name);
+        } else if libraries.by_name.contains_key(&name) {
+            return Err(Error::showing("ERR Library ", &name, " already exists"));
+        }
     }
     for text in &texts {
-        if let Err(error) = context.store.load_library(text, policy == Policy::Replace) {
-            let error = unquoted(error);
+        if let Err(error) = context.store.load_library(text, false) {
             context.store.scripting.libraries.clear();
             for text in &kept {
                 // It was loaded before.
@@ -269,14 +278,6 @@ fn restore(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     context.store.changes += 1;
     context.reply.ok();
     Ok(())
-}
-
-/// The error for a library that is there already, as `RESTORE` says it: without quotes.
-fn unquoted(error: Error) -> Error {
-    match error.0.strip_prefix(b"ERR Library '").and_then(|rest| rest.strip_suffix(b"' already exists")) {
-        Some(name) => Error::showing("ERR Library ", name, " already exists"),
-        None => error,
-    }
 }
 
 /// What happens to the libraries that are there.

@@ -69,7 +69,7 @@ const WRONG_NAME: &str = "ERR Library names can only contain letters, numbers, o
                           character long";
 
 /// Reads the first line of a library. Returns its name and where the text itself begins.
-fn read_shebang(text: &[u8]) -> Result<(Vec<u8>, usize), Error> {
+pub fn read_shebang(text: &[u8]) -> Result<(Vec<u8>, usize), Error> {
     if !text.starts_with(b"#!") {
         return Err(Error::text("ERR Missing library metadata"));
     }
