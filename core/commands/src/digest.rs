@@ -64,8 +64,13 @@ fn general_17(number: f64) -> String {
     format!("{}e{sign}{:02}", trimmed(mantissa), exponent.abs())
 }
 
+/// Whether a key is of no hash, or of one with a field whose time has not come.
+fn has_members(db: &Db, found: Found, now_ms: u64) -> bool {
+    db.kind(found) != Kind::Hash || !db.hash(found, now_ms).is_empty()
+}
+
 /// Appends a value, with its type and its expiry.
-fn append_object(digest: &mut Digest, db: &Db, found: Found) {
+fn append_object(digest: &mut Digest, db: &Db, found: Found, now_ms: u64) {
     // Redis' numbers of the types.
     let kind: u32 = match db.kind(found) {
         Kind::String => 0,
@@ -89,7 +94,7 @@ fn append_object(digest: &mut Digest, db: &Db, found: Found) {
             element.append(general_17(score).as_bytes());
             digest.add(&element.0);
         }),
-        Kind::Hash => db.hash_as_stored(found).for_each(&mut |field, value, at_ms| {
+        Kind::Hash => db.hash(found, now_ms).for_each(&mut |field, value, at_ms| {
             let mut element = Digest::default();
             element.append(field);
             element.append_value(value);
@@ -116,18 +121,22 @@ fn append_object(digest: &mut Digest, db: &Db, found: Found) {
 /// Replies with the digest of all data.
 pub fn of_everything(context: &mut Context<'_>) -> Outcome {
     let mut all = Digest::default();
-    for (index, db) in context.store.dbs.iter_mut().enumerate().filter(|(_, db)| !db.is_empty()) {
-        all.append(&(index as u32).to_be_bytes());
+    let now_ms = context.now_ms();
+    for (index, db) in context.store.dbs.iter_mut().enumerate() {
+        let mut is_named = false;
         let mut cursor = 0;
         loop {
             let mut keys: Vec<Vec<u8>> = Vec::new();
-            // Keys whose time has come count until they are removed.
+            // Keys whose time has come count until they are removed, fields do not.
             cursor = db.scan(cursor, 0, |key, _| keys.push(key.to_vec()));
             for key in keys {
-                let Some(found) = db.find(&key, 0) else { continue };
+                let Some(found) = db.find(&key, 0).filter(|found| has_members(db, *found, now_ms)) else { continue };
+                if !core::mem::replace(&mut is_named, true) {
+                    all.append(&(index as u32).to_be_bytes());
+                }
                 let mut digest = Digest::default();
                 digest.append(&key);
-                append_object(&mut digest, db, found);
+                append_object(&mut digest, db, found, now_ms);
                 all.add(&digest.0);
             }
             if cursor == 0 {
@@ -141,11 +150,14 @@ pub fn of_everything(context: &mut Context<'_>) -> Outcome {
 
 /// Replies with a digest of each key's value.
 pub fn of_values(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
+    let now_ms = context.now_ms();
     context.reply.array(request.len() - 2);
     for key in request.from(2) {
         let mut digest = Digest::default();
-        if let Some(found) = context.find(key) {
-            append_object(&mut digest, context.db(), found);
+        if let Some(found) = context.find(key)
+            && has_members(context.db(), found, now_ms)
+        {
+            append_object(&mut digest, context.db(), found, now_ms);
         }
         context.reply.simple(&digest.to_string());
     }
@@ -155,7 +167,7 @@ pub fn of_values(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::Harness;
+    use crate::harness::{Harness, START_MS};
 
     #[test]
     fn numbers_are_written_as_c_does() {
@@ -199,5 +211,28 @@ mod tests {
             harness.run("DEBUG DIGEST-VALUE z none"),
             "*2 +aded2317d68729419f94b5748b30ef647c6e0956 +0000000000000000000000000000000000000000"
         );
+    }
+
+    /// A field whose time has come is gone for whoever asks, though it may still be stored: after a start, say, it is not.
+    #[test]
+    fn fields_whose_time_has_come_are_left_out() {
+        let mut harness = Harness::new();
+        harness.store.options.enable_debug_command = crate::options::Allowed::Yes;
+        harness.run("HSET h a 1");
+        let all = harness.run("DEBUG DIGEST");
+        let values = harness.run("DEBUG DIGEST-VALUE h none");
+        for request in ["HSET h b 2", "HSET none c 3", "SELECT 7", "HSET other d 4", "HPEXPIRE other 1000 FIELDS 1 d"] {
+            harness.run(request);
+        }
+        for request in ["SELECT 0", "HPEXPIRE h 1000 FIELDS 1 b", "HPEXPIRE none 1000 FIELDS 1 c"] {
+            harness.run(request);
+        }
+        assert_ne!(
+            (harness.run("DEBUG DIGEST"), harness.run("DEBUG DIGEST-VALUE h none")),
+            (all.clone(), values.clone())
+        );
+        harness.at_ms(START_MS + 1001);
+        assert_eq!(harness.run("DEBUG DIGEST"), all);
+        assert_eq!(harness.run("DEBUG DIGEST-VALUE h none"), values);
     }
 }
