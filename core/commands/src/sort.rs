@@ -54,7 +54,7 @@ fn keys(request: Request<'_>) -> Option<Vec<KeyAt>> {
             () if args::is(word, "get") || args::is(word, "by") => 2,
             () if args::is(word, "store") && left >= 1 => {
                 store = Some(at + 1);
-                1
+                2
             }
             () => 1,
         };

@@ -41,5 +41,6 @@ fn other_keys_give_order_and_content() {
         ("SORT none STORE d", ":0"),
         ("EXISTS d", ":0"),
         ("COMMAND GETKEYS SORT s BY w_* STORE d", "*2 $1 s $1 d"),
+        ("COMMAND GETKEYS SORT s STORE get STORE d", "*2 $1 s $1 d"),
     ]);
 }
