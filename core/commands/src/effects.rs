@@ -157,6 +157,8 @@ impl Effects {
 
     /// Ends what is running: its effects become a whole unit.
     fn end_unit(&mut self) {
+        /// Bytes that stay for the next unit, however large this one was.
+        const KEPT_BYTES: usize = 64 << 10;
         const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
         const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
         // Keys that expire or make room one after the other have nothing to do with each other.
@@ -179,6 +181,7 @@ impl Effects {
             self.is_broken = true;
         }
         self.unit.clear();
+        self.unit.shrink_to(KEPT_BYTES);
         self.unit_len = 0;
         self.has_command = false;
     }
