@@ -2,7 +2,7 @@
 
 use crate::{
     args::{ExportArgs, ImportArgs, RedisVersion},
-    embedded,
+    embedded, say,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -147,9 +147,9 @@ pub fn import(args: &ImportArgs) -> Result<()> {
         }
         Ok(loaded)
     });
-    tell(&result?, &engine);
-    println!("imported {} into {} in {:.1} s", args.source.display(), path.display(), start.elapsed().as_secs_f64());
-    Ok(())
+    tell(&result?, &engine)?;
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(say(format_args!("imported {} into {} in {seconds:.1} s", args.source.display(), path.display()))?)
 }
 
 /// Writes all data to a new file, which is put in its place when it is whole.
@@ -193,13 +193,7 @@ fn fill(disk: &mut FileDisk, engine: &mut Engine) -> Result<()> {
     Ok(disk.release()?)
 }
 
-fn tell(loaded: &Loaded, engine: &Engine) {
-    let databases = engine.databases();
-    let keys: usize = databases.iter().map(|(_, keys)| keys).sum();
-    println!("{keys} keys in {} databases, {} libraries of functions", databases.len(), engine.libraries());
-    if loaded.requests > 0 {
-        println!("{} requests of append-only files", loaded.requests);
-    }
+fn tell(loaded: &Loaded, engine: &Engine) -> io::Result<()> {
     if loaded.failed_requests > 0 {
         eprintln!("kayvee: {} requests failed, as they may have done when they were made", loaded.failed_requests);
     }
@@ -209,12 +203,24 @@ fn tell(loaded: &Loaded, engine: &Engine) {
             loaded.cut_bytes
         );
     }
+    let databases = engine.databases();
+    let keys: usize = databases.iter().map(|(_, keys)| keys).sum();
+    let libraries = engine.libraries();
+    say(format_args!("{keys} keys in {} databases, {libraries} libraries of functions", databases.len()))?;
+    if loaded.requests > 0 {
+        say(format_args!("{} requests of append-only files", loaded.requests))?;
+    }
+    Ok(())
 }
 
 /// Writes a disk's data to a dump file.
 pub fn export(args: &ExportArgs) -> Result<()> {
     show_warnings();
     let start = Instant::now();
+    if is_same_file(&args.disk, &args.output) {
+        bail!("{}: it is the disk itself; name another file", args.output.display());
+    }
+    check_output(&args.output)?;
     let mut disk = FileDisk::open_read_only(&args.disk)?;
     let mut engine = embedded::engine()?;
     engine.read_log(&mut disk).map_err(|error| anyhow!("disk {}: {error}", args.disk.display()))?;
@@ -222,8 +228,21 @@ pub fn export(args: &ExportArgs) -> Result<()> {
     let bytes = written.map_err(|why| anyhow!("{}: {}", args.output.display(), why.0))?;
     let keys: usize = engine.databases().iter().map(|(_, keys)| keys).sum();
     let seconds = start.elapsed().as_secs_f64();
-    println!("exported {keys} keys into {} ({bytes} bytes) in {seconds:.1} s", args.output.display());
+    Ok(say(format_args!("exported {keys} keys into {} ({bytes} bytes) in {seconds:.1} s", args.output.display()))?)
+}
+
+/// Refuses to put a file in the place of a device, a pipe or a folder.
+pub fn check_output(path: &Path) -> Result<()> {
+    if path.metadata().is_ok_and(|found| !found.is_file()) {
+        bail!("{}: it is no regular file", path.display());
+    }
     Ok(())
+}
+
+/// Whether both names lead to one file.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
+    place(one).is_some_and(|found| place(other) == Some(found))
 }
 
 /// Why a dump was not written.

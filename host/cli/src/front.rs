@@ -36,12 +36,12 @@ pub struct Front {
 impl Front {
     /// Listens, so that a port in use is known before anything is started.
     pub fn open(store: &Store) -> Result<Front> {
-        let listen = |port| listen::listen(&store.listen_addresses(port)?, store.options().tcp_backlog);
-        let mut listeners = listen(store.options().port)?;
+        let listen = |port, option| listen::listen(&store.listen_addresses(port)?, store.options().tcp_backlog, option);
+        let mut listeners = listen(store.options().port, "--port")?;
         let address = store::reachable(listeners[0].local_addr()?);
         let first_web = listeners.len();
         if store.options().http_port != 0 {
-            listeners.extend(listen(store.options().http_port)?);
+            listeners.extend(listen(store.options().http_port, "--http-port")?);
         }
         let web = listeners.get(first_web).map(TcpListener::local_addr).transpose()?;
         Ok(Front { listeners, address, web, first_web })

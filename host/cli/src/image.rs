@@ -1,5 +1,6 @@
 //! The bootable image, and where the programs of one build stand.
 
+use crate::say;
 use anyhow::{Context, Result, bail};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::{
@@ -65,8 +66,8 @@ pub fn built(name: &str) -> Result<PathBuf> {
 pub fn write(output: &Path) -> Result<()> {
     let image = packed()?;
     fs::write(output, &image).with_context(|| format!("writing {}", output.display()))?;
-    println!("{}: {} KiB; docs/boot.md says how to boot it", output.display(), image.len().div_ceil(1024));
-    Ok(())
+    let size_kib = image.len().div_ceil(1024);
+    Ok(say(format_args!("{}: {size_kib} KiB; docs/boot.md says how to boot it", output.display()))?)
 }
 
 fn packed() -> Result<Vec<u8>> {

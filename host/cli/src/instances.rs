@@ -3,7 +3,7 @@
 //! The kernel releases a record lock with its process and tells who holds it, so neither a killed supervisor nor a
 //! process number that was given out again can pass for a living instance.
 
-use crate::{args::RunArgs, console::next_line, log, supervise, sys};
+use crate::{args::RunArgs, console::next_line, log, say, supervise, sys};
 use anyhow::{Context, Result, anyhow, bail};
 use nix::{
     fcntl::{FcntlArg, fcntl},
@@ -274,8 +274,9 @@ pub fn detach(args: &RunArgs) -> Result<()> {
     supervisor.stdout.take().expect("it is piped").read_to_string(&mut words)?;
     match words.strip_prefix(CLAIMED).map(str::trim_start) {
         Some(ready) if !ready.is_empty() => {
-            println!("{}", ready.trim_end());
-            println!("       in the background: kayvee ps, kayvee logs {name}, kayvee stop {name}");
+            // It runs, whoever reads that.
+            let _ = say(ready.trim_end());
+            let _ = say(format_args!("       in the background: kayvee ps, kayvee logs {name}, kayvee stop {name}"));
             Ok(())
         }
         // It could not even take the name, and has said why on this process's standard error.
@@ -370,7 +371,7 @@ pub fn control(name: &str, question: &str) -> Result<()> {
         Some(answer) if answer.is_empty() => bail!("the monitor of '{name}' ends, and gives no answer"),
         Some(answer) => match answer.strip_prefix("error: ") {
             Some(error) => bail!("'{name}': {}", error.trim_end()),
-            None => print!("{answer}"),
+            None => io::stdout().write_all(answer.as_bytes())?,
         },
         None => bail!("'{name}' is no guest of Kayvee's own monitor, which alone can tell"),
     }
@@ -438,10 +439,11 @@ fn stop_one(instance: &Instance) -> Result<()> {
         if !is_clean {
             bail!("it did not end in good order; the lines above are the end of its log");
         }
-        println!("stopped {name}");
+        // Others are still to be stopped, whoever reads of this one.
+        let _ = say(format_args!("stopped {name}"));
         return Ok(());
     }
-    println!("removed {name}, which was not running");
+    let _ = say(format_args!("removed {name}, which was not running"));
     instance.remove()
 }
 

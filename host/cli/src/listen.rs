@@ -13,8 +13,8 @@ use std::{
     time::Duration,
 };
 
-/// Listens on the host's addresses, so that a port in use is known before anything boots.
-pub fn listen(addresses: &[Listen], backlog: u32) -> Result<Vec<std::net::TcpListener>> {
+/// Listens on the host's addresses, so that a port in use is known before anything boots. It was chosen with this option.
+pub fn listen(addresses: &[Listen], backlog: u32, option: &str) -> Result<Vec<std::net::TcpListener>> {
     let mut listeners = Vec::new();
     for listen in addresses {
         match bind(listen.address, backlog) {
@@ -22,7 +22,7 @@ pub fn listen(addresses: &[Listen], backlog: u32) -> Result<Vec<std::net::TcpLis
             Err(error) if listen.absent == Absent::Skip && is_absent(&error) => {}
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 let address = listen.address;
-                bail!("{address} is in use by another program; stop that one, or choose another port with --port")
+                bail!("{address} is in use by another program; stop that one, or choose another port with {option}")
             }
             Err(error) => return Err(error).with_context(|| format!("listening on {}", listen.address)),
         }

@@ -38,7 +38,11 @@ mod wire;
 
 use args::{Cli, Command, LogArgs, LogCommand, SiteCommand};
 use clap::Parser;
-use std::{fmt, io, process::ExitCode};
+use std::{
+    fmt,
+    io::{self, Write},
+    process::ExitCode,
+};
 
 const STATUS_FAILED: u8 = 1;
 const STATUS_USAGE: u8 = 2;
@@ -86,6 +90,11 @@ fn main() -> ExitCode {
             if error.is::<UsageError>() { STATUS_USAGE.into() } else { STATUS_FAILED.into() }
         }
     }
+}
+
+/// Says something on the standard output. That nobody reads it is an error here, where it would end this program in `println!`.
+pub fn say(words: impl fmt::Display) -> io::Result<()> {
+    writeln!(io::stdout(), "{words}")
 }
 
 /// Whether whoever read this program's output, such as `head`, has had enough.

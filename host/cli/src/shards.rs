@@ -7,6 +7,7 @@ use crate::{
     console::next_line,
     instances,
     log::write_line,
+    say,
     store::{self, Store},
     supervise, sys,
 };
@@ -77,8 +78,10 @@ fn divide(args: &RunArgs, count: u16) -> Result<Vec<RunArgs>> {
             });
             shard.pcap = args.pcap.as_deref().map(numbered);
             for at in 1..args.redis_options.len() {
-                if FILES.contains(&args.redis_options[at - 1].as_str()) {
-                    shard.redis_options[at] = numbered(Path::new(&args.redis_options[at])).display().to_string();
+                let (name, value) = (&args.redis_options[at - 1], &args.redis_options[at]);
+                // An empty one names no file.
+                if !value.is_empty() && FILES.iter().any(|file| name.eq_ignore_ascii_case(file)) {
+                    shard.redis_options[at] = numbered(Path::new(value)).display().to_string();
                 }
             }
             if !store::names(&args.redis_options, "--dbfilename") {
@@ -101,8 +104,7 @@ fn detach(shards: &[RunArgs]) -> Result<()> {
             return Err(error);
         }
     }
-    println!("{}", words(shards));
-    Ok(())
+    Ok(say(words(shards))?)
 }
 
 /// What is said of all of them once they answer.
@@ -183,4 +185,26 @@ fn stay_with(shards: &[RunArgs]) -> Result<()> {
         }
     }
     failure.map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    #[test]
+    fn each_shard_has_files_of_its_own_where_they_are_named() {
+        let line = "kayvee run --shards 2 -- --LOGFILE lf --dbfilename d.rdb --pidfile".split(' ').chain([
+            "",
+            "--unixsocket",
+            "",
+        ]);
+        let Command::Run(args) = Cli::try_parse_from(line).unwrap().command else { panic!("not run") };
+        for (number, shard) in divide(&args, 2).unwrap().iter().enumerate() {
+            let (log, dump) = (format!("lf-{number}"), format!("d.rdb-{number}"));
+            let words = ["--LOGFILE", &log, "--dbfilename", &dump, "--pidfile", "", "--unixsocket", ""];
+            assert_eq!(shard.redis_options[..words.len()], words);
+        }
+    }
 }

@@ -2,7 +2,9 @@
 
 use crate::{
     args::{SiteCheckArgs, SitePackArgs},
+    dump,
     image::Image,
+    say,
 };
 use anyhow::{Context, Result};
 use kayvee_files::Replacement;
@@ -25,6 +27,7 @@ pub fn image(site: &Path) -> Result<Image> {
 
 /// Packs a directory into a file.
 pub fn pack(args: &SitePackArgs) -> Result<()> {
+    dump::check_output(&args.output)?;
     let named = || format!("writing {}", args.output.display());
     let mut output = Replacement::create(&args.output).with_context(named)?;
     let sink = FileSink::new(output.file().try_clone().with_context(named)?);
@@ -42,6 +45,5 @@ pub fn check(args: &SiteCheckArgs) -> Result<()> {
 
 fn print_checked(image: &Path) -> Result<()> {
     let checked = kayvee_site::check(image)?;
-    println!("{}: {} paths, {} bytes", image.display(), checked.paths, checked.bytes);
-    Ok(())
+    Ok(say(format_args!("{}: {} paths, {} bytes", image.display(), checked.paths, checked.bytes))?)
 }

@@ -114,6 +114,32 @@ fn a_disk_that_is_none_is_refused_and_left_as_it_is() {
 }
 
 #[test]
+fn files_are_put_in_no_place_of_a_disk_or_a_pipe() {
+    let state = StateFolder::new("places");
+    let [disk, pipe, page] = ["disk", "pipe", "page"].map(|name| state.0.join(name).display().to_string());
+    fs::write(&disk, "data").unwrap();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert_refused(&state.kayvee(&["export", "--disk", &disk, "-o", &disk]), 1, "it is the disk itself");
+    assert_eq!(fs::read(&disk).unwrap(), b"data");
+    fs::create_dir(&page).unwrap();
+    for args in [["export", "--disk", &disk, "-o", &pipe], ["site", "pack", &page, "-o", &pipe]] {
+        assert_refused(&state.kayvee(&args), 1, "it is no regular file");
+    }
+}
+
+/// A full or closed output is an error, not the end in the middle of the work.
+#[test]
+fn what_cannot_be_said_is_an_error() {
+    let state = StateFolder::new("full");
+    let page = state.0.join("page");
+    fs::create_dir(&page).unwrap();
+    fs::write(page.join("index.html"), "a page").unwrap();
+    let line = format!("exec \"$0\" site pack {0} -o {0}.site >/dev/full", page.display());
+    let output = Command::new("sh").args(["-c", &line, env!("CARGO_BIN_EXE_kayvee")]).output().unwrap();
+    assert_refused(&output, 1, "No space left on device");
+}
+
+#[test]
 fn memory_that_no_host_has_is_refused() {
     let state = StateFolder::new("memory");
     for target in ["auto", "kvm", "tcg"] {

@@ -39,7 +39,7 @@ use nix::{
 use sockets::Listening;
 use std::{
     fs::{self, File},
-    io::{self, Read},
+    io::{self, Read, Write},
     process::ExitCode,
 };
 
@@ -61,8 +61,14 @@ fn main() -> ExitCode {
             )
         }
         Ok(Invocation::Print(text)) => {
-            print!("{text}");
-            ExitCode::SUCCESS
+            match io::stdout().write_all(text.as_bytes()) {
+                // Whoever reads it may have had enough.
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                    eprintln!("{error}");
+                    ExitCode::FAILURE
+                }
+                _ => ExitCode::SUCCESS,
+            }
         }
         Err(error) => {
             eprintln!("{error}");
