@@ -117,9 +117,9 @@ const SECTIONS: &[Section] = &[
     Section {
         name: "boot",
         what: "the image on QEMU's machines: starting, failing and ending",
-        run: |_| run_ignored("boot"),
+        run: |_| run_ignored("boot", "2"),
     },
-    Section { name: "run", what: "the kayvee command, on every target", run: |_| run_ignored("run") },
+    Section { name: "run", what: "the kayvee command, on every target", run: |_| run_ignored("run", "2") },
     Section {
         name: "lossy",
         what: "the TCP engine against Linux' own, over a wire that loses, reorders and damages frames",
@@ -141,11 +141,8 @@ const SECTIONS: &[Section] = &[
     Section {
         name: "replication",
         what: "copies, failovers and keys that move, between Kayvee's processes, its guests and redis-server",
-        run: |_| {
-            need_build()?;
-            // Most of each is waiting of one side for the other.
-            run(&mut ignored_tests("replication", "4"))
-        },
+        // Most of each is waiting of one side for the other.
+        run: |_| run_ignored("replication", "4"),
     },
     Section {
         name: "shards",
@@ -228,9 +225,9 @@ fn ignored_tests(test: &str, threads: &str) -> Command {
     tests
 }
 
-fn run_ignored(test: &str) -> io::Result<Tally> {
+fn run_ignored(test: &str, threads: &str) -> io::Result<Tally> {
     need_build()?;
-    run(&mut ignored_tests(test, "2"))
+    run(&mut ignored_tests(test, threads))
 }
 
 /// Builds what the later sections run. They do it too, so that each can be run by itself.

@@ -13,6 +13,9 @@ use alloc::vec::Vec;
 use kayvee_keyspace::Decimal;
 use kayvee_resp::{Request, encode};
 
+/// Bytes that the effects of one unit leave to those of the next, however many they were.
+pub(crate) const KEPT_UNIT_BYTES: usize = 64 << 10;
+
 /// Who is not told of effects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Untold {
@@ -157,8 +160,6 @@ impl Effects {
 
     /// Ends what is running: its effects become a whole unit.
     fn end_unit(&mut self) {
-        /// Bytes that stay for the next unit, however large this one was.
-        const KEPT_BYTES: usize = 64 << 10;
         const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
         const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
         // Keys that expire or make room one after the other have nothing to do with each other.
@@ -181,7 +182,7 @@ impl Effects {
             self.is_broken = true;
         }
         self.unit.clear();
-        self.unit.shrink_to(KEPT_BYTES);
+        self.unit.shrink_to(KEPT_UNIT_BYTES);
         self.unit_len = 0;
         self.has_command = false;
     }

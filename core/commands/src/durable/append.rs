@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     Context, Store, args, dump,
+    effects::KEPT_UNIT_BYTES,
     table::{Command, is_name_of},
 };
 use alloc::vec::Vec;
@@ -13,9 +14,6 @@ use kayvee_keyspace::{Db, Found, Kind as ValueKind};
 use kayvee_log::{Kind, Log, RecordError};
 use kayvee_rdb::{Compression, Dialect, Writer};
 use kayvee_resp::Request;
-
-/// Room that the effects of one unit keep for the next.
-const KEPT_UNIT_BYTES: usize = 64 << 10;
 
 /// A record that is being written.
 pub(super) struct Writing<'a> {
