@@ -10,8 +10,8 @@
 //! one that was there from the start.
 
 use crate::{differential::Generator, disk::SimulatedDisk, in_process::environment};
-use kayvee_platform::{Clock, Finishing, LogFile, Now, ReadFile, WriteFile};
-use kayvee_server::{ClientId, Engine, Environment, Host, NoHost, OptionError, Options, Peer};
+use kayvee_platform::{Clock, Finishing, LogFile, Now};
+use kayvee_server::{ClientId, Engine, Environment, Host, NoHost, Options, Peer};
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
@@ -84,28 +84,8 @@ struct Place {
 struct Surroundings(Rc<Place>);
 
 impl Host for Surroundings {
-    fn apply(&self, old: &Options, new: &mut Options) -> Result<(), OptionError> {
-        NoHost.apply(old, new)
-    }
-
-    fn config_file(&self) -> Option<&str> {
-        None
-    }
-
-    fn read_file(&self, path: &str) -> Result<Vec<u8>, String> {
-        NoHost.read_file(path)
-    }
-
     fn has_files(&self) -> bool {
         true
-    }
-
-    fn open_file(&self, path: &str) -> Result<Option<Box<dyn ReadFile>>, String> {
-        NoHost.open_file(path)
-    }
-
-    fn create_file(&self, path: &str) -> Result<Box<dyn WriteFile>, String> {
-        NoHost.create_file(path)
     }
 
     fn create_log(&self, store: &mut kayvee_server::Store, _: &str) -> Result<(), String> {

@@ -26,12 +26,13 @@ use alloc::vec::Vec;
 use kayvee_keyspace::{Epoch, Found};
 use kayvee_log::{Kind, Log, Sequence};
 use kayvee_platform::Trouble;
-use kayvee_rdb::{Compression, Writer};
+use kayvee_rdb::Writer;
 
 /// A place from which on the log says nothing unless it begins there: some effects before it are missing.
 const GAP: Kind = Kind::new(2);
 
 /// The log, and what is on its way to it.
+#[derive(Default)]
 pub struct Durable {
     log: Option<Log>,
     /// Its file, if it was made while the store ran.
@@ -103,55 +104,6 @@ pub struct Durable {
     reload_failed: bool,
     /// Clients that wait for the log.
     waiters: Vec<waits::Waiter>,
-}
-
-impl Default for Durable {
-    fn default() -> Durable {
-        Durable {
-            log: None,
-            made: None,
-            unit: append::Gathered::default(),
-            unit_db: 0,
-            unit_began_ms: 0,
-            unit_ms: 0,
-            unit_swaps: false,
-            reload_is_wanted: false,
-            reload_failed: false,
-            last_ms: 0,
-            last_effects: 0,
-            history_at: None,
-            covered: 0,
-            covered_next: (0, 0),
-            is_whole: false,
-            is_broken: false,
-            refuses: false,
-            is_congested: false,
-            is_tight: false,
-            roomy_bytes: 0,
-            holds_back: false,
-            behind_since_ns: None,
-            congested_since_ns: None,
-            due_ns: None,
-            walk: None,
-            finishing: None,
-            is_wanted: false,
-            again_after_ns: 0,
-            compaction_trouble: Trouble::default(),
-            disk_trouble: Trouble::default(),
-            room_trouble: Trouble::default(),
-            base_bytes: 0,
-            measured_at: None,
-            epoch: Epoch::default(),
-            abandoned: 0,
-            writer: Writer::new(Compression::Off),
-            keys: Vec::new(),
-            sliced: Vec::new(),
-            sizes: parts::Sizes::default(),
-            status: status::Status::default(),
-            saves_at_end: false,
-            waiters: Vec::new(),
-        }
-    }
 }
 
 impl Durable {

@@ -69,45 +69,10 @@ impl Environment {
     }
 }
 
-/// What surrounds the store where there is an operating system: files, and sockets that can be opened anew.
+/// What surrounds the store where there is an operating system: files, and sockets that can be opened anew. What a host does not
+/// say is as on a machine with nothing but the store.
 pub trait Host {
     /// Puts new options into force as far as the platform has to, such as another port. It may complete them.
-    fn apply(&self, old: &Options, new: &mut Options) -> Result<(), OptionError>;
-
-    /// The configuration file, if there is one.
-    fn config_file(&self) -> Option<&str>;
-
-    /// All bytes of a file, or what went wrong.
-    fn read_file(&self, path: &str) -> Result<Vec<u8>, String>;
-
-    /// Replaces a file as a whole.
-    fn write_file(&self, path: &str, bytes: &[u8]) -> Result<(), String> {
-        let mut file = self.create_file(path)?;
-        file.write(bytes)?;
-        file.finish()
-    }
-
-    /// Whether there are files at all.
-    fn has_files(&self) -> bool;
-
-    /// Opens a file at its beginning; `None` if there is none.
-    fn open_file(&self, path: &str) -> Result<Option<Box<dyn ReadFile>>, String>;
-
-    /// Begins a file that takes the place of what is at the path, in one step, once it is finished.
-    fn create_file(&self, path: &str) -> Result<Box<dyn WriteFile>, String>;
-
-    /// Makes a disk beside the one that a store has its log on in this folder without being told of a disk, has the store
-    /// [make a log](Store::take_new_log) there, and lets the target drive the log with it from this turn on. A target with
-    /// such a host also [settles](Store::settle_log) logs.
-    fn create_log(&self, _: &mut Store, _dir: &str) -> Result<(), String> {
-        Err("there is no disk for the log: start Kayvee with --disk".into())
-    }
-}
-
-/// A machine with nothing but the store.
-pub struct NoHost;
-
-impl Host for NoHost {
     fn apply(&self, old: &Options, new: &mut Options) -> Result<(), OptionError> {
         let refused = |name: &str, reason: &str| Err(OptionError { name: name.into(), reason: reason.into() });
         if old.port != new.port {
@@ -122,26 +87,50 @@ impl Host for NoHost {
         Ok(())
     }
 
+    /// The configuration file, if there is one.
     fn config_file(&self) -> Option<&str> {
         None
     }
 
-    fn read_file(&self, _: &str) -> Result<Vec<u8>, String> {
+    /// All bytes of a file, or what went wrong.
+    fn read_file(&self, _path: &str) -> Result<Vec<u8>, String> {
         Err("there are no files here".into())
     }
 
+    /// Replaces a file as a whole.
+    fn write_file(&self, path: &str, bytes: &[u8]) -> Result<(), String> {
+        let mut file = self.create_file(path)?;
+        file.write(bytes)?;
+        file.finish()
+    }
+
+    /// Whether there are files at all.
     fn has_files(&self) -> bool {
         false
     }
 
-    fn open_file(&self, _: &str) -> Result<Option<Box<dyn ReadFile>>, String> {
+    /// Opens a file at its beginning; `None` if there is none.
+    fn open_file(&self, _path: &str) -> Result<Option<Box<dyn ReadFile>>, String> {
         Ok(None)
     }
 
-    fn create_file(&self, _: &str) -> Result<Box<dyn WriteFile>, String> {
+    /// Begins a file that takes the place of what is at the path, in one step, once it is finished.
+    fn create_file(&self, _path: &str) -> Result<Box<dyn WriteFile>, String> {
         Err("there are no files here".into())
     }
+
+    /// Makes a disk beside the one that a store has its log on in this folder without being told of a disk, has the store
+    /// [make a log](Store::take_new_log) there, and lets the target drive the log with it from this turn on. A target with
+    /// such a host also [settles](Store::settle_log) logs.
+    fn create_log(&self, _: &mut Store, _dir: &str) -> Result<(), String> {
+        Err("there is no disk for the log: start Kayvee with --disk".into())
+    }
 }
+
+/// A machine with nothing but the store.
+pub struct NoHost;
+
+impl Host for NoHost {}
 
 /// Counters for `INFO stats`, since start or `CONFIG RESETSTAT`.
 #[derive(Clone, Debug, Default)]

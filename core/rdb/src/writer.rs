@@ -9,7 +9,7 @@ const COMPRESSED_FROM: usize = 20;
 
 /// A payload that is being written. From the first part that finds no memory on it takes no more, and
 /// [`finish`](Self::finish) says so.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
     failed: bool,
@@ -18,10 +18,11 @@ pub struct Writer {
 }
 
 /// Whether long strings are compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Compression {
     On,
+    #[default]
     Off,
 }
 
@@ -36,7 +37,7 @@ pub enum Checksum {
 impl Writer {
     /// Nothing yet.
     pub fn new(compression: Compression) -> Writer {
-        Writer { bytes: Vec::new(), failed: false, compression, compressor: lzf::Compressor::default() }
+        Writer { compression, ..Writer::default() }
     }
 
     /// Begins a value of this [`kind`](crate::kind).

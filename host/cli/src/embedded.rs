@@ -80,10 +80,6 @@ impl Host for Files {
         Ok(())
     }
 
-    fn config_file(&self) -> Option<&str> {
-        None
-    }
-
     fn read_file(&self, path: &str) -> Result<Vec<u8>, String> {
         fs::read(path).map_err(|error| plain(&error))
     }

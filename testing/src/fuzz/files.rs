@@ -38,10 +38,6 @@ impl Host for OneFile {
         Ok(())
     }
 
-    fn config_file(&self) -> Option<&str> {
-        None
-    }
-
     fn read_file(&self, _: &str) -> Result<Vec<u8>, String> {
         Ok(BYTES.with_borrow(Vec::clone))
     }

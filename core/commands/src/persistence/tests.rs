@@ -84,10 +84,6 @@ impl Host for MemoryHost {
         Ok(())
     }
 
-    fn config_file(&self) -> Option<&str> {
-        None
-    }
-
     fn read_file(&self, path: &str) -> Result<Vec<u8>, String> {
         self.files.borrow().get(path).cloned().ok_or("No such file or directory".into())
     }

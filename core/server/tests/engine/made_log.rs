@@ -58,14 +58,6 @@ impl Host for Folder {
         }
     }
 
-    fn config_file(&self) -> Option<&str> {
-        None
-    }
-
-    fn read_file(&self, _: &str) -> Result<Vec<u8>, String> {
-        Err("there is none".into())
-    }
-
     fn has_files(&self) -> bool {
         true
     }
