@@ -483,4 +483,13 @@ mod tests {
             assert!(SECTIONS[..at].iter().all(|earlier| earlier.name != section.name), "{}", section.name);
         }
     }
+
+    #[test]
+    fn every_section_is_documented() {
+        let rows = include_str!("../../docs/testing.md").lines().filter(|line| line.starts_with("| `"));
+        let named: Vec<&str> = rows.filter_map(|row| row.split('|').nth(1)).collect();
+        for section in SECTIONS {
+            assert!(named.iter().any(|names| names.contains(&format!("`{}`", section.name))), "{}", section.name);
+        }
+    }
 }

@@ -8,7 +8,8 @@ use std::{ffi::OsString, fmt, path::PathBuf, str::FromStr};
 const AFTER_HELP: &str = "\
 `./kayvee test` runs everything that CI runs.
 
-Exit status: 0 after a clean end, 1 when something failed, 2 for wrong arguments.";
+Exit status: 0 after a clean end, 1 when something failed, 2 for wrong arguments (1 from `kayvee server`,
+as from redis-server).";
 
 const RUN_AFTER_HELP: &str = "\
 REDIS-OPTIONS are redis.conf's names, the same on every target:

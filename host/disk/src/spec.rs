@@ -16,10 +16,10 @@ pub struct Spec {
 
 impl Spec {
     /// Reads `FILE[:SIZE]`. A size is a number of bytes, or of KiB, MiB, GiB or TiB with K, M, G or T behind it. What
-    /// follows the last colon is one if it starts with a digit. The error is for the user.
+    /// follows the last colon is meant as one if it is nothing, or starts with a digit or a minus. The error is for the user.
     pub fn parse(text: &str) -> Result<Spec, String> {
         let (path, size_bytes) = match text.rsplit_once(':') {
-            Some((path, size)) if size.starts_with(|c: char| c.is_ascii_digit()) => {
+            Some((path, size)) if size.is_empty() || size.starts_with(|c: char| "-0123456789".contains(c)) => {
                 let bytes = parse_size(size);
                 (path, Some(bytes.ok_or_else(|| format!("'{size}' is not a size such as 512M, 4G or 1T"))?))
             }
@@ -63,7 +63,7 @@ mod tests {
         ] {
             assert_eq!(Spec::parse(text), Ok(Spec { path: path.into(), size_bytes }), "{text}");
         }
-        for text in ["", ":4G", "x:0", "x:4X", "x:1.5G", "x:99999999999T", "x:4G4"] {
+        for text in ["", ":4G", "x:0", "x:4X", "x:1.5G", "x:99999999999T", "x:4G4", "x:", "x:-1"] {
             assert!(Spec::parse(text).is_err(), "{text}");
         }
     }

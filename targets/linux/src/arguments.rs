@@ -127,7 +127,7 @@ fn defaults() -> Options {
 fn help() -> String {
     let mut text = String::from(
         "Kayvee, a Redis-compatible store, as a Linux process.\n\n\
-         Usage: kayvee-linux [FILE] [-] [--OPTION VALUE...]...\n\n\
+         Usage: kayvee server [FILE] [-] [--OPTION VALUE...]...\n\n\
          FILE is a redis.conf, - reads one from the standard input. The options have redis.conf's names and meanings;\n\
          these are their defaults:\n",
     );

@@ -319,12 +319,15 @@ fn kill(context: &mut Context<'_>, _: Request<'_>) -> Outcome {
     Ok(())
 }
 
-fn debug(_: &mut Context<'_>, request: Request<'_>) -> Outcome {
+fn debug(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     match &request[2] {
         how if ["yes", "sync"].iter().any(|word| args::is(how, word)) => {
             Err(Error::text("ERR there is no debugger for scripts here"))
         }
-        how if args::is(how, "no") => Err(Error::text("ERR no script is being debugged")),
+        how if args::is(how, "no") => {
+            context.reply.ok();
+            Ok(())
+        }
         _ => Err(Error::text("ERR Use SCRIPT DEBUG YES/SYNC/NO")),
     }
 }
