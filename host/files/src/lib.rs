@@ -10,7 +10,7 @@ use nix::{
     libc,
 };
 use std::{
-    fs::{self, File},
+    fs::{self, File, Metadata},
     io::{self, Read, Write},
     path::{self, Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError, mpsc},
@@ -28,19 +28,39 @@ pub enum Hold {
     Alone,
 }
 
-/// Takes the whole file for this value, and tells whether nobody else has it. QEMU locks its images in the same way, so a guest
-/// and a process exclude each other.
+/// The byte that every QEMU that writes an image has locked, as all its locks shared with whoever else has it
+/// (`block/file-posix.c`: a byte from 100 on for each thing that it does, one from 200 on for each that nobody else may do).
+const QEMU_WRITES_AT: libc::off_t = 100 + 1;
+
+/// Takes a file for this value, and tells whether nobody has it whom that excludes. QEMU locks its images in the same way, so a
+/// guest and a process exclude each other. Where somebody has it, the file is of no more use.
 pub fn lock(file: &File, hold: Hold) -> io::Result<bool> {
-    let kind = match hold {
-        Hold::Shared => libc::F_RDLCK,
-        Hold::Alone => libc::F_WRLCK,
-    };
-    let whole = libc::flock { l_type: kind as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 };
-    match fcntl(file, FcntlArg::F_OFD_SETLK(&whole)) {
+    match hold {
+        Hold::Alone => set_lock(file, libc::F_WRLCK, 0, 0),
+        // One who reads has all but the byte by which a QEMU that writes is known.
+        Hold::Shared => Ok(set_lock(file, libc::F_RDLCK, 0, QEMU_WRITES_AT)?
+            && set_lock(file, libc::F_RDLCK, QEMU_WRITES_AT + 1, 0)?
+            && !is_written_by_qemu(file)?),
+    }
+}
+
+/// Locks a range, up to the end where its length is 0, unless somebody else has it.
+fn set_lock(file: &File, kind: libc::c_int, start: libc::off_t, len: libc::off_t) -> io::Result<bool> {
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&range(kind, start, len))) {
         Ok(_) => Ok(true),
         Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+fn is_written_by_qemu(file: &File) -> io::Result<bool> {
+    let mut found = range(libc::F_WRLCK, QEMU_WRITES_AT, 1);
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut found))?;
+    Ok(found.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+fn range(kind: libc::c_int, start: libc::off_t, len: libc::off_t) -> libc::flock {
+    libc::flock { l_type: kind as _, l_whence: libc::SEEK_SET as _, l_start: start, l_len: len, l_pid: 0 }
 }
 
 /// A file that is read.
@@ -101,8 +121,11 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// An empty file, which is removed unless it is [put in its place](Self::put_in_place).
+    /// An empty file, which is removed unless it is [put in its place](Self::put_in_place). A device, a pipe or a folder has no
+    /// place that a file could take.
     pub fn create(path: &Path) -> io::Result<Replacement> {
+        let old = fs::metadata(path);
+        old.as_ref().map_or(Ok(()), check_regular)?;
         // The working folder may be another one before the file is finished.
         let path = path::absolute(path)?;
         let mut name = path.file_name().unwrap_or_default().to_os_string();
@@ -111,7 +134,7 @@ impl Replacement {
         unfinished().push(temporary.clone());
         let file = File::create(&temporary).inspect_err(|_| forget(&temporary))?;
         let replacement = Replacement { file, temporary, path, is_finished: false };
-        if let Ok(old) = fs::metadata(&replacement.path) {
+        if let Ok(old) = old {
             replacement.file.set_permissions(old.permissions())?;
         }
         Ok(replacement)
@@ -239,6 +262,11 @@ impl Drop for Replacement {
     }
 }
 
+/// Refuses a device, a pipe or a folder.
+fn check_regular(found: &Metadata) -> io::Result<()> {
+    if found.is_file() { Ok(()) } else { Err(io::Error::other("it is no regular file")) }
+}
+
 /// Brings the name of a file to stable storage: that is its folder's content.
 pub fn sync_name(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -249,4 +277,32 @@ pub fn sync_name(path: &Path) -> io::Result<()> {
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::{sys::stat::Mode, unistd::mkfifo};
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn files_take_the_places_of_regular_files_alone() {
+        let folder = std::env::temp_dir().join(format!("kayvee-files-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = |name: &str| folder.join(name);
+        mkfifo(&path("pipe"), Mode::S_IRWXU).unwrap();
+        symlink("/dev/null", path("device")).unwrap();
+        for name in ["pipe", "device", "."] {
+            assert_eq!(replace(&path(name)).err(), Some("it is no regular file".to_string()), "{name}");
+        }
+        fs::write(path("old"), "old").unwrap();
+        for name in ["old", "new"] {
+            let mut file = replace(&path(name)).unwrap();
+            file.write(b"text").unwrap();
+            file.finish().unwrap();
+            assert_eq!(fs::read(path(name)).unwrap(), b"text");
+        }
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 4, "nothing else is left");
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

@@ -1,6 +1,6 @@
 //! A record of frames (pcap, as libpcap's `pcap-savefile` describes it), for tcpdump and Wireshark.
 
-use crate::{Hold, lock};
+use crate::{Hold, check_regular, lock};
 use nix::libc;
 use std::{
     fs::{File, OpenOptions},
@@ -29,9 +29,7 @@ pub fn create_record(path: &Path) -> io::Result<File> {
     // A pipe would otherwise be waited for, until somebody reads it.
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(false).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
+    check_regular(&file.metadata()?)?;
     if !lock(&file, Hold::Alone)? {
         return Err(io::Error::other("it is in use by another program"));
     }

@@ -152,6 +152,33 @@ fn a_disk_is_one_program_s() {
     assert!(place.open(None).is_ok());
 }
 
+/// QEMU shares its locks, and tells by which bytes it has what it does: 100 reads, 101 writes, 201 lets nobody else write.
+#[test]
+fn a_disk_that_qemu_writes_is_read_by_nobody() {
+    let place = Place::new("qemu");
+    drop(place.open(SIZE).unwrap());
+    let qemu = |bytes: &[i64]| {
+        let file = File::open(&place.0).unwrap();
+        for &l_start in bytes {
+            let (l_type, l_whence) = (libc::F_RDLCK as _, libc::SEEK_SET as _);
+            let lock = libc::flock { l_type, l_whence, l_start, l_len: 1, l_pid: 0 };
+            nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_OFD_SETLK(&lock)).unwrap();
+        }
+        file
+    };
+    let writer = qemu(&[100, 101, 201]);
+    let refused = [FileDisk::open_read_only(&place.0).err(), open_to_read(&place.0).err()];
+    for error in
+        refused.map(|error| error.expect("it is written").to_string()).into_iter().chain(place.open(None).err())
+    {
+        assert!(error.contains("in use by another program"), "{error}");
+    }
+    drop(writer);
+    let reader = qemu(&[100, 201]);
+    assert!(FileDisk::open_read_only(&place.0).is_ok() && place.open(None).is_err());
+    drop(reader);
+}
+
 #[test]
 fn what_is_no_disk_of_kayvee_s_is_left_alone() {
     let place = Place::new("foreign");
