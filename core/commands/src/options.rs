@@ -517,6 +517,8 @@ mod tests {
             &["--maxmemory", "99999999999gb"],
             &["--appendonly", "maybe"],
             &["--replicaof", "127.0.0.1", "abc"],
+            &["--replicaof"],
+            &["--SLAVEOF", ""],
             &["--client-output-buffer-limit", "normal", "1"],
             &["--shutdown-on-sigint"],
             &["--TLS-port", "6380"],

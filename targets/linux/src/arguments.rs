@@ -9,7 +9,7 @@ use std::{
     ffi::OsString,
     fmt::Write,
     fs,
-    io::{self, Read},
+    io::{self, ErrorKind, Read},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
@@ -93,7 +93,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// Reads an included file, or all that a pattern in the name's last part stands for, in the order of their names. A
-/// pattern may stand for none.
+/// pattern may stand for none, also where there is no such folder.
 fn include(path: &str) -> Result<Vec<u8>, String> {
     let path = Path::new(path);
     let name = path.file_name().unwrap_or_default().as_bytes();
@@ -101,7 +101,10 @@ fn include(path: &str) -> Result<Vec<u8>, String> {
         return read(path);
     }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let entries = fs::read_dir(dir).map_err(|error| format!("'{}': {}", dir.display(), plain(&error)))?;
+    let entries = match fs::read_dir(dir) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
+        entries => entries.map_err(|error| format!("'{}': {}", dir.display(), plain(&error)))?,
+    };
     let mut files: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|file| {

@@ -127,8 +127,11 @@ impl Loader<'_> {
         if let Some(spec) = OptionSpec::find(name) {
             let joined = values.join(&b" "[..]);
             if spec.has(Property::Lists) {
-                if spec.name == "save" {
-                    return self.save(spec, &joined);
+                match spec.name {
+                    "save" => return self.save(spec, &joined),
+                    // A store that runs is told so by `no one`.
+                    "replicaof" if joined.is_empty() => return Err("wrong number of arguments".into()),
+                    _ => {}
                 }
             } else if values.len() != 1 {
                 return Err("wrong number of arguments".into());

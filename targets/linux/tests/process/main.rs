@@ -270,9 +270,10 @@ fn a_configuration_file_is_read_and_rewritten() {
     let (conf, log, pid) = (folder.path("redis.conf"), folder.path("log"), folder.path("pid"));
     fs::write(folder.path("more.conf"), "maxclients 99\nsave 60 1\n").unwrap();
     let text = format!(
-        "# mine\nmaxmemory 5mb\ninclude {}\nsave 900 1\nrename-command FLUSHALL \"\"\n\
+        "# mine\nmaxmemory 5mb\ninclude {}\ninclude {}\nsave 900 1\nrename-command FLUSHALL \"\"\n\
                         pidfile {pid}\ndir {}\n",
         folder.path("mor*.conf"),
+        folder.path("none/*.conf"),
         folder.0.display()
     );
     fs::write(&conf, text).unwrap();
