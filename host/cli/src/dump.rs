@@ -2,17 +2,19 @@
 
 use crate::{
     args::{ExportArgs, ImportArgs, RedisVersion},
-    embedded, say,
+    embedded, say, supervise,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kayvee_disk::{FileDisk, Spec, Withheld};
+use kayvee_files::Replacement;
+use kayvee_platform::WriteFile;
 use kayvee_server::{CutOff, Dialect, Engine, Error, Loaded, Progress};
 use std::{
-    fs::{self, File, Metadata},
+    fs::{self, Permissions},
     io::{self, IsTerminal},
-    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
-    path::Path,
+    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
+    path::{self, Path},
     time::Instant,
 };
 
@@ -46,13 +48,24 @@ impl Source {
     }
 
     fn load(&self, engine: &mut Engine, shown: &Shown) -> Result<Loaded> {
-        let mut progress = |path: &str, progress: Progress| shown.step(path, progress);
+        let mut is_empty = true;
+        let mut progress = |path: &str, progress: Progress| {
+            is_empty = false;
+            shown.step(path, progress);
+        };
         let loaded = match self {
             Source::File(path) => engine.load_file(path, CutOff::LeaveOut, &mut progress),
             Source::Folder(dir, manifest) => engine.load_folder(dir, manifest, CutOff::LeaveOut, &mut progress),
         };
         shown.end();
-        loaded.map_err(|why| anyhow!(why))
+        let loaded = loaded.map_err(|why| anyhow!(why))?;
+        match self {
+            // Of a folder, the manifest says that there is nothing yet.
+            Source::File(path) if is_empty && loaded.cut_bytes == 0 => {
+                bail!("{path}: it is empty, or a pipe; name a dump file or an append-only file")
+            }
+            _ => Ok(loaded),
+        }
     }
 }
 
@@ -118,6 +131,7 @@ pub fn show_warnings() {
 /// Writes a Redis' data to a disk.
 pub fn import(args: &ImportArgs) -> Result<()> {
     show_warnings();
+    supervise::break_off_at_signals()?;
     let start = Instant::now();
     let source = Source::find(&args.source)?;
     let path = &args.disk.path;
@@ -152,37 +166,31 @@ pub fn import(args: &ImportArgs) -> Result<()> {
     Ok(say(format_args!("imported {} into {} in {seconds:.1} s", args.source.display(), path.display()))?)
 }
 
-/// Writes all data to a new file, which is put in its place when it is whole.
+/// Writes all data to a new file, which is put in its place when it is whole. It is like the old one, if there is one: as large,
+/// and with as much of that taken from the file system as is named or was taken before.
 fn fill_beside(spec: &Spec, engine: &mut Engine) -> Result<()> {
-    let old = spec.path.metadata().ok();
-    let mut name = spec.path.file_name().unwrap_or_default().to_os_string();
-    name.push(".import");
-    let beside = spec.path.with_file_name(name);
-    // What an import has left that was killed.
-    let _ = fs::remove_file(&beside);
-    let filled = make_beside(&beside, spec, old.as_ref())
-        .and_then(|spec| FileDisk::open(&spec, Box::new(|| {})).map_err(|error| anyhow!("{error}")))
-        .and_then(|mut disk| fill(&mut disk, engine))
-        .and_then(|()| Ok(old.map_or(Ok(()), |old| fs::set_permissions(&beside, old.permissions()))?))
-        .and_then(|()| Ok(fs::rename(&beside, &spec.path)?));
-    if filled.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    filled?;
-    Ok(kayvee_files::sync_name(&spec.path)?)
-}
-
-/// Makes a file for a disk that is like the old one, if there is one: as large, and with as much of that taken from the file
-/// system as is named or was taken before.
-fn make_beside(beside: &Path, spec: &Spec, old: Option<&Metadata>) -> Result<Spec> {
     /// Of what metadata counts blocks in, whatever the file system's own are.
     const BLOCK_BYTES: u64 = 512;
-    let reserved = old.filter(|old| old.blocks() * BLOCK_BYTES >= old.len()).map(Metadata::len);
-    let size_bytes = spec.size_bytes.max(reserved);
-    if let (None, Some(old)) = (size_bytes, old) {
-        File::options().write(true).create_new(true).mode(0o600).open(beside)?.set_len(old.len())?;
+    // A link stays.
+    let path = fs::canonicalize(&spec.path).or_else(|_| path::absolute(&spec.path))?;
+    // What an import has left that was killed.
+    kayvee_files::remove_left(&path);
+    let mut file = Replacement::create(&path).with_context(|| format!("disk {}", path.display()))?;
+    let mut size_bytes = spec.size_bytes;
+    match path.metadata() {
+        Ok(old) => {
+            let is_reserved = old.blocks() * BLOCK_BYTES >= old.len();
+            size_bytes = size_bytes.max(is_reserved.then_some(old.len()));
+            if size_bytes.is_none() {
+                file.file().set_len(old.len())?;
+            }
+        }
+        // Nobody but the owner is to read what the store keeps.
+        Err(_) => file.file().set_permissions(Permissions::from_mode(0o600))?,
     }
-    Ok(Spec { path: beside.to_path_buf(), size_bytes })
+    let beside = Spec { path: file.temporary().to_path_buf(), size_bytes };
+    fill(&mut FileDisk::open(&beside, Box::new(|| {}))?, engine)?;
+    Ok(file.put_in_place()?)
 }
 
 /// Writes all data to a disk.
@@ -216,27 +224,21 @@ fn tell(loaded: &Loaded, engine: &Engine) -> io::Result<()> {
 /// Writes a disk's data to a dump file.
 pub fn export(args: &ExportArgs) -> Result<()> {
     show_warnings();
+    supervise::break_off_at_signals()?;
     let start = Instant::now();
     if is_same_file(&args.disk, &args.output) {
         bail!("{}: it is the disk itself; name another file", args.output.display());
     }
-    check_output(&args.output)?;
+    let named = |why: String| anyhow!("{}: {why}", args.output.display());
+    // What cannot be written is not waited for.
+    let file = kayvee_files::replace(&args.output).map_err(named)?;
     let mut disk = FileDisk::open_read_only(&args.disk)?;
     let mut engine = embedded::engine()?;
     engine.read_log(&mut disk).map_err(|error| anyhow!("disk {}: {error}", args.disk.display()))?;
-    let written = write_dump(&engine, args.redis_version, &args.output);
-    let bytes = written.map_err(|why| anyhow!("{}: {}", args.output.display(), why.0))?;
+    let bytes = write_dump(&engine, args.redis_version, file).map_err(|why| named(why.0))?;
     let keys: usize = engine.databases().iter().map(|(_, keys)| keys).sum();
     let seconds = start.elapsed().as_secs_f64();
     Ok(say(format_args!("exported {keys} keys into {} ({bytes} bytes) in {seconds:.1} s", args.output.display()))?)
-}
-
-/// Refuses to put a file in the place of a device, a pipe or a folder.
-pub fn check_output(path: &Path) -> Result<()> {
-    if path.metadata().is_ok_and(|found| !found.is_file()) {
-        bail!("{}: it is no regular file", path.display());
-    }
-    Ok(())
 }
 
 /// Whether both names lead to one file.
@@ -254,12 +256,11 @@ impl From<Error> for Failure {
     }
 }
 
-fn write_dump(engine: &Engine, version: RedisVersion, path: &Path) -> Result<u64, Failure> {
+fn write_dump(engine: &Engine, version: RedisVersion, mut file: Box<dyn WriteFile>) -> Result<u64, Failure> {
     let dialect = match version {
         RedisVersion::V7_0 => Dialect::Redis70,
         RedisVersion::V7_2 => Dialect::Redis72,
     };
-    let mut file = kayvee_files::replace(path).map_err(Failure)?;
     let mut bytes = 0;
     engine.export(dialect, |piece| {
         bytes += piece.len() as u64;

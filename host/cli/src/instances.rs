@@ -22,7 +22,6 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -43,6 +42,16 @@ const CLAIMED: &str = "claimed";
 struct Instance {
     name: String,
     folder: PathBuf,
+}
+
+/// What comes of locking an instance's folder.
+enum Lock {
+    /// It is this process's.
+    Own(File),
+    /// Another one has it.
+    Others,
+    /// There is none: the folder is being made or removed.
+    Gone,
 }
 
 /// A supervisor's hold on its instance.
@@ -138,20 +147,26 @@ impl Instance {
             DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
             // What was not there when it was looked at may have been made by others since.
             self.folder.ancestors().take(2).try_for_each(check)?;
-            let path = self.folder.join("lock");
-            let lock = match OpenOptions::new().write(true).create(true).truncate(false).open(&path) {
-                // The folder has just been removed.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                lock => lock?,
-            };
-            if fcntl(&lock, FcntlArg::F_SETLK(&whole_file(libc::F_WRLCK))).is_err() {
-                return Ok(None);
-            }
-            // Between opening and locking, it may have been removed and made anew by others.
-            if fs::metadata(&path).is_ok_and(|found| lock.metadata().is_ok_and(|own| found.ino() == own.ino())) {
-                return Ok(Some(lock));
+            match self.try_lock(OpenOptions::new().write(true).create(true).truncate(false))? {
+                Lock::Own(lock) => return Ok(Some(lock)),
+                Lock::Others => return Ok(None),
+                Lock::Gone => {}
             }
         }
+    }
+
+    fn try_lock(&self, options: &OpenOptions) -> Result<Lock> {
+        let path = self.folder.join("lock");
+        let lock = match options.open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Lock::Gone),
+            lock => lock?,
+        };
+        if fcntl(&lock, FcntlArg::F_SETLK(&whole_file(libc::F_WRLCK))).is_err() {
+            return Ok(Lock::Others);
+        }
+        // Between opening and locking, it may have been removed and made anew by others.
+        let is_there = fs::metadata(&path).is_ok_and(|found| lock.metadata().is_ok_and(|own| found.ino() == own.ino()));
+        Ok(if is_there { Lock::Own(lock) } else { Lock::Gone })
     }
 
     /// Asks its monitor for something; none if it is no guest of a monitor that can tell.
@@ -181,9 +196,8 @@ impl Instance {
         fs::write(&draft, fact).and_then(|()| fs::rename(&draft, path)).with_context(|| format!("recording {name}"))
     }
 
-    /// Removes what a dead instance has left.
-    fn remove(&self) -> Result<()> {
-        let Some(_lock) = self.lock()? else { bail!("it has just been started again") };
+    /// Removes what a dead instance has left, whose lock this is.
+    fn remove(&self, _lock: File) -> Result<()> {
         self.clear().and_then(|()| fs::remove_file(self.folder.join("lock"))).context("removing its files")?;
         // Who has made another lock by now has the folder for a run of its own.
         match fs::remove_dir(&self.folder) {
@@ -357,7 +371,9 @@ pub fn logs(name: &str, follow: bool) -> Result<()> {
             current = newest;
             continue;
         }
-        thread::sleep(FOLLOW_INTERVAL);
+        if sys::wait_unread(&out, FOLLOW_INTERVAL)? {
+            return Ok(());
+        }
     }
 }
 
@@ -412,45 +428,68 @@ fn existing(name: &str) -> Result<Instance> {
 
 fn stop_one(instance: &Instance) -> Result<()> {
     let name = &instance.name;
-    if let Some(pid) = instance.supervisor()? {
-        // The handle is opened first and the lock asked again: then the handle is the supervisor's.
-        let process = sys::Process::open(pid);
-        if instance.supervisor()? == Some(pid) {
-            let process = process?;
-            process.signal(Signal::SIGTERM)?;
-            let mut has_ended = process.wait(supervise::STOP_NOTICE)?;
-            if !has_ended {
-                eprintln!("kayvee: waiting for '{name}' to end; `kayvee logs {name}` may tell why it takes long");
-                has_ended = process.wait(STOP_TIMEOUT - supervise::STOP_NOTICE)?;
-            }
-            if !has_ended {
-                eprintln!("kayvee: '{name}' did not end within {} s and is killed", STOP_TIMEOUT.as_secs());
-                process.signal(Signal::SIGKILL)?;
-                if !process.wait(KILL_TIMEOUT)? {
-                    bail!("process {pid} does not end");
-                }
+    let supervisor = instance.supervisor()?;
+    let lock = match supervisor {
+        None => Some(instance.lock()?.context("it has just been started again")?),
+        Some(pid) => {
+            end_supervisor(instance, pid)?;
+            match instance.try_lock(OpenOptions::new().write(true))? {
+                Lock::Own(lock) => Some(lock),
+                // Another one that has asked it to end removes what it left, or it has been started again.
+                Lock::Others | Lock::Gone => None,
             }
         }
-        let is_clean = instance.fact("status").as_deref() == Some("0");
+    };
+    if let Some(lock) = lock {
+        let is_clean = supervisor.is_none() || instance.fact("status").as_deref() == Some("0");
         if !is_clean {
             tail(&instance.log_path()).unwrap_or_default().iter().for_each(|line| eprintln!("{line}"));
         }
-        instance.remove()?;
+        instance.remove(lock)?;
         if !is_clean {
             bail!("it did not end in good order; the lines above are the end of its log");
         }
-        // Others are still to be stopped, whoever reads of this one.
-        let _ = say(format_args!("stopped {name}"));
+    }
+    // Others are still to be stopped, whoever reads of this one.
+    let _ = match supervisor {
+        Some(_) => say(format_args!("stopped {name}")),
+        None => say(format_args!("removed {name}, which was not running")),
+    };
+    Ok(())
+}
+
+/// Asks an instance's supervisor to end, and waits until it has.
+fn end_supervisor(instance: &Instance, pid: u32) -> Result<()> {
+    let name = &instance.name;
+    // The handle is opened first and the lock asked again: then the handle is the supervisor's.
+    let process = sys::Process::open(pid);
+    if instance.supervisor()? != Some(pid) {
         return Ok(());
     }
-    let _ = say(format_args!("removed {name}, which was not running"));
-    instance.remove()
+    let process = process?;
+    process.signal(Signal::SIGTERM)?;
+    let mut has_ended = process.wait(supervise::STOP_NOTICE)?;
+    if !has_ended {
+        eprintln!("kayvee: waiting for '{name}' to end; `kayvee logs {name}` may tell why it takes long");
+        has_ended = process.wait(STOP_TIMEOUT - supervise::STOP_NOTICE)?;
+    }
+    if !has_ended {
+        eprintln!("kayvee: '{name}' did not end within {} s and is killed", STOP_TIMEOUT.as_secs());
+        process.signal(Signal::SIGKILL)?;
+        if !process.wait(KILL_TIMEOUT)? {
+            bail!("process {pid} does not end");
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::{
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+    };
 
     /// Whoever starts an instance again while its folder is removed keeps what it has made there.
     #[test]
@@ -473,7 +512,8 @@ mod tests {
                     while lock.exists() && !is_over.load(Ordering::Relaxed) {}
                     File::create_new(&lock).and_then(|_| fs::write(&address, "new")).is_ok()
                 });
-                let removed = instance.remove();
+                let Ok(Some(own)) = instance.lock() else { panic!("nobody else locks it") };
+                let removed = instance.remove(own);
                 is_over.store(true, Ordering::Relaxed);
                 let is_made = new_run.join().unwrap();
                 removed.unwrap();

@@ -32,6 +32,7 @@ use std::{
         fd::{AsFd, AsRawFd},
         unix::{fs::FileTypeExt, process::CommandExt},
     },
+    path::Path,
     process::Command,
     rc::Rc,
     sync::Arc,
@@ -73,6 +74,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
     }
     if let Some(memory_mib) = args.memory.filter(|_| args.target != Target::Linux) {
         check_memory(memory_mib)?;
+    }
+    if matches!(args.target, Target::Kvm | Target::Tcg) {
+        store.check_boot_words()?;
     }
     if args.detach {
         return instances::detach(args);
@@ -158,7 +162,10 @@ impl Session {
             _ => store.disk().map(|disk| kayvee_disk::prepare(&disk).map(|prepared| (disk, prepared))).transpose()?,
         };
         match self.choose(args)? {
-            Some((by, image)) => self.run_guest(args, (by, &image), disk, &store, signals),
+            Some((by, image)) => {
+                store.check_boot_words()?;
+                self.run_guest(args, (by, &image), disk, &store, signals)
+            }
             None => {
                 let store = store.with_default_maxmemory(args.memory);
                 match &args.net {
@@ -413,14 +420,23 @@ impl Session {
         (by, image): (Monitor, &Image),
         disk: Option<(kayvee_disk::Spec, kayvee_disk::Prepared)>,
         store: &Store,
-        signals: Signals,
+        mut signals: Signals,
     ) -> Result<()> {
         let Way { boot_words, end, carry, prove, announce, redirect, recording } = self.open_way(args, by, store)?;
         let memory_mib = args.memory.unwrap_or(GUEST_MEMORY_MIB);
         // A guest without KVM's clock knows the time only to the second.
         let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
         let boot_line = format!("{boot_words} time={now_us} -- {}", store.boot_words());
-        let site = store.site().map(site::image).transpose()?;
+        let site = match store.site().map(Path::to_path_buf) {
+            None => None,
+            Some(path) => match supervise::unless_asked_to_end(&mut signals, move || site::image(&path))? {
+                Some(image) => Some(image?),
+                None => {
+                    self.note("broken off while the site was read");
+                    return Ok(());
+                }
+            },
+        };
         // The lock is for the time in which this program itself reads the file; QEMU takes its own.
         let mut site_disk = store.site_disk().map(kayvee_disk::open_to_read).transpose()?;
         // What the monitor inherits is to be open until it runs, and no longer.

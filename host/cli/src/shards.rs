@@ -3,7 +3,7 @@
 
 use crate::{
     UsageError,
-    args::{Net, RunArgs},
+    args::{Net, RunArgs, Target},
     console::next_line,
     instances,
     log::write_line,
@@ -32,6 +32,9 @@ const ANNOUNCED_IP: &str = "--cluster-announce-ip";
 /// Starts the shards, and stays with them until their end unless they are to run in the background.
 pub fn run(args: &RunArgs, count: u16) -> Result<()> {
     let shards = divide(args, count)?;
+    if let (Target::Kvm | Target::Tcg, Some(last)) = (args.target, shards.last()) {
+        Store::from_args(last)?.check_boot_words()?;
+    }
     if args.detach { detach(&shards) } else { stay_with(&shards) }
 }
 
@@ -49,8 +52,10 @@ fn divide(args: &RunArgs, count: u16) -> Result<Vec<RunArgs>> {
     if !options.cluster_shards.is_empty() {
         return usage("--shards and --cluster-shards: the one makes up the other; leave one of them out");
     }
-    if store::names(&args.redis_options, "--port") {
-        return usage("with --shards, --port belongs before '--': it is the first of as many");
+    for option in ["--port", "--http-port"] {
+        if store::names(&args.redis_options, option) {
+            return usage(&format!("with --shards, {option} belongs before '--': it is the first of as many"));
+        }
     }
     if store.disk().is_some_and(|disk| !disk.path.is_file() && disk.path.exists()) {
         return usage("with --shards each has a file, named by a number behind --disk: it cannot be a block device");

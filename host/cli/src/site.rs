@@ -2,9 +2,8 @@
 
 use crate::{
     args::{SiteCheckArgs, SitePackArgs},
-    dump,
     image::Image,
-    say,
+    say, supervise,
 };
 use anyhow::{Context, Result};
 use kayvee_files::Replacement;
@@ -27,7 +26,7 @@ pub fn image(site: &Path) -> Result<Image> {
 
 /// Packs a directory into a file.
 pub fn pack(args: &SitePackArgs) -> Result<()> {
-    dump::check_output(&args.output)?;
+    supervise::break_off_at_signals()?;
     let named = || format!("writing {}", args.output.display());
     let mut output = Replacement::create(&args.output).with_context(named)?;
     let sink = FileSink::new(output.file().try_clone().with_context(named)?);

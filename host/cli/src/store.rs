@@ -12,6 +12,9 @@ use std::{
 /// Where a store listens that was not told where.
 const LOOPBACK: [&str; 3] = ["--bind", "127.0.0.1", "-::1"];
 
+/// What an image takes as its boot line at the most, for all that is said in it.
+const BOOT_LINE_BYTES_MAX: usize = 4095;
+
 /// The web server's port, unless another one is asked for.
 const USUAL_HTTP_PORT: u16 = 8080;
 
@@ -46,32 +49,40 @@ pub enum Absent {
 }
 
 impl Store {
-    /// Checks the options of a run; `--port` is the same option as the store's, so both may be given only if they agree.
+    /// Checks the options of a run. Some are arguments of this command and options of the store: both may be given only if they
+    /// agree.
     pub fn from_args(args: &RunArgs) -> Result<Store> {
-        let mut words = args.redis_options.clone();
-        if let Some(word) = words.first().filter(|word| !word.starts_with("--")) {
+        let named = &args.redis_options;
+        if let Some(word) = named.first().filter(|word| !word.starts_with("--")) {
             let what =
                 format!("'{word}' is no option; behind '--' stand those of the store, such as --maxmemory 100mb");
             return Err(UsageError(what).into());
         }
-        if !names(&words, "--bind") {
-            // Only this host, unless it is asked for more: a guest has no protected mode of its own.
-            words.splice(0..0, LOOPBACK.map(String::from));
-        }
-        if let Some(option) = ["--disk", "--site", "--site-disk"].into_iter().find(|option| names(&words, option)) {
+        if let Some(option) = ["--disk", "--site", "--site-disk"].into_iter().find(|option| names(named, option)) {
             return Err(UsageError(format!("option '{option}' belongs before '--'")).into());
         }
-        if args.disk.is_some() && !names(&words, "--appendonly") {
+        // What this command says stands in front: an option at the end that lacks its value would take it for that.
+        let mut words = Vec::new();
+        if !names(named, "--bind") {
+            // Only this host, unless it is asked for more: a guest has no protected mode of its own.
+            words.extend(LOOPBACK.map(String::from));
+        }
+        if args.disk.is_some() && !names(named, "--appendonly") {
             words.extend(["--appendonly".into(), "yes".into()]);
         }
-        words.extend(web_words(args, &words));
-        let mut options = parse(&words)?;
-        if let Some(port) = args.port {
-            if !names(&words, "--port") {
-                words.extend(["--port".into(), port.to_string()]);
-                options = parse(&words)?;
-            } else if options.port != port {
-                let both = format!("--port is given twice: {port}, and {} behind '--'", options.port);
+        let own = own_words(args, named);
+        words.extend(own.iter().flat_map(|(option, value)| [option.to_string(), value.clone()]));
+        words.extend(named.iter().cloned());
+        let options = parse(&words)?;
+        for (option, value) in own {
+            let counts = match option {
+                "--port" => options.port.to_string(),
+                "--http-port" => options.http_port.to_string(),
+                "--http-keys" => options.http_keys.clone(),
+                _ => yes_or_no(options.status).into(),
+            };
+            if value != counts {
+                let both = format!("{option} is given twice: {value}, and {counts} behind '--'");
                 return Err(UsageError(format!("{both}; leave one of them out")).into());
             }
         }
@@ -94,7 +105,7 @@ impl Store {
     /// These options with `maxmemory` set to `mib`, unless the user has set it already.
     pub fn with_default_maxmemory(mut self, mib: Option<u32>) -> Store {
         if let Some(mib) = mib.filter(|_| !names(&self.words, "--maxmemory")) {
-            self.words.extend(["--maxmemory".into(), format!("{mib}mb")]);
+            self.words.splice(0..0, ["--maxmemory".into(), format!("{mib}mb")]);
             self.options.maxmemory = u64::from(mib) << 20;
         }
         self
@@ -107,7 +118,7 @@ impl Store {
         let disk = self.disk.iter().flat_map(|disk| ["--disk".to_string(), absolute(Path::new(disk))]);
         let site = self.site.iter().flat_map(|site| ["--site".to_string(), absolute(site)]);
         let site_disk = self.site_disk.iter().flat_map(|image| ["--site-disk".to_string(), absolute(image)]);
-        self.words.iter().cloned().chain(disk).chain(site).chain(site_disk).collect()
+        disk.chain(site).chain(site_disk).chain(self.words.iter().cloned()).collect()
     }
 
     /// The disk of a guest: the one that was named, or the one with the usual name where there is to be a log.
@@ -130,6 +141,18 @@ impl Store {
     /// The options as the second half of an image's boot command line.
     pub fn boot_words(&self) -> String {
         self.words.iter().map(|word| quote_word(word)).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Refuses options for which a guest's boot line has no room. What else it says is short.
+    pub fn check_boot_words(&self) -> Result<()> {
+        let bytes = self.boot_words().len();
+        if bytes > BOOT_LINE_BYTES_MAX {
+            let what = format!(
+                "the store's options have {bytes} bytes, and a guest's boot line at the most {BOOT_LINE_BYTES_MAX}"
+            );
+            return Err(UsageError(format!("{what}: name less, such as fewer shards, or use --target linux")).into());
+        }
+        Ok(())
     }
 
     /// The options as the store understands them.
@@ -165,21 +188,19 @@ pub fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// The web server's options, which this command knows as arguments of its own.
-fn web_words(args: &RunArgs, words: &[String]) -> Vec<String> {
-    let mut web = Vec::new();
+/// The store's options that this command knows as arguments of its own, with their values.
+fn own_words(args: &RunArgs, named: &[String]) -> Vec<(&'static str, String)> {
     let is_wanted = args.site.is_some() || args.site_disk.is_some() || args.http_keys.is_some() || args.status;
-    let usual_port = (is_wanted && !names(words, "--http-port")).then_some(USUAL_HTTP_PORT);
-    if let Some(port) = args.http_port.or(usual_port) {
-        web.extend(["--http-port".into(), port.to_string()]);
-    }
-    if let Some(prefix) = &args.http_keys {
-        web.extend(["--http-keys".into(), prefix.clone()]);
-    }
-    if args.status {
-        web.extend(["--status".into(), "yes".into()]);
-    }
-    web
+    let usual_port = (is_wanted && !names(named, "--http-port")).then_some(USUAL_HTTP_PORT);
+    let port = args.port.map(|port| ("--port", port.to_string()));
+    let http_port = args.http_port.or(usual_port).map(|port| ("--http-port", port.to_string()));
+    let http_keys = args.http_keys.clone().map(|prefix| ("--http-keys", prefix));
+    let status = args.status.then(|| ("--status", yes_or_no(true).into()));
+    [port, http_port, http_keys, status].into_iter().flatten().collect()
+}
+
+fn yes_or_no(is_so: bool) -> &'static str {
+    if is_so { "yes" } else { "no" }
 }
 
 fn parse(words: &[String]) -> Result<Options, UsageError> {
@@ -216,12 +237,46 @@ mod tests {
     }
 
     #[test]
+    fn what_is_an_argument_and_an_option_is_one_and_the_same() {
+        for (option, value, other) in [("--http-port", "7001", "7002"), ("--http-keys", "a:", "b:")] {
+            assert!(store(&[option, value, "--", option, value]).is_ok());
+            let refused = store(&[option, value, "--", option, other]).err().unwrap().to_string();
+            assert_eq!(
+                refused,
+                format!("{option} is given twice: {value}, and {other} behind '--'; leave one of them out")
+            );
+        }
+        assert!(store(&["--status", "--", "--status", "no"]).is_err());
+        assert_eq!(store(&["--status", "--", "--http-port", "7002"]).unwrap().options().http_port, 7002);
+    }
+
+    /// What this command adds is no value of an option that lacks its own.
+    #[test]
+    fn a_value_that_is_forgotten_is_missed() {
+        for forgotten in ["--replicaof", "--requirepass", "--maxmemory"] {
+            let refused = store(&["--port", "7000", "--disk", "/a", "--status", "--", forgotten]).err().unwrap();
+            assert!(refused.to_string().contains(&format!("option '{}': wrong number", &forgotten[2..])), "{refused}");
+        }
+    }
+
+    #[test]
+    fn options_that_are_too_long_for_a_guest_are_told() {
+        let addresses =
+            |count: u32| (0..count).map(|number| format!("10.0.0.1:{}", 10_000 + number)).collect::<Vec<_>>();
+        let with =
+            |count| store(&["--", "--cluster-shards", &addresses(count).join(" "), "--cluster-shard", "0"]).unwrap();
+        assert!(with(200).check_boot_words().is_ok());
+        let refused = with(1000).check_boot_words().unwrap_err().to_string();
+        assert!(refused.contains("a guest's boot line at the most 4095"), "{refused}");
+    }
+
+    #[test]
     fn a_disk_implies_a_log_unless_there_is_to_be_none() {
         assert!(store(&[]).unwrap().disk().is_none());
         let named = store(&["--disk", "/a/b:1G"]).unwrap();
         assert!(named.options().appendonly);
         assert_eq!(named.disk(), Some(Spec { path: "/a/b".into(), size_bytes: Some(1 << 30) }));
-        assert!(named.words().ends_with(&["--disk".into(), "/a/b:1G".into()]));
+        assert!(named.words().starts_with(&["--disk".into(), "/a/b:1G".into()]));
         assert!(!named.boot_words().contains("/a/b"), "a guest knows its disk without a name");
         assert!(!store(&["--disk", "/a", "--", "--appendonly", "no"]).unwrap().options().appendonly);
         let usual = store(&["--", "--appendonly", "yes", "--dir", "/data"]).unwrap();
@@ -262,7 +317,7 @@ mod tests {
 
     #[test]
     fn memory_becomes_maxmemory_unless_that_is_set() {
-        assert_eq!(store(&[]).unwrap().with_default_maxmemory(Some(32)).words()[3..], ["--maxmemory", "32mb"]);
+        assert_eq!(store(&[]).unwrap().with_default_maxmemory(Some(32)).words()[..2], ["--maxmemory", "32mb"]);
         let set = store(&["--", "--maxmemory", "1gb"]).unwrap().with_default_maxmemory(Some(32));
         assert_eq!(set.options().maxmemory, 1 << 30);
         assert_eq!(set.words()[3..], ["--maxmemory", "1gb"]);

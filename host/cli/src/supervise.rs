@@ -3,7 +3,7 @@
 use crate::{console, log::Log, sys};
 use anyhow::{Context, Result, anyhow};
 use nix::sys::signal::Signal;
-use signal_hook::{consts, iterator::Signals};
+use signal_hook::{consts, iterator::Signals, low_level::emulate_default_handler};
 use std::{
     io::{self, Write},
     os::{fd::RawFd, unix::process::ExitStatusExt},
@@ -22,6 +22,8 @@ pub const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 pub const STOP_NOTICE: Duration = Duration::from_secs(3);
 /// How long one may take that is to end at once.
 const INSIST_TIMEOUT: Duration = Duration::from_secs(1);
+/// How soon a signal is heeded while this program does something itself.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What happens in a run.
 pub enum Event {
@@ -93,6 +95,45 @@ pub struct Outcome {
 pub fn catch_signals() -> Result<Signals> {
     let hangup = (!sys::is_ignored(Signal::SIGHUP)?).then_some(consts::SIGHUP);
     Signals::new([consts::SIGINT, consts::SIGTERM].into_iter().chain(hangup)).context("catching signals")
+}
+
+/// From now on a signal that asks this process to end removes what it has not finished and tells the user, before it does what it
+/// always does.
+pub fn break_off_at_signals() -> Result<()> {
+    let mut asking = Vec::new();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        if !sys::is_ignored(signal)? {
+            asking.push(signal as i32);
+        }
+    }
+    let mut signals = Signals::new(asking).context("catching signals")?;
+    let break_off = move || {
+        for signal in signals.forever() {
+            let _removed = kayvee_files::remove_unfinished();
+            // The terminal may be gone.
+            let _ = writeln!(io::stderr(), "kayvee: broken off");
+            let _ = emulate_default_handler(signal);
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(break_off).map(drop).context("starting a thread for signals")
+}
+
+/// Does what takes long, unless a signal asks this process to end meanwhile: then it is left alone, to end with the process.
+pub fn unless_asked_to_end<T: Send + 'static>(
+    signals: &mut Signals,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<Option<T>> {
+    let (sender, done) = mpsc::channel();
+    // Nobody waits for it any more when the process ends.
+    let work = move || drop(sender.send(work()));
+    thread::Builder::new().spawn(work).context("starting a thread")?;
+    loop {
+        match done.recv_timeout(SIGNAL_INTERVAL) {
+            Err(mpsc::RecvTimeoutError::Timeout) if signals.pending().next().is_none() => {}
+            Err(mpsc::RecvTimeoutError::Timeout) => return Ok(None),
+            result => return Ok(Some(result?)),
+        }
+    }
 }
 
 /// Starts a store and stays with it until it has ended.
@@ -280,11 +321,8 @@ impl Supervision {
             Signal::SIGINT => Phase::Insist,
             _ => Phase::Stop,
         };
-        match self.process.signal(signal) {
-            // It has ended just now, which its own event says next.
-            Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) => Ok(()),
-            result => Ok(result?),
-        }
+        // That it has ended just now its own event says next.
+        Ok(self.process.signal(signal)?)
     }
 }
 

@@ -108,15 +108,17 @@ impl Process {
         Ok(Process(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
     }
 
-    /// Sends a signal.
+    /// Sends a signal, unless the process has ended.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         // SAFETY: the third argument may be null; no other argument is a pointer.
         let sent = unsafe {
             let no_info: *const libc::siginfo_t = std::ptr::null();
             libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal as i32, no_info, 0)
         };
-        Errno::result(sent)?;
-        Ok(())
+        match Errno::result(sent) {
+            Err(Errno::ESRCH) => Ok(()),
+            result => Ok(result.map(drop)?),
+        }
     }
 
     /// Waits until the process has ended, and tells whether it did so in time.
@@ -127,7 +129,17 @@ impl Process {
 
 /// Waits until a descriptor has something to read, or its end, and tells whether that was in time.
 pub fn wait_readable(fd: &impl AsFd, limit: Duration) -> io::Result<bool> {
-    let mut fds = [poll::PollFd::new(fd.as_fd(), poll::PollFlags::POLLIN)];
+    wait(fd, poll::PollFlags::POLLIN, limit)
+}
+
+/// Waits until nobody is there any more who could read what is written, and tells whether that was in time.
+pub fn wait_unread(fd: &impl AsFd, limit: Duration) -> io::Result<bool> {
+    // Of that a caller is told always.
+    wait(fd, poll::PollFlags::empty(), limit)
+}
+
+fn wait(fd: &impl AsFd, what: poll::PollFlags, limit: Duration) -> io::Result<bool> {
+    let mut fds = [poll::PollFd::new(fd.as_fd(), what)];
     let deadline = Instant::now() + limit;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -83,6 +83,10 @@ fn wrong_arguments_are_refused_before_anything_boots() {
         (&["run", "--disk", "a.disk:4X"], "'4X' is not a size such as 512M, 4G or 1T"),
         (&["run", "--", "--disk", "a.disk"], "option '--disk' belongs before '--'"),
         (&["run", "--target", "linux", "--", "--daemonize", "yes"], "--detach leaves a store in the background"),
+        (&["run", "--port", "7000", "--", "--replicaof"], "option 'replicaof': wrong number of arguments"),
+        (&["run", "--http-port", "1", "--", "--http-port", "2"], "--http-port is given twice: 1, and 2 behind '--'"),
+        (&["run", "--shards", "2", "--", "--http-port", "2"], "--http-port belongs before '--'"),
+        (&["run", "--target", "tcg", "--shards", "1000"], "a guest's boot line at the most 4095"),
     ] {
         assert_refused(&state.kayvee(args), 2, words);
     }
@@ -125,6 +129,21 @@ fn files_are_put_in_no_place_of_a_disk_or_a_pipe() {
     for args in [["export", "--disk", &disk, "-o", &pipe], ["site", "pack", &page, "-o", &pipe]] {
         assert_refused(&state.kayvee(&args), 1, "it is no regular file");
     }
+}
+
+/// An import of the wrong file, or of nothing, is not one of no keys.
+#[test]
+fn what_is_empty_is_not_imported() {
+    let state = StateFolder::new("empty");
+    let [disk, empty] = ["disk", "empty"].map(|name| state.0.join(name).display().to_string());
+    fs::write(&empty, "").unwrap();
+    for source in ["/dev/null", &empty] {
+        assert_refused(&state.kayvee(&["import", source, "--disk", &disk]), 1, "it is empty, or a pipe");
+    }
+    let line = format!("echo | timeout 60 \"$0\" import /dev/stdin --disk {disk}");
+    let output = Command::new("sh").args(["-c", &line, env!("CARGO_BIN_EXE_kayvee")]).output().unwrap();
+    assert_refused(&output, 1, "/dev/stdin: it is empty, or a pipe");
+    assert_eq!(fs::read_dir(&state.0).unwrap().count(), 1, "there is no disk");
 }
 
 /// A full or closed output is an error, not the end in the middle of the work.

@@ -7,11 +7,12 @@
 mod built;
 mod servers;
 
+use kayvee_testing::random::Random;
 use servers::{Folder, PATIENCE, POLL_INTERVAL, Server, State, expect_same, fill};
 use std::{
     fs,
     io::{BufRead, BufReader},
-    os::unix::fs::MetadataExt,
+    os::unix::{fs::MetadataExt, process::ExitStatusExt},
     path::Path,
     process::{Child, Command, Output, Stdio},
     thread,
@@ -233,6 +234,12 @@ impl Dumps {
     }
 }
 
+/// A file that has not been put in its place.
+fn unfinished(folder: &Folder) -> Option<String> {
+    let mut paths = fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().path().display().to_string());
+    paths.find(|path| path.ends_with(".tmp"))
+}
+
 fn import(source: &str, disk: &str) {
     succeed(&["import", source, "--disk", disk, "--replace"]);
 }
@@ -275,7 +282,7 @@ fn kill_imports(dumps: &Dumps, disk: &str, mut before: impl FnMut(u32), mut look
 fn a_killed_import_leaves_what_was_there_or_all() {
     let folder = Folder::new("killed");
     let dumps = Dumps::write(&folder);
-    let (disk, beside) = (folder.path("kv.disk"), folder.path("kv.disk.import"));
+    let disk = folder.path("kv.disk");
     let spec = format!("{disk}:64M");
     // Over what is there, and on a disk that is new.
     let is_new = |kill| kill % 3 == 2;
@@ -296,7 +303,7 @@ fn a_killed_import_leaves_what_was_there_or_all() {
             }
         }
         // What was written until then nobody takes for a disk, unless it was about to get its name.
-        if Path::new(&beside).exists() {
+        if let Some(beside) = unfinished(&folder) {
             let digest = digest_on(&beside, &folder);
             assert!(digest.as_ref().is_none_or(|digest| *digest == dumps.many.1), "kill {kill}: {digest:?}");
             parts += u32::from(digest.is_none());
@@ -307,6 +314,49 @@ fn a_killed_import_leaves_what_was_there_or_all() {
         "{whole} times all was there, {untouched} times what was there before; {parts} times a part beside it, refused"
     );
     assert_eq!(digest_on(&disk, &folder), Some(dumps.many.1), "the next one works");
+}
+
+/// Whoever ends one of these before it is through is told so, and finds nothing of it.
+#[test]
+#[ignore = "starts the release build"]
+fn what_is_broken_off_leaves_nothing() {
+    /// Enough to be written for a while.
+    const TEXT_BYTES: usize = 64 << 20;
+    let folder = Folder::new("broken-off");
+    let (disk, new, dump, page) =
+        (folder.path("kv.disk"), folder.path("new"), folder.path("dump.rdb"), folder.path("page"));
+    let mut server = Server::kayvee(&folder, &[]);
+    server.expect(&["DEBUG", "POPULATE", "20000", "key", "5000"], "+OK");
+    server.expect(&["SAVE"], "+OK");
+    drop(server);
+    import(&dump, &disk);
+    fs::create_dir(&page).unwrap();
+    let mut text = Random::new(1).bytes(TEXT_BYTES);
+    // Of what compresses a little.
+    text.iter_mut().for_each(|byte| *byte &= 0x1f);
+    fs::write(format!("{page}/page.txt"), text).unwrap();
+    for arguments in [
+        &["import", &dump, "--disk", &new][..],
+        &["export", "--disk", &disk, "-o", &new],
+        &["site", "pack", &page, "-o", &new],
+    ] {
+        for (name, number) in [("-INT", 2), ("-TERM", 15), ("-HUP", 1)] {
+            // Whoever runs the tests may ignore some of them.
+            let mut command = Command::new("env");
+            command.arg("--default-signal").arg(built::kayvee()).args(arguments);
+            let mut running = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+            let deadline = Instant::now() + PATIENCE;
+            while unfinished(&folder).is_none() {
+                assert!(running.try_wait().unwrap().is_none() && Instant::now() < deadline, "{arguments:?}");
+            }
+            Command::new("kill").args([name, &running.id().to_string()]).status().unwrap();
+            let output = running.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.signal(), Some(number), "{arguments:?}: {said}");
+            assert!(said.ends_with("kayvee: broken off\n"), "{arguments:?}: {said}");
+            assert_eq!((unfinished(&folder), Path::new(&new).exists()), (None, false), "{arguments:?}");
+        }
+    }
 }
 
 /// A file as a block device.

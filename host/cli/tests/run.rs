@@ -449,8 +449,12 @@ fn a_disk_keeps_data_from_one_target_to_the_next() {
         let other = kayvee().args(["run", "--target", way.target, "--port", "1", "--disk", &disk]).output().unwrap();
         assert_eq!(other.status.code(), Some(1));
         assert!(said(&other).contains("it is in use by another program"), "{}", said(&other));
+        // What is written just now is not read either.
+        let check = || kayvee().args(["log", "check"]).arg(&path).output().unwrap();
+        let busy = check();
+        assert!(!busy.status.success() && said(&busy).contains("it is in use by another program"), "{}", said(&busy));
         assert_eq!(store.end("TERM").code(), Some(0));
-        let check = kayvee().args(["log", "check"]).arg(&path).output().unwrap();
+        let check = check();
         assert!(check.status.success() && said(&check).contains(": sound\n"), "{}", said(&check));
         // It grows from one to the next.
         size_mib += 16;
@@ -528,9 +532,90 @@ fn instances_live_in_the_background() {
 
         let mut following = kayvee().args(["logs", "-f", name]).stdout(Stdio::piped()).spawn().unwrap();
         assert!(!said(&control(&["logs", name])).is_empty(), "{way:?} wrote no log");
+        // One whose reader goes ends, though no further line comes.
+        let mut unread = kayvee().args(["logs", "-f", name]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut reader = BufReader::new(unread.stdout.take().unwrap());
+        reader.read_line(&mut String::new()).unwrap();
+        drop(reader);
+        let deadline = Instant::now() + TIMEOUT;
+        while unread.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "nobody reads the log any more");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         assert!(control(&["stop", name]).status.success());
         assert!(following.wait().unwrap().success());
         assert!(TcpStream::connect(&address).is_err());
         assert!(!said(&control(&["ps"])).contains(name));
     }
+}
+
+/// Each has done what it was asked for, whichever of them sees the end first.
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn an_instance_can_be_stopped_twice_at_once() {
+    let (name, port) = ("stopped-twice", free_port().to_string());
+    let started =
+        kayvee().args(["run", "--detach", "--name", name, "--target", "linux", "--port", &port]).output().unwrap();
+    assert!(started.status.success(), "{}", said(&started));
+    let list = said(&kayvee().arg("ps").output().unwrap());
+    let row = list.lines().find(|row| row.starts_with(name)).unwrap();
+    let supervisor: u32 = row.split_ascii_whitespace().nth(3).unwrap().parse().unwrap();
+    // It takes so long to end that both wait for it.
+    send_signal("STOP", supervisor);
+    let [late, early] = [(); 2].map(|()| {
+        let mut stop = kayvee().args(["stop", name]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut words = BufReader::new(stop.stderr.take().unwrap());
+        let mut line = String::new();
+        words.read_line(&mut line).unwrap();
+        assert!(line.contains("waiting for 'stopped-twice' to end"), "{line}");
+        (stop, words)
+    });
+    send_signal("STOP", late.0.id());
+    send_signal("CONT", supervisor);
+    for (is_late, (mut stop, mut words)) in [(false, early), (true, late)] {
+        if is_late {
+            send_signal("CONT", stop.id());
+        }
+        let mut said = String::new();
+        words.read_to_string(&mut said).unwrap();
+        stop.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(stop.wait().unwrap().success() && said == "stopped stopped-twice\n", "{is_late}: {said}");
+    }
+    assert!(!said(&kayvee().arg("ps").output().unwrap()).contains(name));
+}
+
+/// Whoever names the wrong folder need not wait until all of it is packed.
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_run_can_be_ended_while_its_site_is_packed() {
+    /// Packing them takes several times as long as an end may.
+    const FILES: u32 = 2000;
+    const LIMIT: Duration = Duration::from_secs(2);
+    let folder = state_folder().join("large-site");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let page = folder.join("page.html");
+    fs::write(&page, (0..20_000).map(|number| format!("{} ", number * number)).collect::<String>()).unwrap();
+    for number in 1..FILES {
+        fs::hard_link(&page, folder.join(format!("{number}.html"))).unwrap();
+    }
+    for (way, signal) in [(TCG, "INT"), (TCG, "TERM"), (LINUX, "TERM")] {
+        let (mut command, ports) = (kayvee(), [free_port(), free_port()].map(|port| port.to_string()));
+        command.args(["run", "--target", way.target, "--port", &ports[0], "--http-port", &ports[1]]).args(way.more);
+        let mut cli = command.arg("--site").arg(&folder).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(cli.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let fds = format!("/proc/{}/fd", cli.id());
+        let is_image =
+            |file: fs::DirEntry| fs::read_link(file.path()).is_ok_and(|to| to.to_string_lossy().contains("site.image"));
+        match way.target {
+            "linux" => assert!(lines.any(|line| line.contains("web server ready: "))),
+            _ => wait_until("the packing", || fs::read_dir(&fds).unwrap().flatten().any(is_image)),
+        }
+        let asked = Instant::now();
+        send_signal(signal, cli.id());
+        let last = lines.last();
+        assert_eq!(cli.wait().unwrap().code(), Some(0), "{way:?}: {last:?}");
+        assert!(asked.elapsed() < LIMIT, "{way:?}: it took {:?}", asked.elapsed());
+    }
+    fs::remove_dir_all(&folder).unwrap();
 }
