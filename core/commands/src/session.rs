@@ -211,6 +211,9 @@ impl Session {
             + self.tracking.as_ref().map_or(0, |tracking| tracking.memory_bytes())
             + self.watched.iter().map(|watch| size_of::<Watch>() + watch.key.capacity()).sum::<usize>()
             + self.name.capacity()
+            + self.lib_name.capacity()
+            + self.lib_ver.capacity()
+            + self.user_name.len()
             + self.remote.capacity()
             + self.local.capacity()
     }

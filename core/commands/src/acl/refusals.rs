@@ -12,6 +12,8 @@ use kayvee_resp::Request;
 
 /// Equal events within this time are one entry.
 const GROUPING_MS: u64 = 60_000;
+/// What is kept of a name: users and keys may have names of megabytes, which clients choose.
+const KEPT_BYTES: usize = 4096;
 /// Entries that are compared with a new one.
 const COMPARED: usize = 10;
 
@@ -94,7 +96,11 @@ impl Store {
         let now_ms = self.now.unix_ms();
         let limit = usize::try_from(self.options.acllog_max_len).unwrap_or(usize::MAX);
         // Without memory for an entry there is none.
-        let (Ok(object), Ok(user)) = (args::copied(object), args::copied(user)) else { return };
+        let [Ok(object), Ok(user), Ok(client)] =
+            [object, user, &client].map(|text| args::copied(text.get(..KEPT_BYTES).unwrap_or(text)))
+        else {
+            return;
+        };
         let what = What { reason, context, object, user };
         let log = &mut self.acl.log;
         let is_same = |entry: &Entry| entry.what == what && now_ms.saturating_sub(entry.updated_ms) <= GROUPING_MS;

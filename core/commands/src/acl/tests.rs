@@ -119,6 +119,22 @@ fn logs_group_what_is_the_same_and_stay_short() {
     harness.expect(&[("ACL LOG RESET", "+OK"), ("ACL LOG", "*0")]);
 }
 
+/// Whoever may ask for anything could otherwise keep the memory of many long names taken.
+#[test]
+fn logs_keep_the_beginnings_of_long_names() {
+    let mut harness = Harness::new();
+    let long = "n".repeat(100_000);
+    harness.expect(&[("ACL SETUSER u on nopass -@all +get +client|setname +auth ~a", "+OK"), ("AUTH u x", "+OK")]);
+    harness.run(&format!("CLIENT SETNAME {long}"));
+    harness.run(&format!("GET {long}"));
+    harness.run(&format!("AUTH {long} x"));
+    harness.run("AUTH default x");
+    let log = harness.run("ACL LOG");
+    assert!(log.starts_with("*2 ") && log.len() < 20_000, "{}", log.len());
+    assert!(log.contains(&format!("$6 object $4096 {} ", &long[..4096])), "{log}");
+    assert!(log.contains(&format!("$8 username $4096 {} ", &long[..4096])), "{log}");
+}
+
 #[test]
 fn files_are_taken_as_a_whole_or_not_at_all() {
     let text = b"# users\nuser a on nopass +@all ~*\n\nuser b off (+get ~x)\n";

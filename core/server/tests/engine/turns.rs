@@ -399,6 +399,40 @@ fn the_largest_client_goes_first_when_buffers_take_too_much() {
     assert_eq!((bench.engine.fate(small), bench.engine.fate(large)), (Fate::Open, Fate::CloseNow));
 }
 
+/// What a client tells of itself can be long, too.
+#[test]
+fn all_of_a_client_s_names_count_as_its_memory() {
+    let mut bench = Bench::new(&[]);
+    let client = bench.connect();
+    let long = "n".repeat(50_000);
+    bench.ask(client, &format!("ACL SETUSER {long} on nopass +@all ~*\r\n"));
+    let memory_bytes = |bench: &mut Bench| {
+        let line = bench.ask(client, "CLIENT INFO\r\n");
+        let shown = line.split_once(" tot-mem=").and_then(|(_, rest)| rest.split(' ').next());
+        shown.unwrap().parse::<usize>().unwrap()
+    };
+    let mut before = memory_bytes(&mut bench);
+    for (request, password) in
+        [("CLIENT SETNAME", ""), ("CLIENT SETINFO lib-name", ""), ("CLIENT SETINFO lib-ver", ""), ("AUTH", "x")]
+    {
+        assert_eq!(bench.ask(client, &format!("{request} {long} {password}\r\n")), "+OK\r\n");
+        let now = memory_bytes(&mut bench);
+        assert!(now >= before + long.len() - "default".len(), "{request}: {before} and {now}");
+        before = now;
+    }
+}
+
+/// Who came while a password was needed is no stranger once none is.
+#[test]
+fn limits_of_strangers_end_with_the_password() {
+    let mut bench = Bench::new(&["--requirepass", "secret"]);
+    let [early, admin] = [bench.connect(), bench.connect()];
+    assert_eq!(bench.ask(admin, "AUTH secret\r\nCONFIG SET requirepass ''\r\n"), "+OK\r\n+OK\r\n");
+    let value = "v".repeat(20_000);
+    assert_eq!(bench.ask(early, &format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$20000\r\n{value}\r\n")), "+OK\r\n");
+    assert_eq!(bench.ask(early, &format!("*12\r\n$3\r\nDEL\r\n{}", "$1\r\nk\r\n".repeat(11))), ":1\r\n");
+}
+
 /// To drop a replica would cost a dump: it has a limit of its own.
 #[test]
 fn replicas_are_spared_when_buffers_take_too_much() {
