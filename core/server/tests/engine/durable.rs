@@ -469,6 +469,33 @@ fn a_shard_takes_no_other_shard_s_disk() {
     Durable::new(FIRST, disk).expect(&[("GET bar", "$1 1")]);
 }
 
+/// A few keys that are another shard's, as slots that are cut elsewhere leave them, are kept, and stop nothing.
+#[test]
+fn a_shard_starts_beside_a_few_keys_of_others() {
+    const FIRST: &[&str] = &["--appendonly", "yes", "--cluster-shards", "a:1 b:2", "--cluster-shard", "0"];
+    let mut alone = Durable::new(ALWAYS, Disk::new(8 << 20));
+    alone.expect(&[("MSET bar 1 {bar}2 1 {bar}3 1 foo 1", "+OK")]);
+    lines::begin();
+    let mut shard = alone.reopened(FIRST);
+    let said = lines::take();
+    let warning =
+        |line: &String| line.starts_with("1 keys here belong to other shards than number 0 of 2: start it as");
+    assert_eq!(said.iter().filter(|line| warning(line)).count(), 1, "{said:?}");
+    shard.expect(&[
+        ("GET bar", "$1 1"),
+        ("GET foo", "-MOVED 12182 b:2"),
+        ("DBSIZE", ":4"),
+        ("BGREWRITEAOF", "+Background append only file rewriting started"),
+    ]);
+    while shard.ask("INFO persistence").contains("aof_rewrite_in_progress:1") {}
+    // They are there for whoever starts it by itself.
+    let mut alone = shard.reopened(ALWAYS);
+    alone.expect(&[("GET foo", "$1 1"), ("MSET x 1 y 1", "+OK"), ("DEL bar", ":1")]);
+    // With more of them it is another shard's disk, or one of another number of shards.
+    let error = Bench::new(FIRST).engine.open_log(&mut alone.disk.copy()).unwrap_err().to_string();
+    assert!(error.contains("belong to other shards"), "{error}");
+}
+
 /// Receives a request that sets a key to a long string in two pieces, as such come.
 fn set_in_two(durable: &mut Durable, key: &str, value: &str, options: &[&str]) {
     let mut request = format!("*{}\r\n", 3 + options.len());
