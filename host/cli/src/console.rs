@@ -46,9 +46,11 @@ fn announces_readiness(line: &str) -> bool {
     matches!(words[..], [_, "info", "ready:", ..] | [_, _, _, _, _, "*", "ready:"])
 }
 
-/// The line `… reading the log: …`, which a store writes once a second while it takes its data from the disk.
+/// The line `… reading …`, which a store writes once a second while it takes its data from the disk or a file: as a warning,
+/// where it writes nothing else.
 fn announces_progress(line: &str) -> bool {
-    line.contains(" info reading the log: ") || line.contains(" * reading the log: ")
+    let words: Vec<&str> = line.split_ascii_whitespace().take(7).collect();
+    matches!(words[..], [_, "info" | "warn", "reading", ..] | [_, _, _, _, _, "*" | "#", "reading"])
 }
 
 #[cfg(test)]
@@ -59,7 +61,11 @@ mod tests {
     fn a_store_that_loads_says_so() {
         assert!(announces_progress("12.003 info reading the log: 152 MB, 36247 records"));
         assert!(announces_progress("10202:M 21 Nov 2026 08:57:37.789 * reading the log: 152 MB, 36247 records"));
+        assert!(announces_progress("12.003 warn reading the log: 152 MB, 36247 records"));
+        assert!(announces_progress("10202:M 21 Nov 2026 08:57:37.789 # reading the log: 152 MB, 36247 records"));
+        assert!(announces_progress("10202:M 21 Nov 2026 08:57:37.789 * reading dump.rdb: 152 of 300 MB"));
         assert!(!announces_progress("0.009 info net: 172.30.0.2/30"));
+        assert!(!announces_progress("10202:M 21 Nov 2026 08:57:37.789 # a client is reading x"));
     }
 
     #[test]

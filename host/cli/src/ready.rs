@@ -19,7 +19,7 @@ pub fn ping(address: SocketAddr) -> Result<()> {
 }
 
 /// Has a store answer a PING over a connection.
-pub fn ping_over(mut connection: TcpStream) -> Result<()> {
+fn ping_over(mut connection: TcpStream) -> Result<()> {
     connection.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     connection.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     connection.write_all(b"PING\r\n")?;

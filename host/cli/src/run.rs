@@ -16,7 +16,7 @@ use crate::{
     record::{self, Recording},
     relay, shards, site, store,
     store::Store,
-    supervise::{self, Ask, End, Outcome, Run},
+    supervise::{self, End, Outcome, Run},
     sys::Frames,
 };
 use anyhow::{Context, Result, anyhow, bail};
@@ -27,7 +27,7 @@ use signal_hook::iterator::Signals;
 use std::{
     ffi::OsString,
     io::{self, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     os::{
         fd::{AsFd, AsRawFd},
         unix::{fs::FileTypeExt, process::CommandExt},
@@ -36,14 +36,11 @@ use std::{
     process::Command,
     rc::Rc,
     sync::Arc,
-    thread,
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 /// Memory of a guest whose user asked for none in particular.
 const GUEST_MEMORY_MIB: u32 = 1024;
-/// How soon a process that does not accept connections yet is asked again.
-const CONNECT_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Boots the store, and stays with it until its end unless it is to run in the background.
 pub fn run(args: &RunArgs) -> Result<()> {
@@ -110,6 +107,16 @@ fn check_memory(wanted_mib: u32) -> Result<()> {
 pub fn become_server(arguments: &[OsString]) -> Result<()> {
     let error = Command::new(image::built("kayvee-linux")?).args(arguments).exec();
     Err(error).context("starting kayvee-linux")
+}
+
+/// A store as a Linux process.
+fn process(store: &Store) -> Result<Command> {
+    let mut command = Command::new(image::built("kayvee-linux")?);
+    // As on a guest, what is to be kept has a disk of its own; redis-server's dump file is for `kayvee server`.
+    command.args(["--save", ""]).args(store.words());
+    // It says on its standard output how far it is, whatever becomes of its log.
+    command.env("KAYVEE_RUN", "1");
+    Ok(command)
 }
 
 /// What runs a guest.
@@ -232,25 +239,13 @@ impl Session {
     fn run_process(&self, store: &Store, signals: Signals) -> Result<()> {
         // Only to know before the start that the ports are free; the process listens by itself.
         let Front { address, web, .. } = Front::open(store)?;
-        let mut command = Command::new(image::built("kayvee-linux")?);
-        // As on a guest, what is to be kept has a disk of its own; redis-server's dump file is for `kayvee server`.
-        command.args(["--save", ""]).args(store.words());
-        let prove = move || {
-            loop {
-                match TcpStream::connect(address) {
-                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => thread::sleep(CONNECT_INTERVAL),
-                    Err(error) => return Err(error).with_context(|| format!("connecting to {address}")),
-                    Ok(connection) => return ready::ping_over(connection),
-                }
-            }
-        };
+        let command = process(store)?;
         let announce = self.announcement(store, "linux", address, web, "a Linux process");
         let run = Run {
             command,
             inherited: Vec::new(),
             carry: None,
-            ask: Ask::AtOnce,
-            prove: Box::new(prove),
+            prove: Box::new(move || ready::ping(address)),
             announce,
             end: End::Signal,
         };
@@ -286,8 +281,8 @@ impl Session {
             Attachment::Interface { .. } => None,
         };
         let attachment = link.as_ref().map_or(attachment.clone(), |(_, pair)| Attachment::to_pair(pair));
-        let mut command = Command::new(image::built("kayvee-linux")?);
-        command.args(["--save", ""]).args(store.words()).args(["--net", &attachment.to_string()]);
+        let mut command = process(store)?;
+        command.args(["--net", &attachment.to_string()]);
         let recording = match (&link, &args.pcap) {
             (Some((_, pair)), _) => self.record(args, pair)?,
             (None, Some(file)) => {
@@ -301,7 +296,6 @@ impl Session {
             command,
             inherited: Vec::new(),
             carry: None,
-            ask: Ask::WhenListening,
             // Nobody can ask it from here.
             prove: Box::new(|| Ok(())),
             announce: Box::new(|| Ok(())),
@@ -492,7 +486,7 @@ impl Session {
                 guest.command()
             }
         };
-        let run = Run { command, inherited, carry, ask: Ask::WhenListening, prove, announce, end: End::Console };
+        let run = Run { command, inherited, carry, prove, announce, end: End::Console };
         let Outcome { status, failure } = supervise::supervise(run, self.log.clone(), signals)?;
         drop((locked_disk, control, debugger, record, redirect, recording));
         match failure.or_else(|| Ending::of(status).failure().map(|text| anyhow!(text))) {

@@ -29,7 +29,7 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(20);
 pub enum Event {
     /// This process received this signal, which asks it to end.
     Signal(i32),
-    /// The store takes its data from a disk.
+    /// The store takes its data from a disk or a file.
     Progress,
     /// The store accepts connections.
     Listening,
@@ -54,9 +54,7 @@ pub struct Run {
     pub inherited: Vec<RawFd>,
     /// What carries its connections, from when it accepts them on, if the host's kernel does not.
     pub carry: Option<Carry>,
-    /// When to ask whether it answers.
-    pub ask: Ask,
-    /// Proves that it answers.
+    /// Proves that it answers, once its console says that it accepts connections.
     pub prove: Prove,
     /// Tells the user that it does.
     pub announce: Box<dyn FnOnce() -> Result<()>>,
@@ -71,15 +69,6 @@ pub enum End {
     Signal,
     /// By Ctrl-D on its console: what a signal ends is the machine, and the store in it would not know.
     Console,
-}
-
-/// When a store is asked whether it answers.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
-    /// From the start on.
-    AtOnce,
-    /// Once its console says that it accepts connections.
-    WhenListening,
 }
 
 /// How a run came to its end.
@@ -138,7 +127,7 @@ pub fn unless_asked_to_end<T: Send + 'static>(
 
 /// Starts a store and stays with it until it has ended.
 pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcome> {
-    let Run { mut command, inherited, carry, ask, prove, announce, end } = run;
+    let Run { mut command, inherited, carry, prove, announce, end } = run;
     let (sender, events) = mpsc::channel();
     let (reader, writer) = io::pipe()?;
     let input = if end == End::Console { Stdio::piped() } else { Stdio::null() };
@@ -168,9 +157,6 @@ pub fn supervise(run: Run, log: Arc<Log>, mut signals: Signals) -> Result<Outcom
         phase: Phase::Boot,
         is_cut_short: false,
     };
-    if ask == Ask::AtOnce {
-        supervision.handle(Event::Listening)?;
-    }
     let mut deadline = Some(Instant::now() + BOOT_TIMEOUT);
     let mut status = loop {
         let event = match deadline {

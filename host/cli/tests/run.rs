@@ -342,6 +342,24 @@ fn a_store_with_a_password_gets_ready_and_keeps_it() {
     }
 }
 
+/// Where a process' log goes to a file, and with nothing in it but what is wrong.
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_store_gets_ready_wherever_its_log_goes() {
+    let file = std::env::temp_dir().join(format!("kayvee-logfile-{}", std::process::id()));
+    for way in [LINUX, LINUX_XDP].into_iter().filter(|way| way.works_here()) {
+        for level in ["notice", "warning"] {
+            let options = ["--logfile", file.to_str().unwrap(), "--loglevel", level];
+            let store = Store::start(way.target, way.more, &options);
+            assert_eq!(ask(&mut store.connect(), "PING"), "+PONG", "{way:?}");
+            assert_eq!(store.end("TERM").code(), Some(0), "{way:?}");
+            let written = fs::read_to_string(&file).unwrap();
+            fs::remove_file(&file).unwrap();
+            assert!(written.contains(" * ready: "), "{way:?}: {written}");
+        }
+    }
+}
+
 #[test]
 #[ignore = "starts guests: ./kayvee test"]
 fn a_client_s_shutdown_ends_the_run() {

@@ -3,7 +3,7 @@
 use crate::{
     data, http,
     listeners::{self, Place},
-    open_files,
+    logger, open_files,
 };
 use kayvee_disk::FileDisk;
 use kayvee_files::plain;
@@ -14,6 +14,7 @@ use std::{
     cell::{Cell, OnceCell, RefCell},
     env, fs, io,
     path::Path,
+    time::{Duration, Instant},
 };
 
 /// Listeners that came with new options.
@@ -70,6 +71,47 @@ impl LinuxHost {
     /// What has become of the listeners since the last call.
     pub fn take_rebound(&self) -> Option<Rebound> {
         self.rebound.take()
+    }
+}
+
+/// A file of data. Reading a long one takes time, in which the log says how far that is.
+struct ToldFile {
+    name: String,
+    file: Box<dyn ReadFile>,
+    read_bytes: u64,
+    told: Instant,
+}
+
+impl ToldFile {
+    const INTERVAL: Duration = Duration::from_secs(1);
+
+    fn new(name: &str, file: Box<dyn ReadFile>) -> ToldFile {
+        ToldFile { name: name.into(), file, read_bytes: 0, told: Instant::now() }
+    }
+
+    /// What is to be said at this time, if it is time.
+    fn progress(&mut self, now: Instant) -> Option<String> {
+        if now.saturating_duration_since(self.told) < ToldFile::INTERVAL {
+            return None;
+        }
+        self.told = now;
+        let [read_mb, of_mb] = [self.read_bytes, self.size_bytes()].map(|bytes| bytes / 1_000_000);
+        Some(format!("reading {}: {read_mb} of {of_mb} MB", self.name))
+    }
+}
+
+impl ReadFile for ToldFile {
+    fn size_bytes(&self) -> u64 {
+        self.file.size_bytes()
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, String> {
+        if let Some(line) = self.progress(Instant::now()) {
+            logger::awaited(&line);
+        }
+        let len = self.file.read(buffer)?;
+        self.read_bytes += len as u64;
+        Ok(len)
     }
 }
 
@@ -130,7 +172,8 @@ impl Host for LinuxHost {
     }
 
     fn open_file(&self, path: &str) -> Result<Option<Box<dyn ReadFile>>, String> {
-        kayvee_files::open(path)
+        let told = |file| -> Box<dyn ReadFile> { Box::new(ToldFile::new(path, file)) };
+        Ok(kayvee_files::open(path)?.map(told))
     }
 
     fn create_file(&self, path: &str) -> Result<Box<dyn WriteFile>, String> {
@@ -151,4 +194,25 @@ impl Host for LinuxHost {
 /// The working folder, or nothing where it is gone.
 pub fn current_dir() -> String {
     env::current_dir().map(|dir| dir.display().to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_file_is_told_of_once_a_second() {
+        let path = env::temp_dir().join(format!("kayvee-told-{}", std::process::id()));
+        fs::write(&path, vec![0; 3_000_000]).unwrap();
+        let mut file = ToldFile::new("dump.rdb", kayvee_files::open(path.to_str().unwrap()).unwrap().unwrap());
+        fs::remove_file(&path).unwrap();
+        let began = file.told;
+        assert_eq!(file.progress(began + Duration::from_millis(999)), None);
+        while file.read_bytes < 2_000_000 {
+            assert!(file.read(&mut [0; 10_000]).unwrap() > 0);
+        }
+        let later = file.told + Duration::from_secs(1);
+        assert_eq!(file.progress(later).as_deref(), Some("reading dump.rdb: 2 of 3 MB"));
+        assert_eq!(file.progress(later + Duration::from_millis(999)), None);
+    }
 }

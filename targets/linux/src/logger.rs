@@ -3,7 +3,7 @@
 use kayvee_platform::{Civil, civil};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::{
-    fmt,
+    env, fmt,
     fs::{File, OpenOptions},
     io::{self, Write},
     sync::OnceLock,
@@ -11,6 +11,11 @@ use std::{
 };
 
 struct Logger;
+
+/// Set by `kayvee run`, which waits for some lines on the standard output, wherever the log goes and whatever is left out of it.
+const WATCHED: &str = "KAYVEE_RUN";
+/// How lines begin that say how far the reading of data is.
+const PROGRESS: &str = "reading ";
 
 /// The file, if there is one. It is opened for each line, so that it may be moved away at any time.
 static FILE: OnceLock<String> = OnceLock::new();
@@ -33,7 +38,26 @@ fn open(file: &str) -> io::Result<File> {
 
 /// Writes a line that others wait for, whatever the level.
 pub fn fixed(text: &str) {
-    raw(&line('*', text));
+    let line = line('*', text);
+    raw(&line);
+    show(&line);
+}
+
+/// Writes a line that `kayvee run` waits for, for others if the level is that of such lines.
+pub fn awaited(text: &str) {
+    if is_watched() { fixed(text) } else { log::info!("{text}") }
+}
+
+fn is_watched() -> bool {
+    env::var_os(WATCHED).is_some()
+}
+
+/// Shows whoever waits for it a line that has gone to a file.
+fn show(line: &str) {
+    if FILE.get().is_some() && is_watched() {
+        // Whoever has gone does not wait.
+        let _ = io::stdout().lock().write_all(line.as_bytes());
+    }
 }
 
 fn line(mark: char, text: impl fmt::Display) -> String {
@@ -64,7 +88,12 @@ impl Log for Logger {
                 Level::Debug => '-',
                 Level::Trace => '.',
             };
-            raw(&line(mark, record.args()));
+            let text = record.args().to_string();
+            let line = line(mark, &text);
+            raw(&line);
+            if text.starts_with(PROGRESS) {
+                show(&line);
+            }
         }
     }
 

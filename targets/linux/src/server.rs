@@ -7,6 +7,7 @@ use crate::{
     host::LinuxHost,
     http::Http,
     listeners::{self, Place, Rest, has_no_room},
+    logger,
     open_files::StoreSockets,
     signals::Signals,
     sockets::{Listening, Origin, Stream},
@@ -194,7 +195,7 @@ impl Server {
     pub fn run(mut self) -> io::Result<u8> {
         for listener in self.listeners.iter().flatten() {
             match &listener.socket {
-                Listening::Tcp(socket) => log::info!("ready: {}", socket.local_addr()?),
+                Listening::Tcp(socket) => logger::awaited(&format!("ready: {}", socket.local_addr()?)),
                 Listening::Unix(_, path) => log::info!("The server is now ready to accept connections at {path}"),
             }
         }

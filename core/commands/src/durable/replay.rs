@@ -11,6 +11,7 @@ use kayvee_keyspace::{Db, Expiry, WrittenString};
 use kayvee_log::{FormatError, Kind, Log, OpenError};
 use kayvee_platform::{BlockDevice, Geometry};
 use kayvee_resp::{Places, Protocol, Request, Writer};
+use log::Level;
 
 /// Records between two looks at the clock and at memory.
 const RECORDS_PER_LOOK: u64 = 1024;
@@ -302,7 +303,14 @@ impl Store {
         let opened = Log::open(device, &mut |kind, bytes| replay.record(kind, bytes), &mut |progress| {
             if clock.monotonic_ns() >= told_ns + SECOND_NS {
                 told_ns = clock.monotonic_ns();
-                log::info!("reading the log: {} MB, {} records", progress.read_bytes / 1_000_000, progress.records);
+                // Whoever waits for the end of it gives a store up that says nothing.
+                let level = log::max_level().to_level().unwrap_or(Level::Warn).min(Level::Info);
+                log::log!(
+                    level,
+                    "reading the log: {} MB, {} records",
+                    progress.read_bytes / 1_000_000,
+                    progress.records
+                );
             }
         });
         let (is_behind_gap, failures, records) = (replay.is_behind_gap, replay.failures, replay.records);

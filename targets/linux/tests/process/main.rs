@@ -203,6 +203,34 @@ fn wrong_options_are_refused() {
     }
 }
 
+/// `kayvee run` waits for these lines, whatever becomes of the log.
+#[test]
+fn whoever_runs_it_is_told_beside_the_log() {
+    let folder = Folder::new("watched");
+    let log = folder.path("log");
+    let mut watched = Command::new(PROGRAM);
+    watched.env("KAYVEE_RUN", "1");
+    let options = [&WITHOUT_DUMPS[..], &["--logfile", &log, "--loglevel", "warning"]].concat();
+    let server = Server::start_as(watched, &options);
+    ping(&server.connect());
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(0));
+    assert!(fs::read_to_string(&log).unwrap().contains(" * ready: "));
+    // Nobody else is told.
+    let port = free_port().to_string();
+    let options = ["--save", "", "--logfile", &log, "--bind", "127.0.0.1", "--port", &port];
+    let mut child = Command::new(PROGRAM).args(options).stdout(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while TcpStream::connect(format!("127.0.0.1:{port}")).is_err() {
+        assert!(Instant::now() < deadline, "it does not serve");
+        thread::sleep(Duration::from_millis(5));
+    }
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+    let mut said = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!((child.wait().unwrap().code(), said.as_str()), (Some(0), ""));
+}
+
 #[test]
 fn an_address_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
