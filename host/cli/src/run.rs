@@ -73,6 +73,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         check_memory(memory_mib)?;
     }
     if matches!(args.target, Target::Kvm | Target::Tcg) {
+        store.check_for_guest()?;
         store.check_boot_words()?;
     }
     if args.detach {
@@ -170,7 +171,12 @@ impl Session {
         };
         match self.choose(args)? {
             Some((by, image)) => {
+                // What `auto` chooses is known only now.
+                store.check_for_guest()?;
                 store.check_boot_words()?;
+                if let Some(without) = store.without_effect_on_guests() {
+                    self.note(&without);
+                }
                 self.run_guest(args, (by, &image), disk, &store, signals)
             }
             None => {

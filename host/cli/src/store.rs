@@ -18,6 +18,10 @@ const BOOT_LINE_BYTES_MAX: usize = 4095;
 /// The web server's port, unless another one is asked for.
 const USUAL_HTTP_PORT: u16 = 8080;
 
+/// Options without a place of their own that are about processes and what a system does for them.
+const NOTHING_TO_GUESTS: [&str; 5] =
+    ["bind-source-addr", "oom-score-adj", "socket-mark-id", "supervised", "syslog-enabled"];
+
 /// Checked options of one run.
 pub struct Store {
     words: Vec<String>,
@@ -126,6 +130,48 @@ impl Store {
         let named = self.disk.as_ref().and_then(|disk| Spec::parse(disk).ok());
         let usual = || Spec { path: Path::new(&self.options.dir).join(kayvee_disk::USUAL_NAME), size_bytes: None };
         named.or_else(|| self.options.appendonly.then(usual))
+    }
+
+    /// Refuses what is about files, sockets and processes of this system, which a guest is none of: whoever asks for it would
+    /// miss it.
+    pub fn check_for_guest(&self) -> Result<(), UsageError> {
+        let options = &self.options;
+        let asked = [
+            ("aclfile", &options.aclfile, "name each user by --user NAME RULES"),
+            ("logfile", &options.logfile, "its log is on the standard error, and with --detach in `kayvee logs`"),
+            ("pidfile", &options.pidfile, "--detach and `kayvee stop` find it by its name"),
+            ("unixsocket", &options.unixsocket, "its clients connect to --port"),
+        ];
+        match asked.iter().find(|(_, value, _)| !value.is_empty()) {
+            None => Ok(()),
+            Some((name, _, instead)) => Err(UsageError(format!(
+                "option '--{name}': a guest has no files or sockets of this system; {instead}. Or leave it to a Linux process: \
+                 --target linux"
+            ))),
+        }
+    }
+
+    /// Says which options do nothing on a guest, if there are any: those that many a configuration has, and whose lack harms
+    /// nobody.
+    pub fn without_effect_on_guests(&self) -> Option<String> {
+        let options = &self.options;
+        // With --shards each store is told a name of its own.
+        let names_dump = options.dbfilename != Options::default().dbfilename && options.cluster_shards.is_empty();
+        let asked = [
+            (!options.save.is_empty(), "save"),
+            (names_dump, "dbfilename"),
+            (!options.dir.is_empty() && (self.disk.is_some() || !options.appendonly), "dir"),
+            (options.unixsocketperm != 0, "unixsocketperm"),
+        ];
+        let is_kept = |name: &&str| options.kept.iter().any(|(kept, _)| kept == name);
+        let asked = asked.iter().filter(|(is_asked, _)| *is_asked).map(|(_, name)| *name);
+        let names: Vec<&str> = asked.chain(NOTHING_TO_GUESTS.into_iter().filter(is_kept)).collect();
+        if names.is_empty() {
+            return None;
+        }
+        let is_lost = names[0] == "save" && self.disk().is_none();
+        let instead = if is_lost { "; what is to be kept needs --disk" } else { "" };
+        Some(format!("these options do nothing on a guest: {}{instead}", names.join(", ")))
     }
 
     /// The web site: a directory or an image.
@@ -295,6 +341,32 @@ mod tests {
         for line in [&["--", "--nonsense", "1"][..], &["--", "--port"], &["--", "--hz", "x"]] {
             assert!(store(line).is_err(), "{line:?}");
         }
+    }
+
+    #[test]
+    fn what_a_guest_has_not_is_refused_or_named() {
+        for (option, value) in
+            [("--aclfile", "users.acl"), ("--LOGFILE", "x.log"), ("--pidfile", "x.pid"), ("--unixsocket", "/tmp/x")]
+        {
+            let why = store(&["--", option, value]).unwrap().check_for_guest().unwrap_err().to_string();
+            assert!(why.starts_with(&format!("option '{}': a guest", option.to_lowercase())), "{why}");
+            store(&["--", option, ""]).unwrap().check_for_guest().unwrap();
+        }
+        let without = |line: &[&str]| {
+            let store = store(line).unwrap();
+            store.check_for_guest().unwrap();
+            store.without_effect_on_guests()
+        };
+        assert_eq!(without(&["--", "--maxmemory", "1mb", "--save", "", "--supervised", "no"]), None);
+        let all = without(&["--", "--save", "60", "1", "--dbfilename", "d", "--dir", "/x", "--supervised", "auto"]);
+        let words =
+            "these options do nothing on a guest: save, dbfilename, dir, supervised; what is to be kept needs --disk";
+        assert_eq!(all.as_deref(), Some(words));
+        let kept = without(&["--disk", "d", "--", "--save", "60 1"]);
+        assert_eq!(kept.as_deref(), Some("these options do nothing on a guest: save"));
+        // The folder of the usual disk, and the dump file's name that --shards makes up.
+        assert_eq!(without(&["--", "--appendonly", "yes", "--dir", "/x"]), None);
+        assert_eq!(without(&["--", "--cluster-shards", "a:1 b:2", "--dbfilename", "dump-0.rdb"]), None);
     }
 
     #[test]

@@ -87,6 +87,8 @@ fn wrong_arguments_are_refused_before_anything_boots() {
         (&["run", "--http-port", "1", "--", "--http-port", "2"], "--http-port is given twice: 1, and 2 behind '--'"),
         (&["run", "--shards", "2", "--", "--http-port", "2"], "--http-port belongs before '--'"),
         (&["run", "--target", "tcg", "--shards", "1000"], "a guest's boot line at the most 4095"),
+        (&["run", "--target", "tcg", "--", "--aclfile", "users.acl"], "option '--aclfile': a guest has no files"),
+        (&["run", "--target", "kvm", "--detach", "--", "--logfile", "x"], "in `kayvee logs`. Or leave it to a Linux"),
     ] {
         assert_refused(&state.kayvee(args), 2, words);
     }

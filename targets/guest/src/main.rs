@@ -94,6 +94,10 @@ fn serve(machine: &Machine, machine_ns: u64, mut args: BootArgs, devices: Device
     };
     let has_log = args.options.appendonly;
     let mut engine = Engine::new(args.options, environment, now);
+    if engine.shutdown().is_some() {
+        // What is wrong with them has been said.
+        machine.refuse(&"the options");
+    }
     engine.note_boot_phase("machine", machine_ns);
     engine.note_boot_phase("devices", now.monotonic_ns);
     let mut disk = disk.map(|device| Disk::new(device, machine));

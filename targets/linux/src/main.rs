@@ -197,6 +197,10 @@ fn start(
         seed: random()?,
     };
     let mut engine = Engine::new(options, environment, clock.now());
+    if engine.shutdown().is_some() {
+        // What is wrong with the options has been said, and is found before data are read, which may take long.
+        bail!("the store does not start with these options");
+    }
     log::info!("Server initialized");
     if data::disk(engine.options())?.is_none() {
         engine.load_at_start().map_err(io::Error::other)?;

@@ -203,6 +203,18 @@ fn wrong_options_are_refused() {
     }
 }
 
+/// Users are looked at before data, whose reading may take long or fail.
+#[test]
+fn users_that_cannot_be_read_are_named_before_data_are_loaded() {
+    let folder = Folder::new("no-users");
+    fs::write(folder.path("dump.rdb"), "no dump").unwrap();
+    let output = run(&["--dir", &folder.path(""), "--aclfile", "users.acl", "--port", &free_port().to_string()]);
+    let log = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(log.contains("ACL errors: Error loading ACLs, opening file 'users.acl': No such file"), "{log}");
+    assert!(!log.contains("dump.rdb") && !log.contains("ready: "), "{log}");
+}
+
 /// `kayvee run` waits for these lines, whatever becomes of the log.
 #[test]
 fn whoever_runs_it_is_told_beside_the_log() {
