@@ -28,18 +28,22 @@ pub enum Hold {
     Alone,
 }
 
-/// The byte that every QEMU that writes an image has locked, as all its locks shared with whoever else has it
-/// (`block/file-posix.c`: a byte from 100 on for each thing that it does, one from 200 on for each that nobody else may do).
-const QEMU_WRITES_AT: libc::off_t = 100 + 1;
+/// QEMU takes a lock, which others may have as well, on a byte from here on for each thing that it does with an image
+/// (`block/file-posix.c`) ...
+const DOES_AT: libc::off_t = 100;
+/// ... and from here on for each that nobody else may do. It looks at those of others when it has its own.
+const DENIES_AT: libc::off_t = 200;
+const READS: libc::off_t = 0;
+const WRITES: libc::off_t = 1;
 
-/// Takes a file for this value, and tells whether nobody has it whom that excludes. QEMU locks its images in the same way, so a
-/// guest and a process exclude each other. Where somebody has it, the file is of no more use.
+/// Takes a file for this value, and tells whether nobody has it whom that excludes: neither another process nor, as its locks
+/// are on bytes of the file, a QEMU. Where somebody has it, the file is of no more use.
 pub fn lock(file: &File, hold: Hold) -> io::Result<bool> {
     match hold {
         Hold::Alone => set_lock(file, libc::F_WRLCK, 0, 0),
-        // One who reads has all but the byte by which a QEMU that writes is known.
-        Hold::Shared => Ok(set_lock(file, libc::F_RDLCK, 0, QEMU_WRITES_AT)?
-            && set_lock(file, libc::F_RDLCK, QEMU_WRITES_AT + 1, 0)?
+        // As a QEMU that reads.
+        Hold::Shared => Ok(set_lock(file, libc::F_RDLCK, DOES_AT + READS, 1)?
+            && set_lock(file, libc::F_RDLCK, DENIES_AT + WRITES, 1)?
             && !is_written_by_qemu(file)?),
     }
 }
@@ -54,7 +58,7 @@ fn set_lock(file: &File, kind: libc::c_int, start: libc::off_t, len: libc::off_t
 }
 
 fn is_written_by_qemu(file: &File) -> io::Result<bool> {
-    let mut found = range(libc::F_WRLCK, QEMU_WRITES_AT, 1);
+    let mut found = range(libc::F_WRLCK, DOES_AT + WRITES, 1);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut found))?;
     Ok(found.l_type != libc::F_UNLCK as libc::c_short)
 }

@@ -177,6 +177,15 @@ fn a_disk_that_qemu_writes_is_read_by_nobody() {
     let reader = qemu(&[100, 201]);
     assert!(FileDisk::open_read_only(&place.0).is_ok() && place.open(None).is_err());
     drop(reader);
+    // It looks at what others do and deny by locks that would exclude theirs.
+    let others = |l_start| {
+        let (l_type, l_whence) = (libc::F_WRLCK as _, libc::SEEK_SET as _);
+        let mut lock = libc::flock { l_type, l_whence, l_start, l_len: 1, l_pid: 0 };
+        nix::fcntl::fcntl(&File::open(&place.0).unwrap(), nix::fcntl::FcntlArg::F_OFD_GETLK(&mut lock)).unwrap();
+        lock.l_type != libc::F_UNLCK as libc::c_short
+    };
+    let _reader = FileDisk::open_read_only(&place.0).unwrap();
+    assert_eq!([100, 101, 200, 201].map(others), [true, false, false, true], "another one may read, and none write");
 }
 
 #[test]
