@@ -181,7 +181,7 @@ fn a_disk_that_qemu_writes_is_read_by_nobody() {
     let others = |l_start| {
         let (l_type, l_whence) = (libc::F_WRLCK as _, libc::SEEK_SET as _);
         let mut lock = libc::flock { l_type, l_whence, l_start, l_len: 1, l_pid: 0 };
-        nix::fcntl::fcntl(&File::open(&place.0).unwrap(), nix::fcntl::FcntlArg::F_OFD_GETLK(&mut lock)).unwrap();
+        nix::fcntl::fcntl(File::open(&place.0).unwrap(), nix::fcntl::FcntlArg::F_OFD_GETLK(&mut lock)).unwrap();
         lock.l_type != libc::F_UNLCK as libc::c_short
     };
     let _reader = FileDisk::open_read_only(&place.0).unwrap();
