@@ -22,8 +22,9 @@ const SAMPLES_LIMIT: usize = 160;
 /// buckets from each power of two to the next, so that what comes back is wrong by at most 3 %.
 #[derive(Clone, Debug)]
 pub struct Histogram {
-    counts: Vec<u32>,
+    counts: Vec<u64>,
     total: u64,
+    total_ns: u64,
 }
 
 const SUB_BITS: u32 = 5;
@@ -38,7 +39,7 @@ impl Histogram {
         let mut counts = Vec::new();
         counts.try_reserve_exact(BUCKETS)?;
         counts.resize(BUCKETS, 0);
-        Ok(Histogram { counts, total: 0 })
+        Ok(Histogram { counts, total: 0, total_ns: 0 })
     }
 
     fn bucket_of(ns: u64) -> usize {
@@ -55,11 +56,11 @@ impl Histogram {
         ((first as u64 + 1) << shift) - 1
     }
 
-    /// Notes so many calls that took so long each.
-    pub fn record(&mut self, ns: u64, calls: u64) {
-        let count = &mut self.counts[Histogram::bucket_of(ns)];
-        *count = count.saturating_add(calls.try_into().unwrap_or(u32::MAX));
+    /// Notes so many calls that took so long each, and how long they took together.
+    pub fn record(&mut self, ns: u64, calls: u64, total_ns: u64) {
+        self.counts[Histogram::bucket_of(ns)] += calls;
         self.total += calls;
+        self.total_ns += total_ns;
     }
 
     /// The duration that so many percent of the calls did not exceed.
@@ -69,7 +70,7 @@ impl Histogram {
         let wanted = (exact as u64 + u64::from(exact as u64 as f64 != exact)).max(1);
         let mut seen = 0;
         let reached = self.counts.iter().position(|&count| {
-            seen += u64::from(count);
+            seen += count;
             seen >= wanted
         });
         reached.map_or(0, Histogram::highest_ns)
@@ -80,13 +81,18 @@ impl Histogram {
         self.total
     }
 
+    /// How long they took together.
+    pub fn total_ns(&self) -> u64 {
+        self.total_ns
+    }
+
     /// How many calls took at most so many nanoseconds, one less than each power of two.
     pub fn steps(&self) -> impl Iterator<Item = (u64, u64)> {
         let mut seen = 0;
         let mut buckets = self.counts.iter().enumerate().peekable();
         (10..=TOP_BITS).map(move |bits| {
             while let Some((_, count)) = buckets.next_if(|&(bucket, _)| Histogram::highest_ns(bucket) < 1 << bits) {
-                seen += u64::from(*count);
+                seen += *count;
             }
             ((1 << bits) - 1, seen)
         })
@@ -359,13 +365,20 @@ mod tests {
     #[test]
     fn percentiles_and_cumulative_counts() {
         let mut histogram = Histogram::new().unwrap();
-        histogram.record(500, 1);
-        histogram.record(3_000, 8);
-        histogram.record(50_000_000, 1);
+        histogram.record(500, 1, 500);
+        histogram.record(3_000, 8, 24_007);
+        histogram.record(50_000_000, 1, 50_000_000);
         let near = |ns: u64, wanted: u64| assert!(ns.abs_diff(wanted) <= wanted / 30, "{ns} {wanted}");
         near(histogram.percentile_ns(0.0), 500);
         near(histogram.percentile_ns(50.0), 3_000);
         near(histogram.percentile_ns(99.9), 50_000_000);
         assert_eq!(histogram.cumulative().collect::<Vec<_>>(), vec![(1, 1), (4, 9), (67_108, 10)]);
+        assert_eq!((histogram.total(), histogram.total_ns()), (10, 50_024_507));
+        // More of them than the days of a busy server have.
+        histogram.record(3_000, 1 << 40, 3_000 << 40);
+        let last = histogram.cumulative().last();
+        assert_eq!((last, histogram.total()), (Some((67_108, (1 << 40) + 10)), (1 << 40) + 10));
+        near(histogram.percentile_ns(99.9), 3_000);
+        near(histogram.percentile_ns(100.0), 50_000_000);
     }
 }

@@ -65,7 +65,7 @@ impl Store {
         calls.calls += 1;
         calls.failed += u64::from(error.is_some());
         if self.options.latency_tracking {
-            self.calls[at].1.note_duration(0, 1);
+            self.calls[at].1.note_duration(0, 1, 0);
         }
         if let Some(error) = error {
             self.count_error(error);
@@ -137,7 +137,7 @@ impl Store {
         calls.total_ns += took_ns;
         let each_ns = took_ns / timed.calls;
         if self.options.latency_tracking {
-            calls.note_duration(each_ns, timed.calls);
+            calls.note_duration(each_ns, timed.calls, took_ns);
         }
         let command = *command;
         if self.monitors_latency() {
@@ -167,7 +167,7 @@ fn event_of(command: &Command) -> &'static str {
 }
 
 impl Calls {
-    fn note_duration(&mut self, each_ns: u64, calls: u64) {
+    fn note_duration(&mut self, each_ns: u64, calls: u64, total_ns: u64) {
         // Without memory for it there are no percentiles, and nothing else is amiss.
         if self.histogram.is_none()
             && let Ok(histogram) = Histogram::new()
@@ -175,7 +175,7 @@ impl Calls {
             self.histogram = Some(Box::new(histogram));
         }
         if let Some(histogram) = &mut self.histogram {
-            histogram.record(each_ns, calls);
+            histogram.record(each_ns, calls, total_ns);
         }
     }
 }
@@ -242,7 +242,7 @@ impl Context<'_> {
         let calls = &mut store.calls[at].1;
         calls.total_ns += took_ns;
         if !self.is_blocked && store.options.latency_tracking {
-            calls.note_duration(took_ns, 1);
+            calls.note_duration(took_ns, 1, took_ns);
         }
         store.note_latency(event_of(command), took_ns);
         if store.is_slow(command, took_ns / 1000) && !self.is_blocked {

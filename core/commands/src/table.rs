@@ -454,6 +454,16 @@ impl Command {
         subcommands: &[],
     };
 
+    /// The command, or the subcommand, that a request to it names.
+    pub fn named_in(&'static self, request: Request<'_>) -> Option<&'static Command> {
+        match request.get(1) {
+            Some(name) if !self.subcommands.is_empty() => {
+                self.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
+            }
+            _ => Some(self),
+        }
+    }
+
     /// The row of `HELP` beside others that are like `self`.
     pub const fn help(self, handler: Handler) -> Command {
         Command { name: "help", arity: 2, flags: Flags::LOADING.union(Flags::STALE), handler: Some(handler), ..self }
@@ -524,13 +534,7 @@ impl Default for ByName {
 impl ByName {
     /// The command, or the subcommand, that a request names.
     pub fn command_of(&self, request: Request<'_>) -> Option<&'static Command> {
-        let command = self.find(request.get(0)?)?;
-        match request.get(1) {
-            Some(name) if !command.subcommands.is_empty() => {
-                command.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
-            }
-            _ => Some(command),
-        }
+        self.find(request.get(0)?)?.named_in(request)
     }
 
     /// The command of this name.
@@ -542,6 +546,12 @@ impl ByName {
         {
             return *command;
         }
+        self.find_own(name)
+    }
+
+    /// The command whose own name this is, whatever clients have to call it.
+    #[inline]
+    pub fn find_own(&self, name: &[u8]) -> Option<&'static Command> {
         if name.len() > NAME_LIMIT {
             return None;
         }
@@ -623,6 +633,9 @@ mod tests {
         by_name.rename("set", "").unwrap();
         assert_eq!(by_name.find(b"FETCH").unwrap().name, "get");
         assert!(by_name.find(b"get").is_none() && by_name.find(b"set").is_none());
+        let own_names =
+            ["get", "set", "fetch"].map(|name| by_name.find_own(name.as_bytes()).map(|command| command.name));
+        assert_eq!(own_names, [Some("get"), Some("set"), None]);
         assert!(by_name.rename("get", "x").is_err() && by_name.rename("ping", "fetch").is_err());
         by_name.rename("fetch", "get").unwrap();
         assert_eq!(by_name.find(b"get").unwrap().name, "get");

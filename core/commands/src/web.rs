@@ -50,9 +50,10 @@ impl Store {
         let Some(user) = self.acl.identify(credentials) else { return false };
         let mut may = true;
         for_each_request(same, |request| {
-            let known = self.commands.find(&request[0]).zip(self.command_of(request));
-            // What no client can name since it is renamed is no user's.
-            may &= known.is_none_or(|(container, command)| user.check(container, command, request).is_ok());
+            // By its own name: what clients have to call it, if they can at all, says nothing of who may.
+            let container = self.commands.find_own(&request[0]);
+            let known = container.and_then(|container| Some((container, container.named_in(request)?)));
+            may &= known.is_some_and(|(container, command)| user.check(container, command, request).is_ok());
         });
         may
     }
@@ -267,9 +268,12 @@ impl Store {
                 let labels = alloc::format!("_bucket{{command=\"{command}\",le=\"0.{ns:09}\"}}");
                 metrics.value(name, &labels, count)?;
             }
-            let count = calls.histogram.as_ref().map_or(calls.calls, |histogram| histogram.total());
+            // Calls that were not tracked are in neither, unless none was.
+            let histogram = calls.histogram.as_ref();
+            let (count, total_ns) =
+                histogram.map_or((calls.calls, calls.total_ns), |histogram| (histogram.total(), histogram.total_ns()));
             metrics.value(name, &alloc::format!("_bucket{{command=\"{command}\",le=\"+Inf\"}}"), count)?;
-            let (seconds, ns) = (calls.total_ns / 1_000_000_000, calls.total_ns % 1_000_000_000);
+            let (seconds, ns) = (total_ns / 1_000_000_000, total_ns % 1_000_000_000);
             let sum = alloc::format!("{seconds}.{ns:09}");
             metrics.value(name, &alloc::format!("_sum{{command=\"{command}\"}}"), sum)?;
             metrics.value(name, &alloc::format!("_count{{command=\"{command}\"}}"), count)?;

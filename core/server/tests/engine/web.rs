@@ -54,6 +54,31 @@ fn users_see_what_they_may_ask_for() {
     assert_eq!(statuses(&mut bench, Some("Basic b3BlcmF0b3I6cA==")), SEEN);
 }
 
+/// What a command is called, or that nobody can call it, gives no leave to anybody, and takes none.
+#[test]
+fn renamed_commands_are_whose_they_were() {
+    let hidden = ["--rename-command", "INFO", ""];
+    let renamed = ["--rename-command", "SLOWLOG", "x"];
+    for words in [&hidden[..], &renamed, &[hidden, renamed].concat()] {
+        let mut bench = Bench::new(&[&["--status", "yes"], words].concat());
+        assert_eq!(statuses(&mut bench, None), [200; 3], "{words:?}");
+        let client = bench.connect();
+        let rules = "\
+            ACL SETUSER nobody on >p\r\nACL SETUSER prometheus on >p +@all -slowlog\r\nACL SETUSER operator on >p +@all\r\n\
+            ACL SETUSER default >pw -@all +acl\r\n";
+        assert_eq!(bench.ask(client, rules), "+OK\r\n".repeat(4));
+        for (says, name, expected) in [
+            (None, "nobody at all", [401; 3]),
+            (Some("Basic ZGVmYXVsdDpwdw=="), "default:pw", [401; 3]),
+            (Some("Basic bm9ib2R5OnA="), "nobody:p", [401; 3]),
+            (Some("Basic cHJvbWV0aGV1czpw"), "prometheus:p", [200, 401, 401]),
+            (Some("Basic b3BlcmF0b3I6cA=="), "operator:p", [200; 3]),
+        ] {
+            assert_eq!(statuses(&mut bench, says), expected, "{words:?} {name}");
+        }
+    }
+}
+
 /// Who would be turned away from the store sees nothing of it on the web.
 #[test]
 fn protected_mode_covers_pages() {
@@ -254,6 +279,36 @@ fn histograms_have_the_same_buckets() {
         assert_eq!(bounds, expected, "{command}");
         assert!(counts.is_sorted() && counts.last() == Some(&calls), "{command}: {counts:?}");
     }
+}
+
+/// A sum divided by a count is how long a call took, whichever calls were tracked.
+#[test]
+fn durations_are_added_up_for_the_calls_that_are_counted() {
+    let sum_and_count = |bench: &mut Bench| {
+        let text = metrics(bench);
+        ["sum", "count"].map(|name| {
+            let start = format!("kayvee_command_duration_seconds_{name}{{command=\"get\"}} ");
+            text.lines().find_map(|line| line.strip_prefix(&*start)?.parse::<f64>().ok()).expect("a number")
+        })
+    };
+    let mut bench = Bench::new(&[]);
+    bench.let_time_pass();
+    let client = bench.connect();
+    bench.ask(client, "GET a\r\nGET a\r\nCONFIG SET latency-tracking no\r\n");
+    let [sum, count] = sum_and_count(&mut bench);
+    assert!(sum > 0.0 && count == 2.0, "{sum} {count}");
+    bench.ask(client, "GET a\r\nGET a\r\nECHO x\r\n");
+    assert_eq!(sum_and_count(&mut bench), [sum, count]);
+    bench.ask(client, "CONFIG SET latency-tracking yes\r\nGET a\r\nECHO x\r\n");
+    let [later_sum, later_count] = sum_and_count(&mut bench);
+    assert!(later_sum > sum && later_count == 3.0, "{later_sum} {later_count}");
+    // Where none was tracked all are counted.
+    let mut bench = Bench::new(&["--latency-tracking", "no"]);
+    bench.let_time_pass();
+    let client = bench.connect();
+    bench.ask(client, "GET a\r\nGET a\r\nECHO x\r\n");
+    let [sum, count] = sum_and_count(&mut bench);
+    assert!(sum > 0.0 && count == 2.0, "{sum} {count}");
 }
 
 fn metrics(bench: &mut Bench) -> String {
