@@ -266,9 +266,11 @@ pub fn respond(
     }
 }
 
-/// Answers what is no request, and ends the connection.
-pub fn refuse(status: Status, context: &Context<'_>, output: &mut Output) -> Sent {
-    let (method, persistence, is_local) = (Method::Get, Persistence::Close, context.is_local);
+/// Answers what is no request, or none in time, by what has come of its head, and ends the connection.
+pub fn refuse(status: Status, head: &[u8], context: &Context<'_>, output: &mut Output) -> Sent {
+    // Whatever else is wrong with it, HEAD is answered without a body (RFC 9110 §9.3.2).
+    let method = if head.starts_with(b"HEAD ") { Method::Head } else { Method::Get };
+    let (persistence, is_local) = (Persistence::Close, context.is_local);
     let minor_version = 1;
     let mut writer =
         Writer { output, context, method, minor_version, persistence, seen: None, is_own: false, is_local };

@@ -236,9 +236,7 @@ impl Connection {
                 Ok(Answered::Later { head_bytes }) => return (used - head_bytes, progress),
                 Err(_) if self.output.reserve(RESPONSE_BYTES).is_err() => self.state = State::Dead,
                 Err(status) => {
-                    let sent = respond::refuse(status, &shared.context(), &mut self.output);
-                    shared.note(self.remote, self.pending.as_ref().map_or(rest, |(head, _)| head), sent);
-                    self.state = State::Ending;
+                    self.refuse(status, rest, shared);
                 }
             }
         }
@@ -353,8 +351,15 @@ impl Connection {
             }
         };
         self.awaits = None;
-        let sent = respond::refuse(status, &shared.context(), &mut self.output);
-        shared.note(self.remote, self.pending.as_ref().map_or(&self.input, |(head, _)| head), sent);
+        let input = core::mem::take(&mut self.input);
+        self.refuse(status, &input, shared);
+    }
+
+    /// Answers what is no request, or none in time: what begins here, or the one whose body is being read.
+    fn refuse(&mut self, status: Status, rest: &[u8], shared: &mut Shared) {
+        let head = self.pending.as_ref().map_or(rest, |(head, _)| head);
+        let sent = respond::refuse(status, head, &shared.context(), &mut self.output);
+        shared.note(self.remote, head, sent);
         self.state = State::Ending;
     }
 }

@@ -83,6 +83,35 @@ fn a_slow_head_is_told_however_often_a_byte_comes() {
     assert_eq!(server.fate(id), Fate::CloseNow);
 }
 
+/// RFC 9110 §9.3.2: whatever is wrong with it.
+#[test]
+fn head_is_answered_without_a_body() {
+    let answer = |head: &str, waits: bool| {
+        let mut server = server(Limits::new(10, BUFFER_BYTES));
+        let id = server.connect(REMOTE, true).expect("room");
+        server.receive(id, head.as_bytes(), &mut Paused(true));
+        if waits {
+            ends_at(&mut server, id, |_, _| ());
+        }
+        assert_eq!(server.fate(id), Fate::EndAfterOutput, "{head}");
+        text(&server, id)
+    };
+    for (rest, status, waits) in [
+        (" /small HTTP/1.1\r\n\r\n", 400, false),
+        (" /small HTTP/1.1\r\nHost: h\r\nContent-Length: 9999999\r\n\r\n", 413, false),
+        (" /small HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nx", 400, false),
+        (" /small HTTP/1.1\r\nHost:", 408, true),
+        (" /small HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n", 408, true),
+        (" /made HTTP/1.1\r\nHost: h\r\n\r\n", 503, true),
+    ] {
+        let [to_get, to_head] = ["GET", "HEAD"].map(|method| answer(&[method, rest].concat(), waits));
+        assert!(to_get.starts_with(&format!("HTTP/1.1 {status} ")), "{rest}: {to_get}");
+        let fields = to_get.split_once("\r\n\r\n").map(|(fields, _)| [fields, "\r\n\r\n"].concat());
+        assert_eq!(Some(to_head), fields, "{rest}");
+        assert!(to_get.ends_with("</h1>\n"), "{rest}: {to_get}");
+    }
+}
+
 #[test]
 fn a_slow_body_is_told() {
     let mut server = server(Limits::new(10, BUFFER_BYTES));
