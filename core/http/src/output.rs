@@ -7,6 +7,7 @@ use crate::{
 };
 use alloc::{
     collections::{TryReserveError, VecDeque},
+    sync::Arc,
     vec::Vec,
 };
 use core::ops::Range;
@@ -86,6 +87,11 @@ impl Output {
             Some(Source::Own(page)) => (Maker::Server, (**page).as_ref().len()),
             _ => (Maker::Keys, 0),
         }
+    }
+
+    /// Whether some of it is in the memory of this site.
+    pub fn is_lent_from(&self, image: &Bytes) -> bool {
+        self.lent.iter().any(|lent| matches!(&lent.source, Source::Memory(bytes) if Arc::ptr_eq(bytes, image)))
     }
 
     /// Makes room for a response, in the buffer that another one has left if this has none.
@@ -199,7 +205,7 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::{sync::Arc, vec};
+    use alloc::vec;
 
     #[test]
     fn parts_leave_in_their_order_however_they_are_sent() {

@@ -4,7 +4,7 @@ mod connection;
 
 use self::connection::{Connection, MADE_BYTES_PER_TURN, Named, OWN_PART, Phase, Progress, Shared, State};
 use crate::{
-    date,
+    Bytes, date,
     disk::{Chunks, Lookup, OpenError},
     output::{Maker, Output},
     pages::{Pages, Stable},
@@ -14,6 +14,7 @@ use crate::{
 use alloc::{
     boxed::Box,
     collections::{TryReserveError, VecDeque},
+    sync::{Arc, Weak},
     vec::Vec,
 };
 use core::net::SocketAddr;
@@ -124,6 +125,8 @@ pub struct Server {
     is_waiting: Vec<bool>,
     /// What the buffers of all connections take.
     buffered_bytes: usize,
+    /// The images that were served before, the latest first, of which responses are still made.
+    former: VecDeque<Weak<dyn AsRef<[u8]> + Send + Sync>>,
     listeners: usize,
     next_sweep_ns: u64,
     last_sweep_ns: u64,
@@ -154,6 +157,7 @@ impl Server {
             waiting: VecDeque::new(),
             is_waiting: Vec::new(),
             buffered_bytes: 0,
+            former: VecDeque::new(),
             listeners: 0,
             next_sweep_ns: u64::MAX,
             last_sweep_ns: now.monotonic_ns,
@@ -165,6 +169,39 @@ impl Server {
     pub fn set_site(&mut self, site: Site) {
         self.shared.site = Some(site);
         self.shared.scratch.heads.clear();
+    }
+
+    /// Serves this site from now on in the place of another one in memory. Responses that are on their way are finished from
+    /// the one that they began with as long as those are no more than the last one, or have no more than so many bytes
+    /// together; beyond that they are cut off.
+    pub fn replace_site(&mut self, site: Site, former_bytes: usize) {
+        if let Some(before) = &self.shared.site {
+            self.former.push_front(Arc::downgrade(before.lend(0..0).0));
+        }
+        self.set_site(site);
+        let (mut kept, mut kept_bytes) = (VecDeque::new(), 0);
+        for image in core::mem::take(&mut self.former) {
+            // Nobody may be left who reads it.
+            let Some(bytes) = image.upgrade() else { continue };
+            kept_bytes += (*bytes).as_ref().len();
+            if kept.is_empty() || kept_bytes <= former_bytes {
+                kept.push_back(image);
+            } else {
+                self.cut_off(&bytes);
+            }
+        }
+        self.former = kept;
+    }
+
+    /// Ends the connections whose responses are lent from this image. Clients see that those are not whole (RFC 9112 §8).
+    fn cut_off(&mut self, image: &Bytes) {
+        for slot in 0..self.connections.len() {
+            let reader = self.connections[slot].take_if(|connection| connection.output.is_lent_from(image));
+            let Some(mut connection) = reader else { continue };
+            connection.state = State::Dead;
+            self.shared.stats.buffers_refused += 1;
+            self.settle(ConnectionId(slot as u32), connection, Progress::None, Told::Yes);
+        }
     }
 
     /// Serves this site, whose bodies are on a disk, from now on, and keeps about so many bytes of them in memory.

@@ -12,17 +12,13 @@ pub use image::{FileSink, check};
 use anyhow::{Context, Result, bail};
 use brotli::enc::BrotliEncoderParams;
 use flate2::{Compression, GzBuilder};
-use kayvee_http::{
-    Site,
-    site::{Builder, File, Sink},
-};
+use kayvee_http::site::{Builder, File, Sink};
 use rules::Rules;
 use std::{
     env, fs,
     io::Write,
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
-    sync::Arc,
     time::{Duration, UNIX_EPOCH},
 };
 
@@ -149,15 +145,17 @@ fn read_rules(file: &Path) -> Result<Rules> {
     Rules::parse(&text).with_context(|| file.display().to_string())
 }
 
-/// Opens a site to be served: a directory, which is packed quickly, or an image that was packed before.
-pub fn open(site: &Path) -> Result<Site> {
+/// The image of a site to be served, in no more memory than it needs: of a directory, which is packed quickly, or one that was
+/// packed before.
+pub fn image(site: &Path) -> Result<Vec<u8>> {
     let found = metadata(site)?;
-    let image = match () {
+    let mut image = match () {
         () if found.is_dir() => pack(site, Effort::Quick)?,
         () if found.is_file() => fs::read(site).with_context(|| format!("reading {}", site.display()))?,
         () => bail!("{} is neither a directory nor a regular file", site.display()),
     };
-    Site::open(Arc::new(image)).with_context(|| site.display().to_string())
+    image.shrink_to_fit();
+    Ok(image)
 }
 
 /// What tells one state of a directory from another: which files are where, and their times and sizes.

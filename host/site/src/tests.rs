@@ -177,6 +177,16 @@ fn an_image_is_no_part_of_itself() {
     assert_eq!(paths.map(|path| page(&site, 0, path).is_some()), [true, false, false, true]);
 }
 
+/// It stays in memory as long as it is served.
+#[test]
+fn an_image_that_is_served_takes_what_it_has() {
+    let text = "x".repeat(50_000);
+    let files: Vec<_> = ["a.bin", "b.bin", "c.bin"].map(|name| (name, [name, &text].concat())).to_vec();
+    let files: Vec<_> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let image = image(&Folder::new("exact", &files).0).expect("an image");
+    assert!(image.len() > 150_000 && image.capacity() == image.len(), "{} of {}", image.len(), image.capacity());
+}
+
 #[test]
 fn names_of_hosts_may_end_in_a_dot() {
     let folder = Folder::new("dot", &[(RULES_FILE, "host other Other.Example.\n"), ("other/index.html", "other")]);
@@ -272,7 +282,7 @@ fn only_regular_files_are_read() {
     let site = folder.site();
     assert!(page(&site, 0, "/").is_some() && page(&site, 0, "/pipe").is_none());
     assert!(page(&site, 0, "/pipe.socket").is_none() && fingerprint(&folder.0).is_ok());
-    for error in [open(&fifo).err(), check(&fifo).err()] {
+    for error in [image(&fifo).err(), check(&fifo).err()] {
         assert!(error.expect("no site").to_string().contains("regular file"));
     }
     let (rules, _socket) = make(RULES_FILE);

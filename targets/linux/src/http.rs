@@ -40,6 +40,9 @@ const MAX_BUFFER_BYTES: usize = 128 << 20;
 /// What is kept of a site on a disk, beside the kernel's page cache.
 const CACHED_SITE_BYTES: usize = 16 << 20;
 
+/// What former states of a site may hold together, for clients that take theirs slowly. One may be larger.
+const FORMER_SITES_BYTES: usize = 64 << 20;
+
 /// How often the status page is told how things are.
 const STATUS_INTERVAL_NS: u64 = 1_000_000_000;
 
@@ -206,7 +209,7 @@ impl Http {
         self.crowd.begin_turn(now);
         while let Some(site) = self.sites.as_ref().and_then(Sites::next) {
             log::info!("the site has changed: {} paths", site.len());
-            self.server.set_site(site);
+            self.server.replace_site(site, FORMER_SITES_BYTES);
         }
         if let Some(disk) = &mut self.disk {
             self.server.take_from_disk(disk, &mut engine.web());

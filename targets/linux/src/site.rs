@@ -1,13 +1,16 @@
 //! The site that is served: packed from a directory, or read from an image, and again whenever it has changed.
 
-use crate::bell::Bell;
-use anyhow::Result;
+use crate::{bell::Bell, sys};
+use anyhow::{Context, Result};
 use kayvee_http::Site;
 use kayvee_site::{Fingerprint, fingerprint};
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::mpsc::{Receiver, Sender, channel},
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
     thread,
     time::Duration,
 };
@@ -19,11 +22,37 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// What has failed so often, with nothing changed that can be seen, is tried again at every so many looks: once a minute at last.
 const MOST_LOOKS: u32 = 12;
 
+/// A site's image. No key goes for it, nor for what it takes to make it: at a change there are two of it, and more while
+/// somebody takes a former one slowly.
+struct Image(Vec<u8>);
+
+impl AsRef<[u8]> for Image {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.0);
+        sys::uncounted(|| drop(bytes));
+    }
+}
+
 /// Loads a site, and says by what its next state can be told from this one. Files that change meanwhile are seen as
 /// changed.
 pub fn load(path: &Path) -> Result<(Site, Fingerprint)> {
-    let before = fingerprint(path)?;
-    Ok((kayvee_site::open(path)?, before))
+    sys::uncounted(|| {
+        let before = fingerprint(path)?;
+        Ok((open(path)?, before))
+    })
+}
+
+/// Opens a site within what is [uncounted](sys::uncounted).
+fn open(path: &Path) -> Result<Site> {
+    let image = kayvee_site::image(path)?;
+    let site = sys::counted(|| Site::open(Arc::new(Image(image))));
+    site.with_context(|| path.display().to_string())
 }
 
 /// The site's later states.
@@ -32,9 +61,11 @@ pub struct Sites(Receiver<Site>);
 impl Sites {
     /// Watches a site's files, in a thread that wakes the loop. It ends with the process.
     pub fn watch(path: &Path, seen: Fingerprint, bell: Bell) -> io::Result<Sites> {
-        let (sender, receiver) = channel();
+        // While one waits to be served, one more is made and no further one.
+        let (sender, receiver) = sync_channel(1);
         let watched = Watched { path: path.to_path_buf(), seen, failure: None };
-        thread::Builder::new().name("site".into()).spawn(move || watch(watched, &sender, &bell))?;
+        let watch = move || sys::uncounted(|| watch(watched, &sender, &bell));
+        thread::Builder::new().name("site".into()).spawn(watch)?;
         Ok(Sites(receiver))
     }
 
@@ -44,7 +75,7 @@ impl Sites {
     }
 }
 
-fn watch(mut watched: Watched, sender: &Sender<Site>, bell: &Bell) {
+fn watch(mut watched: Watched, sender: &SyncSender<Site>, bell: &Bell) {
     loop {
         thread::sleep(if watched.failure.is_none() { LOOK_INTERVAL } else { RETRY_INTERVAL });
         let Some(site) = watched.look() else { continue };
@@ -121,7 +152,7 @@ impl Watched {
         if *before == self.seen {
             return Ok(None);
         }
-        let site = kayvee_site::open(&self.path)?;
+        let site = open(&self.path)?;
         self.seen = before.clone();
         Ok(Some(site))
     }

@@ -5,6 +5,7 @@ use nix::libc;
 use socket2::SockAddr;
 use std::{
     alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
     fs, io,
     os::fd::{AsRawFd, BorrowedFd},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -16,6 +17,28 @@ static HEAP: CountedHeap = CountedHeap { used_bytes: AtomicU64::new(0) };
 /// The heap of this process.
 pub fn heap() -> &'static dyn Heap {
     &HEAP
+}
+
+thread_local! {
+    /// Whether what this thread allocates and frees is not counted.
+    static IS_UNCOUNTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does work whose memory is not the store's: no key has to go for what it allocates. That is to be freed by such work, too.
+pub fn uncounted<R>(work: impl FnOnce() -> R) -> R {
+    count_as(true, work)
+}
+
+/// Does work within [such](uncounted) that allocates what whoever works for the store frees.
+pub fn counted<R>(work: impl FnOnce() -> R) -> R {
+    count_as(false, work)
+}
+
+fn count_as<R>(uncounted: bool, work: impl FnOnce() -> R) -> R {
+    let before = IS_UNCOUNTED.replace(uncounted);
+    let result = work();
+    IS_UNCOUNTED.set(before);
+    result
 }
 
 /// Freed memory that is kept at the end of the heap, and the largest block that is taken from there. The C library gives back
@@ -69,9 +92,12 @@ struct CountedHeap {
 }
 
 impl CountedHeap {
-    /// Adds to the count without the locked instruction of an atomic addition. One thread does all the work here; were
+    /// Adds to the count, unless it is [of no account](uncounted), without the locked instruction of an atomic addition. One thread does all the work here; were
     /// there others, the count would be a little wrong, and nothing else.
     fn count(&self, change_bytes: u64) {
+        if IS_UNCOUNTED.get() {
+            return;
+        }
         self.used_bytes.store(self.used_bytes.load(Relaxed).wrapping_add(change_bytes), Relaxed);
     }
 }
@@ -157,5 +183,17 @@ pub mod tests {
         // The threads of all other tests allocate and free meanwhile, but far less.
         assert!(held.abs_diff(10 << 20) < 1 << 20, "{held}");
         assert!(heap().resident_bytes() > 100 << 10);
+    }
+
+    #[test]
+    fn what_is_not_the_stores_is_not_counted() {
+        let _alone = MUCH_MEMORY.lock().unwrap();
+        let before = heap().used_bytes();
+        let held = || heap().used_bytes().wrapping_sub(before) as i64 >> 20;
+        let (others, own) = uncounted(|| (vec![1u8; 10 << 20], counted(|| vec![1u8; 20 << 20])));
+        assert!((19..=20).contains(&held()), "{}", held());
+        drop(own);
+        uncounted(|| drop(others));
+        assert!((-1..=0).contains(&held()), "{}", held());
     }
 }

@@ -601,6 +601,58 @@ fn pages_that_are_paused_wait() {
     assert!(text(&server, late).starts_with("HTTP/1.1 503 "));
 }
 
+/// An image that can be told to be there.
+struct Traced {
+    bytes: Vec<u8>,
+    _images: Arc<()>,
+}
+
+impl AsRef<[u8]> for Traced {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Who takes slowly what a site had that changes often holds some of its versions in memory, and never gets of two of them.
+#[test]
+fn former_sites_are_bounded() {
+    for (former_bytes, kept) in [(0, 1), (2 * BIG_BYTES + BIG_BYTES / 2, 2), (usize::MAX, 5)] {
+        let images = Arc::new(());
+        let mut server = Server::new(Limits::new(10, BUFFER_BYTES), AccessLog::Off, at(0));
+        let ids: Vec<_> = (0..6)
+            .map(|version| {
+                let mut builder = Builder::default();
+                let page = |len| File { identity: [version].repeat(len), ..File::default() };
+                builder.page(0, b"/big", &page(BIG_BYTES)).expect("a page");
+                builder.page(0, b"/small", &page(10)).expect("a page");
+                let image = Traced { bytes: builder.finish().expect("an image"), _images: images.clone() };
+                server.replace_site(Site::open(Arc::new(image)).expect("a site"), former_bytes);
+                let id = server.connect(REMOTE, true).expect("room");
+                server.receive(id, GET, &mut NoPages);
+                id
+            })
+            .collect();
+        let (cut, whole) = ids.split_at(ids.len() - 1 - kept);
+        assert_eq!(Arc::strong_count(&images) - 1, 1 + kept, "{former_bytes}");
+        assert_eq!(server.stats().buffers_refused, cut.len() as u64);
+        let named: Vec<_> = core::iter::from_fn(|| server.next_ready()).collect();
+        assert!(cut.iter().all(|id| named.contains(id) && server.fate(*id) == Fate::CloseNow));
+        for (version, id) in (0..).zip(&ids).filter(|(_, id)| whole.contains(id)) {
+            let mut received = Vec::new();
+            while !server.output(*id)[0].is_empty() {
+                let both = server.output(*id).concat();
+                server.sent(*id, both.len(), &mut NoPages);
+                received.extend(both);
+            }
+            let body = &received[received.len() - BIG_BYTES..];
+            assert!(body.iter().all(|byte| *byte == version), "{former_bytes} {version}");
+            server.receive(*id, b"GET /small HTTP/1.1\r\nHost: h\r\n\r\n", &mut NoPages);
+            assert!(text(&server, *id).ends_with(&"\u{5}".repeat(10)), "what is asked now is of the last one");
+        }
+        assert_eq!(Arc::strong_count(&images) - 1, 1, "what nobody reads is gone");
+    }
+}
+
 /// A page whose time is to come counts as modified now, in conditions as in what is told.
 #[test]
 fn a_page_of_tomorrow_is_modified_now() {

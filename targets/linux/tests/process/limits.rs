@@ -1,6 +1,6 @@
 //! Many clients, greedy ones, and too few files or bytes for all of them.
 
-use crate::{PATIENCE, PROGRAM, Server, WITHOUT_DUMPS, ask, expect_reply, ping, read_to_end};
+use crate::{Folder, PATIENCE, PROGRAM, Server, WITHOUT_DUMPS, ask, expect_reply, ping, read_to_end};
 use kayvee_testing::ports::free_port;
 use nix::{
     sys::{
@@ -11,9 +11,11 @@ use nix::{
 };
 use socket2::{Domain, Socket, Type};
 use std::{
+    fs,
     io::{BufRead, BufReader, Read, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream},
     process::Command,
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -101,6 +103,53 @@ fn with_few_files() -> Command {
     let drop_privilege = if geteuid().is_root() { "setpriv --bounding-set -sys_resource" } else { "" };
     command.args(["-c", &format!("ulimit -n 64; exec {drop_privilege} \"$0\" \"$@\""), PROGRAM]);
     command
+}
+
+/// What a site takes is no data: there is room for keys beside a larger one, also while a changed one is packed and former
+/// ones are still read.
+#[test]
+fn a_site_is_not_of_maxmemory() {
+    let folder = Folder::new("site");
+    fs::create_dir(folder.path("site")).unwrap();
+    fs::write(folder.path("site/long.bin"), vec![b'x'; 16 << 20]).unwrap();
+    let change = |text: &str| {
+        fs::write(folder.path("new"), text).unwrap();
+        fs::rename(folder.path("new"), folder.path("site/index.html")).unwrap();
+    };
+    change("0");
+    let (site, port) = (folder.path("site"), free_port());
+    let limited = ["--bind", "127.0.0.1", "--maxmemory", "10mb"];
+    let web = ["--http-port", &port.to_string(), "--site", &site];
+    let mut server = Server::start(&[&limited[..], &web].concat());
+    let get = |path: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();
+        stream
+    };
+    let (client, is_over) = (server.connect(), AtomicBool::new(false));
+    let readers = thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(ask(&client, "SET k v"), "+OK");
+            }
+        });
+        let states = ["1", "2", "3"].map(|state| {
+            let slow = get("/long.bin");
+            slow.peek(&mut [0]).unwrap();
+            change(state);
+            server.wait_for_line("the site has changed");
+            assert!(read_to_end(&get("/")).ends_with(state.as_bytes()), "{state}");
+            slow
+        });
+        is_over.store(true, Ordering::Relaxed);
+        load.join().unwrap();
+        states
+    });
+    for reader in &readers {
+        assert!(read_to_end(reader).len() > 16 << 20, "it is whole");
+    }
+    assert_eq!(ask(&client, "SET k v"), "+OK");
 }
 
 /// What stands behind it in a batch finds the keys that are left.
