@@ -280,6 +280,35 @@ fn leases_of_any_length_are_asked_for_in_peace() {
     }
 }
 
+/// A server that refuses each time what it has just offered is asked ever less often (RFC 2131 §4.1).
+#[test]
+fn a_server_that_refuses_what_it_offers_is_asked_in_peace() {
+    let mut world = World::new(Faults::NONE, 1);
+    world.server.mood = Mood::Refusing;
+    world.run_until(300 * SECOND_NS);
+    assert_eq!(world.server.requests, 2 * 10, "at 0, 1, 3, 7, 15, 31, 63, 127, 191 and 255 s");
+    world.server.mood = Mood::Generous;
+    world.run_until(330 * SECOND_NS);
+    assert_eq!(world.stack.lease(), Some(lease(Some(SERVER))));
+}
+
+/// An address is given up at once, however soon after it was asked for.
+#[test]
+fn an_address_is_lost_while_the_client_rests() {
+    let mut world = World::new(Faults::NONE, 1);
+    world.server.lease_s = 1;
+    world.run_until(SECOND_NS / 100);
+    assert_eq!(world.stack.lease(), Some(lease(Some(SERVER))));
+    world.server.mood = Mood::Refusing;
+    // The renewal, which is due after half of the time, waits for where the server is.
+    world.run_until(SECOND_NS * 6 / 10);
+    world.wire.client.send(frames::arp_reply(SERVER_MAC, SERVER, OFFERED));
+    world.run_until(SECOND_NS * 7 / 10);
+    assert_eq!((world.stack.lease(), world.server.requests), (None, 3));
+    world.run_until(SECOND_NS * 11 / 10);
+    assert_eq!(world.server.requests, 5);
+}
+
 #[test]
 fn a_refused_renewal_loses_the_address() {
     let mut world = World::new(Faults::NONE, 1);

@@ -13,9 +13,13 @@ use smoltcp::{
 /// First wait for a DHCP server's offer or acknowledgement. A machine that boots in milliseconds is often there before
 /// its link is, and RFC 2131 §4.1 leaves the interval to the client.
 const DHCP_RETRY: Duration = Duration::from_secs(1);
-/// How long it does without an address that it has lost, before it asks for another: a server whose leases last no time would
-/// have it ask as fast as that answers.
+/// How long after it has begun to look for an address it may begin anew, at first and, where each time leads to none, at the
+/// most (RFC 2131 §4.1): a server that refuses what it has offered, or whose leases last no time, would have it ask as fast as that
+/// answers.
 const REST_NS: u64 = 1_000_000_000;
+const MAX_REST_NS: u64 = 64_000_000_000;
+/// When a client wants its turn that begins to look for an address.
+const BEGINNING_NS: u64 = 0;
 /// A client that wants to be served at once although it had nothing to send is served again after this long.
 const RETRY_NS: u64 = 1_000_000;
 
@@ -25,6 +29,8 @@ pub(crate) struct Control {
     sockets: SocketSet<'static>,
     dhcp: Option<SocketHandle>,
     deadline_ns: u64,
+    /// How long it rests next, and until when it does.
+    rest_ns: u64,
     rest_until_ns: u64,
     lease: Option<Lease>,
 }
@@ -46,7 +52,7 @@ impl Control {
             sockets.add(socket)
         });
         let deadline_ns = if dhcp.is_some() { now_ns } else { u64::MAX };
-        Control { interface, sockets, dhcp, deadline_ns, rest_until_ns: 0, lease: None }
+        Control { interface, sockets, dhcp, deadline_ns, rest_ns: REST_NS, rest_until_ns: 0, lease: None }
     }
 
     /// Whether it wants what DHCP servers send.
@@ -72,32 +78,48 @@ impl Control {
     /// Gives the DHCP client its turn, and returns the address that it has got or lost.
     pub fn run(&mut self, tx: &mut impl FrameTx, now_ns: u64) -> Option<Option<Lease>> {
         let dhcp = self.dhcp?;
-        if self.deadline_ns.max(self.rest_until_ns) > now_ns || !tx.ready() {
+        if self.deadline_ns > now_ns || !tx.ready() {
             return None;
         }
-        let mut io = FrameIo { received: None, tx };
-        self.interface.poll_egress(instant(now_ns), &mut io, &mut self.sockets);
-        let lease = match self.sockets.get_mut::<dhcpv4::Socket>(dhcp).poll() {
-            Some(dhcpv4::Event::Configured(config)) => Some(Some(Lease {
-                address: config.address.address(),
-                prefix_bits: config.address.prefix_len(),
-                // A server may send anything; a router that is no host would be looked for in vain.
-                gateway: config.router.filter(|router| is_host(*router)),
-            })),
-            Some(dhcpv4::Event::Deconfigured) => {
-                self.rest_until_ns = now_ns.saturating_add(REST_NS);
-                Some(None)
+        let begins = self.client_due_ns(now_ns) == BEGINNING_NS;
+        if !begins || self.rest_until_ns <= now_ns {
+            if begins {
+                self.rest_until_ns = now_ns.saturating_add(self.rest_ns);
+                self.rest_ns = (2 * self.rest_ns).min(MAX_REST_NS);
             }
+            let mut io = FrameIo { received: None, tx };
+            self.interface.poll_egress(instant(now_ns), &mut io, &mut self.sockets);
+        }
+        let lease = match self.sockets.get_mut::<dhcpv4::Socket>(dhcp).poll() {
+            Some(dhcpv4::Event::Configured(config)) => {
+                self.rest_ns = REST_NS;
+                Some(Some(Lease {
+                    address: config.address.address(),
+                    prefix_bits: config.address.prefix_len(),
+                    // A server may send anything; a router that is no host would be looked for in vain.
+                    gateway: config.router.filter(|router| is_host(*router)),
+                }))
+            }
+            Some(dhcpv4::Event::Deconfigured) => Some(None),
             None => None,
         };
-        let deadline = self.interface.poll_at(instant(now_ns), &self.sockets);
-        self.deadline_ns = deadline.map_or(u64::MAX, |at| nanoseconds(at).max(now_ns.saturating_add(RETRY_NS)));
+        let due_ns = match self.client_due_ns(now_ns) {
+            BEGINNING_NS => self.rest_until_ns,
+            due_ns => due_ns,
+        };
+        self.deadline_ns = due_ns.max(now_ns.saturating_add(RETRY_NS));
         lease.filter(|lease| *lease != self.lease)
+    }
+
+    /// When the DHCP client wants its turn.
+    #[inline(never)]
+    fn client_due_ns(&mut self, now_ns: u64) -> u64 {
+        self.interface.poll_at(instant(now_ns), &self.sockets).map_or(u64::MAX, nanoseconds)
     }
 
     /// When [`run`](Self::run) has something to do.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        (self.deadline_ns != u64::MAX).then_some(self.deadline_ns.max(self.rest_until_ns))
+        (self.deadline_ns != u64::MAX).then_some(self.deadline_ns)
     }
 
     pub fn set_address(&mut self, lease: Option<Lease>) {
