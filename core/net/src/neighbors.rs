@@ -1,7 +1,7 @@
 //! Ethernet addresses of stations on the link (RFC 826, RFC 4861), for the segments that the stack sends itself.
 //!
 //! An entry has no lifetime. It is replaced when its station says otherwise, and asked for again when a connection to it
-//! makes no progress (RFC 1122 §2.3.2.1, method 4).
+//! makes no progress (RFC 1122 §2.3.2.1, method 4). One that does not answer then is not known any more (RFC 4861 §7.3.3).
 
 use crate::ends::is_host;
 use alloc::collections::BTreeMap;
@@ -15,11 +15,15 @@ const MOST_NEIGHBORS: usize = 16_384;
 const FORGOTTEN_DIVISOR: usize = 8;
 /// How often one station is asked for (RFC 1122 §2.3.2.1: at most once a second).
 pub(crate) const ASK_INTERVAL_NS: u64 = 1_000_000_000;
+/// How long a station that is asked for may be silent until it is forgotten where it was (RFC 4861 §10,
+/// `MAX_UNICAST_SOLICIT` times `RETRANS_TIMER`).
+const SILENCE_NS: u64 = 3 * ASK_INTERVAL_NS;
 
 #[derive(Clone, Copy, Debug)]
 struct Neighbor {
     hardware: Option<EthernetAddress>,
-    asked_ns: Option<u64>,
+    /// When it was asked for, for the first and for the last time since it was heard of.
+    asked_ns: Option<(u64, u64)>,
 }
 
 /// What becomes of a station that was not asked for.
@@ -66,17 +70,25 @@ impl Neighbors {
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// Whether to ask for a station now. To be followed by the question.
+    /// Whether to ask for a station now. To be followed by the question. Where one is that has long been silent is not known
+    /// any more: then whatever answers is believed, as somebody who speaks for a station that has moved (RFC 4861 §7.2.5).
     pub fn ask(&mut self, station: IpAddr, now_ns: u64) -> bool {
         if self.stations.len() >= self.most && !self.stations.contains_key(&station) {
             self.make_room(now_ns);
         }
         let neighbor = self.stations.entry(station).or_insert(Neighbor { hardware: None, asked_ns: None });
-        let is_due = neighbor.asked_ns.is_none_or(|asked_ns| now_ns.saturating_sub(asked_ns) >= ASK_INTERVAL_NS);
-        if is_due {
-            neighbor.asked_ns = Some(now_ns);
+        let Some((since_ns, last_ns)) = &mut neighbor.asked_ns else {
+            neighbor.asked_ns = Some((now_ns, now_ns));
+            return true;
+        };
+        if now_ns.saturating_sub(*last_ns) < ASK_INTERVAL_NS {
+            return false;
         }
-        is_due
+        *last_ns = now_ns;
+        if now_ns.saturating_sub(*since_ns) >= SILENCE_NS {
+            neighbor.hardware = None;
+        }
+        true
     }
 
     /// Takes in an ARP packet that has arrived, and tells whether a station is known now that was not.
@@ -133,7 +145,7 @@ impl Neighbors {
     fn make_room(&mut self, now_ns: u64) {
         let enough = self.most - self.most / FORGOTTEN_DIVISOR;
         self.keep(&|_, neighbor| {
-            let is_new = |asked_ns| now_ns.saturating_sub(asked_ns) < ASK_INTERVAL_NS;
+            let is_new = |(_, last_ns)| now_ns.saturating_sub(last_ns) < ASK_INTERVAL_NS;
             neighbor.hardware.is_some() || neighbor.asked_ns.is_some_and(is_new)
         });
         if self.stations.len() > enough {
@@ -183,6 +195,24 @@ mod tests {
             assert!(neighbors.stations.len() <= 1000);
         }
         assert_eq!(neighbors.generation(), generation, "nobody has moved");
+    }
+
+    /// RFC 4861 §7.3.3: what was known of a station counts until it has been silent for three questions.
+    #[test]
+    fn who_does_not_answer_is_forgotten() {
+        let mut neighbors = known(2);
+        for second in 1..=4 {
+            assert!(neighbors.get(station(0)).is_some(), "{second}");
+            assert!(neighbors.ask(station(0), second * ASK_INTERVAL_NS));
+            assert!(!neighbors.ask(station(0), second * ASK_INTERVAL_NS + 1));
+            // Who answers stays.
+            assert!(neighbors.ask(station(1), second * ASK_INTERVAL_NS));
+            assert!(!neighbors.learn(station(1), EthernetAddress([2, 0, 0, 0, 0, 1]), Unknown::Ignored));
+        }
+        assert!(neighbors.get(station(0)).is_none() && neighbors.get(station(1)).is_some());
+        assert!(neighbors.awaits(station(0)));
+        assert!(neighbors.ask(station(0), 5 * ASK_INTERVAL_NS));
+        assert!(neighbors.learn(station(0), EthernetAddress([2, 0, 0, 0, 0, 2]), Unknown::Ignored));
     }
 
     #[test]

@@ -31,15 +31,14 @@ impl Stack {
             Ends::V4 { remote, .. } => self.lease?.next_hop(remote)?.into(),
             Ends::V6 { remote, .. } => self.ipv6.next_hop(remote, &self.neighbors, now_ns)?.into(),
         };
-        let known = self.neighbors.get(hop);
-        if (known.is_none() || is_suspect) && self.neighbors.ask(hop, now_ns) {
+        if (is_suspect || self.neighbors.get(hop).is_none()) && self.neighbors.ask(hop, now_ns) {
             match (ends, hop) {
                 (Ends::V4 { own, .. }, IpAddr::V4(hop)) => frame::ask(tx, mac, own, hop),
                 (Ends::V6 { own, .. }, IpAddr::V6(hop)) => ipv6::solicit(tx, mac, own, hop),
                 _ => unreachable!("a hop is of the family of its packets"),
             };
         }
-        let hardware = known?;
+        let hardware = self.neighbors.get(hop)?;
         slot.way = Some((self.neighbors.generation(), hardware));
         Some(hardware)
     }
@@ -94,7 +93,7 @@ impl Slot {
     /// Whether it may be that nothing arrives where its frames go.
     #[inline]
     fn is_suspect(&self) -> bool {
-        self.connection.timeouts_in_a_row() >= TIMEOUTS_OF_A_DEAD_NEIGHBOR
+        self.connection.timeouts_in_a_row() >= TIMEOUTS_OF_A_DEAD_NEIGHBOR || self.connection.awaits_sign_of_life()
     }
 
     /// Where on the link its frames go, if that is known in this generation of the neighbors and not in doubt.

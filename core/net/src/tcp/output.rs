@@ -142,6 +142,12 @@ impl Connection {
         self.trip.backoff()
     }
 
+    /// Whether the peer, of which nothing was heard for long, was asked whether it is there and has not answered yet.
+    #[inline]
+    pub fn awaits_sign_of_life(&self) -> bool {
+        self.keepalives > 0
+    }
+
     /// Most bytes of data in a segment on the wire.
     #[inline]
     pub fn segment_bytes(&self) -> u32 {

@@ -62,6 +62,51 @@ fn neighbors_find_the_station_and_are_found() {
     }
 }
 
+/// Where questions and segments have gone since the last call, the latter as Ethernet addresses.
+fn questions_and_hops(link: &mut Link) -> (usize, Vec<EthernetAddress>) {
+    let (segments, others): (Vec<_>, Vec<_>) =
+        link.sent().into_iter().partition(|sent| sent.ip.next_header == IpProtocol::Tcp);
+    (others.len(), segments.iter().map(|sent| sent.to).collect())
+}
+
+/// RFC 4861 §7.2.5 and §7.3.3: a neighbor that has moved behind somebody who speaks for it, and so without OVERRIDE, is found
+/// there once it has not answered where it was.
+#[test]
+fn a_neighbor_is_found_behind_a_proxy() {
+    let proxy = EthernetAddress([2, 0, 0, 0, 0, 0x55]);
+    let mut link = Link::ready();
+    let (connection, _) = open(&mut link, PEER);
+    assert_eq!(link.stack.send(connection, b"hello"), 5);
+    link.turn();
+    let mut last = None;
+    for _ in 0..200 {
+        link.now_ns += SECOND_NS / 10;
+        link.turn();
+        let (questions, hops) = questions_and_hops(&mut link);
+        last = hops.last().copied().or(last);
+        if questions > 0 {
+            link.answers(advertisement(PEER, OWN, NdiscNeighborFlags::SOLICITED, proxy));
+        }
+    }
+    assert_eq!(last, Some(proxy));
+}
+
+/// An idle connection whose neighbor has moved in silence finds it before it is given up.
+#[test]
+fn a_neighbor_of_an_idle_connection_is_asked_for() {
+    let mover = EthernetAddress([2, 0, 0, 0, 0, 0x55]);
+    let mut link = Link::ready();
+    link.stack.set_keepalive(100);
+    open(&mut link, PEER);
+    link.sent();
+    (0..101).for_each(|_| link.pass(1));
+    assert_eq!(questions_and_hops(&mut link), (1, vec![PEER_MAC]));
+    let flags = NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE;
+    link.answers(advertisement(PEER, OWN, flags, mover));
+    (0..101).for_each(|_| link.pass(1));
+    assert_eq!(questions_and_hops(&mut link).1, [mover]);
+}
+
 /// A made-up station on the link.
 fn stranger(number: u16) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 1, number)
