@@ -362,6 +362,81 @@ fn a_silent_peer_with_unacknowledged_data_counts_as_dead() {
     assert_eq!(states(&mut world, &clients), [State::Established], "the peer knows nothing of it");
 }
 
+/// A station that was stopped, or whose host has slept, finds more than it takes in a turn waiting before it.
+fn stand_still(world: &mut World) {
+    const WAITING: u64 = 300;
+    (0..WAITING).for_each(|_| world.wire.server.inject(vec![0; 60]));
+    // What has left arrives, and the client answers, before anything else happens.
+    for _ in 0..100 {
+        world.now_ns += SECOND_NS / 1000;
+        world.wire.run(world.now_ns);
+        world.peer.poll(&mut world.wire.client, world.now_ns);
+    }
+    world.now_ns += 1000 * SECOND_NS;
+    let before = world.stack.frames_received();
+    world.stack.poll(&mut world.wire.server, world.now_ns);
+    assert!(world.stack.frames_received() >= before + WAITING, "peers are heard first");
+    pass(world, 5);
+}
+
+fn pass(world: &mut World, seconds: u64) {
+    let end_ns = world.now_ns + seconds * SECOND_NS;
+    world.run_until(end_ns);
+}
+
+#[test]
+fn a_standstill_ends_no_connection() {
+    let cut = Faults { loss_per_mille: 1000, ..Faults::NONE };
+    // Whether the answer has arrived, and whether the application had closed.
+    for (is_answered, is_closed) in [(true, false), (false, false), (true, true), (false, true)] {
+        let mut world = world(4);
+        let clients = connect(&mut world, 1);
+        let &connection = world.pending.keys().next().unwrap();
+        let say = |world: &mut World, faults| {
+            world.wire.set_faults(faults);
+            assert_eq!(world.stack.send(connection, b"hello"), 5);
+            if is_closed {
+                world.pending.clear();
+                world.stack.close(connection, world.now_ns);
+            }
+            world.stack.flush(&mut world.wire.server, world.now_ns);
+            world.wire.run(world.now_ns);
+        };
+        say(&mut world, if is_answered { Faults::NONE } else { cut });
+        world.wire.set_faults(Faults::NONE);
+        stand_still(&mut world);
+        let mut heard = [0; 100];
+        let state = if is_closed { State::CloseWait } else { State::Established };
+        assert_eq!(states(&mut world, &clients), [state], "{is_answered} {is_closed}");
+        assert_eq!(world.peer.socket(clients[0].handle).recv_slice(&mut heard), Ok(5));
+        assert_eq!((world.closed, world.stack.connections()), (0, 1));
+        if !is_closed {
+            // Nor does it seem that the peer takes long to answer.
+            say(&mut world, cut);
+            world.wire.set_faults(Faults::NONE);
+            pass(&mut world, 1);
+            assert_eq!(world.peer.socket(clients[0].handle).recv_slice(&mut heard), Ok(5));
+            // And who is dead is found to be dead all the same.
+            say(&mut world, cut);
+            pass(&mut world, 130);
+            assert_eq!((world.closed, world.stack.connections()), (1, 0));
+        }
+    }
+}
+
+/// The same in the middle of a handshake.
+#[test]
+fn a_standstill_ends_no_handshake() {
+    let mut world = world(4);
+    let client = Client::open(&mut world, vec![]);
+    while world.stack.connections() == 0 {
+        world.step();
+    }
+    stand_still(&mut world);
+    assert_eq!((world.accepted, world.closed), (1, 0));
+    assert_eq!(states(&mut world, &[client]), [State::Established]);
+}
+
 #[test]
 fn an_idle_peer_is_probed_and_dropped_only_if_it_is_dead() {
     let mut world = world(4);

@@ -125,6 +125,12 @@ impl Wheel {
         }
     }
 
+    /// How long ago [`pop`](Self::pop) was called last.
+    #[inline]
+    pub fn idle_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.now_tick << TICK_SHIFT)
+    }
+
     /// The next number whose deadline has passed. It has none afterwards.
     #[inline]
     pub fn pop(&mut self, now_ns: u64) -> Option<u32> {

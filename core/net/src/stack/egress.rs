@@ -29,7 +29,10 @@ impl Stack {
         let is_suspect = slot.is_suspect();
         let hop: IpAddr = match ends {
             Ends::V4 { remote, .. } => self.lease?.next_hop(remote)?.into(),
-            Ends::V6 { remote, .. } => self.ipv6.next_hop(remote, &self.neighbors, now_ns)?.into(),
+            Ends::V6 { remote, .. } => {
+                let clock_ns = now_ns.saturating_add(self.stood_still_ns);
+                self.ipv6.next_hop(remote, &self.neighbors, clock_ns)?.into()
+            }
         };
         if (is_suspect || self.neighbors.get(hop).is_none()) && self.neighbors.ask(hop, now_ns) {
             match (ends, hop) {

@@ -166,6 +166,7 @@ impl Stack {
             Err(unusable) => return self.drop_unusable(unusable),
         };
         self.resources.counters.segments_received += 1;
+        let now_ns = self.own_ns(now_ns);
         let (remote_port, local_port) = (segment.source_port, segment.destination_port);
         let flow = FlowKey { ends: packet.ends, remote_port, local_port };
         let payload_bytes = payload.len() + packet.rest_bytes;

@@ -34,6 +34,10 @@ use smoltcp::wire::EthernetAddress;
 
 /// Frames taken from the device in one [`Stack::poll`], so that the application gets its turn under any load.
 const MAX_FRAMES_PER_POLL: usize = 256;
+/// The same after a standstill: all that a card holds, so that peers have had their say before timers have theirs.
+const MAX_FRAMES_AFTER_STANDSTILL: usize = 64 * MAX_FRAMES_PER_POLL;
+/// A timer that runs out this much too late has run out while the station stood still: it was paused, or its host slept.
+const STANDSTILL_NS: u64 = 1_000_000_000;
 
 /// How long a device that cannot send keeps arriving frames from being taken.
 const FULL_NS: u64 = 1_000_000;
@@ -82,7 +86,10 @@ pub struct Stack {
     resources: Resources,
     slots: Slab<Slot>,
     flows: Flows,
+    /// In the [time of connections](Self::own_ns), as all that is kept of them.
     timers: Wheel,
+    /// How long the station has stood still in all.
+    stood_still_ns: u64,
     /// Connections that can be given up for new ones, the least dear first.
     expendable: BTreeSet<Expendable>,
     /// How many of these are half-open, and may be.
@@ -143,6 +150,7 @@ impl Stack {
             resources: Resources { pool: Pool::new(config.limits.buffer_bytes), counters: NetworkFigures::default() },
             slots: Slab::new(connections),
             timers: Wheel::new(now_ns),
+            stood_still_ns: 0,
             expendable: BTreeSet::new(),
             half_open: 0,
             half_open_limit: (connections / HALF_OPEN_DIVISOR).clamp(1, MAX_HALF_OPEN),
@@ -211,7 +219,7 @@ impl Stack {
         if let Some(ended) = self.flows.get(&flow) {
             self.release(ended);
         }
-        let slot = self.insert(flow, Origin::Active, now_ns)?;
+        let slot = self.insert(flow, Origin::Active, self.own_ns(now_ns))?;
         self.resources.counters.opened += 1;
         self.touch_egress(slot);
         Some(ConnectionId(slot))
@@ -299,7 +307,8 @@ impl Stack {
         let (mut rx, mut tx) = device.split();
         self.full_since_ns = if tx.ready() { NEVER_NS } else { self.full_since_ns.min(now_ns) };
         let is_stuck = now_ns.saturating_sub(self.full_since_ns) >= FULL_NS;
-        for _ in 0..MAX_FRAMES_PER_POLL {
+        let is_awake = self.timers.idle_ns(self.own_ns(now_ns)) <= STANDSTILL_NS || !self.stood_still(now_ns);
+        for _ in 0..if is_awake { MAX_FRAMES_PER_POLL } else { MAX_FRAMES_AFTER_STANDSTILL } {
             if !(is_stuck || tx.ready())
                 || rx.receive(|frame| self.receive_frame(&frame, &mut tx, take, now_ns)).is_none()
             {
@@ -315,10 +324,37 @@ impl Stack {
         while let Some(change) = self.ipv6.run(&mut tx, now_ns) {
             self.note_ipv6(change);
         }
-        while let Some(slot) = self.timers.pop(now_ns) {
+        let own_ns = self.own_ns(now_ns);
+        while let Some(slot) = self.timers.pop(own_ns) {
             self.touch_egress(slot);
         }
         tx.flush();
+    }
+
+    /// The time of connections: it stands still with the station, so that none ends, and no round trip seems long, because of
+    /// time in which nobody asked and nobody listened. Leases and lifetimes of addresses go on.
+    #[inline]
+    fn own_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.stood_still_ns)
+    }
+
+    /// When the next timer runs out, in the time of connections.
+    #[inline(never)]
+    fn next_timer_ns(&self) -> u64 {
+        self.timers.next_deadline_ns().unwrap_or(NEVER_NS).min(self.review_ns)
+    }
+
+    /// Whether the station has stood still until now. Then the time of connections is that of the timer that has run out first,
+    /// and not a moment later. A long sleep with nothing due is none.
+    #[cold]
+    #[inline(never)]
+    fn stood_still(&mut self, now_ns: u64) -> bool {
+        let late_ns = self.own_ns(now_ns).saturating_sub(self.next_timer_ns());
+        let has_stood = late_ns > STANDSTILL_NS;
+        if has_stood {
+            self.stood_still_ns += late_ns;
+        }
+        has_stood
     }
 
     /// The next thing that has happened. All are to be taken before [`flush`](Self::flush).
@@ -407,8 +443,9 @@ impl Stack {
     /// Ends a connection once what was queued is sent. The application is done with it: no event follows, and its id
     /// may be given out again.
     pub fn close(&mut self, id: ConnectionId, now_ns: u64) {
+        let own_ns = self.own_ns(now_ns);
         if let Some((connection, resources)) = self.owned(id) {
-            connection.close(now_ns, &mut resources.pool);
+            connection.close(own_ns, &mut resources.pool);
             self.touch_egress(id.0);
         }
     }
@@ -425,6 +462,7 @@ impl Stack {
     /// Sends what the application queued, acknowledges what it read, and retransmits what is overdue.
     pub fn flush<D: FrameDevice>(&mut self, device: &mut D, now_ns: u64) {
         let (_, mut tx) = device.split();
+        let now_ns = self.own_ns(now_ns);
         self.relieve(now_ns);
         while tx.ready()
             && let Some(slot) = self.egress.pop_front()
@@ -445,8 +483,9 @@ impl Stack {
             return Some(0);
         }
         let ipv6_ns = self.ipv6.next_deadline_ns();
-        let review_ns = Some(self.review_ns).filter(|review_ns| *review_ns != NEVER_NS);
-        earliest(&[self.timers.next_deadline_ns(), self.control.next_deadline_ns(), ipv6_ns, review_ns])
+        let timer_ns = Some(self.next_timer_ns()).filter(|timer_ns| *timer_ns != NEVER_NS);
+        let timer_ns = timer_ns.map(|timer_ns| timer_ns.saturating_add(self.stood_still_ns));
+        earliest(&[timer_ns, self.control.next_deadline_ns(), ipv6_ns])
     }
 
     fn set_lease(&mut self, lease: Option<Lease>) {
