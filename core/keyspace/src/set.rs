@@ -283,30 +283,31 @@ impl Set {
         }
     }
 
-    /// Removes a random member and lends its name.
+    /// Removes a random member, unless `show`, which is lent its name, gives nothing for it.
     pub fn pop<R>(
         &mut self,
         records: &mut Records,
         rng: &mut fastrand::Rng,
-        show: impl FnOnce(Value<'_>) -> R,
+        show: impl FnOnce(Value<'_>) -> Option<R>,
     ) -> Option<R> {
         match self {
             Set::Intset(intset) => {
                 let len = intset.as_ref().len();
                 let number = (len > 0).then(|| intset.as_ref().get(rng.usize(..len)))?;
+                let shown = show(Value::Integer(number))?;
                 intset.remove(number);
-                Some(show(Value::Integer(number)))
+                Some(shown)
             }
             Set::Packed(packed) => {
                 let at = (!packed.is_empty()).then(|| rng.usize(..packed.len()))?;
                 let at = packed.as_ref().offset_of(at)?;
-                let shown = show(Value::Bytes(packed.as_ref().get(at)?));
+                let shown = show(Value::Bytes(packed.as_ref().get(at)?))?;
                 packed.remove(at, 1);
                 Some(shown)
             }
             Set::Table(table) => {
                 let record = table.random(rng)?;
-                let shown = show(Value::Bytes(records.key(record)));
+                let shown = show(Value::Bytes(records.key(record)))?;
                 table.remove_record(records, record);
                 Some(shown)
             }

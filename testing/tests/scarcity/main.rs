@@ -416,6 +416,36 @@ fn a_value_that_could_not_be_shown_is_kept() {
     }
 }
 
+/// So must elements that were to be removed, whatever the log or a replica is told.
+#[test]
+fn elements_that_could_not_be_shown_are_kept() {
+    let elements: Vec<Vec<u8>> = (0..400).map(|number| format!("element:{number:04}").into_bytes()).collect();
+    for (add, key, takes) in [
+        ("RPUSH", "list", &["LPOP list 300", "RPOP list 300", "LMPOP 1 list LEFT COUNT 300", "LPOP list 1000"][..]),
+        ("SADD", "set", &["SPOP set 300", "SPOP set 399", "SPOP set 1000"]),
+    ] {
+        let mut engine = engine();
+        let client = connect(&mut engine);
+        let words = [add.as_bytes(), key.as_bytes()].into_iter().chain(elements.iter().map(Vec::as_slice));
+        engine.receive(client, &request(&words.collect::<Vec<_>>()));
+        end_turn(&mut engine);
+        let digest = |engine: &mut Engine| {
+            engine.receive(client, b"DEBUG DIGEST\r\n");
+            let digest = engine.output(client).to_vec();
+            end_turn(engine);
+            digest
+        };
+        let before = digest(&mut engine);
+        for line in takes {
+            let bytes = expand(line, b"");
+            with_large_allocations(0, || engine.receive(client, &bytes));
+            assert!(engine.output(client).starts_with(b"-OOM"), "{line}");
+            end_turn(&mut engine);
+            assert_eq!(digest(&mut engine), before, "{line}");
+        }
+    }
+}
+
 /// Members that find no memory are refused one by one; the order and the index always have the same ones.
 #[test]
 fn a_sorted_set_stays_whole() {

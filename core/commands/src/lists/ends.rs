@@ -80,6 +80,10 @@ pub fn take(context: &mut Context<'_>, key: &[u8], found: Found, end: ListEnd, c
     let list = context.store.dbs[db].list(found);
     let first = if end == ListEnd::Front { 0 } else { list.len() - 1 };
     list.iter_from(first, end).take(count).for_each(|text| context.reply.bulk(text));
+    // What finds no memory for its reply must stay.
+    if context.reply.failed() {
+        return Err(Error::OUT_OF_MEMORY);
+    }
     let edit = edit(context, key, Some(found), |list, limit| {
         list.pop(end, count, limit);
         Ok(())

@@ -43,7 +43,9 @@ fn behaves_like_a_set() {
                 let edit = db.edit(b"s", found, 0, |set: &mut Set, records| set.add(records, value, LIMITS));
                 assert_eq!(edit.unwrap().result, model.insert(member.clone()), "{context:?}");
             } else if rng.u8(..4) == 0 {
-                let edit = db.edit(b"s", found, 0, |set: &mut Set, records| Ok(set.pop(records, &mut rng, shown)));
+                let edit = db.edit(b"s", found, 0, |set: &mut Set, records| {
+                    Ok(set.pop(records, &mut rng, |name| Some(shown(name))))
+                });
                 let edit = edit.unwrap();
                 assert!(model.remove(&edit.result.unwrap()), "{context:?}");
                 assert_eq!(edit.is_gone, model.is_empty());
