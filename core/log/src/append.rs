@@ -278,6 +278,19 @@ impl Log {
         self.spare.truncate(self.max_batches);
     }
 
+    /// What [`set_buffers_bytes`](Self::set_buffers_bytes) was told, or the usual bound.
+    pub fn max_buffers_bytes(&self) -> usize {
+        self.max_batches * BUFFER_BYTES
+    }
+
+    /// Takes the memory for all buffers, as far as there is so much, and keeps it: when it is used up later, the log has its own.
+    pub fn reserve_buffers(&mut self) {
+        for _ in self.spare.len()..self.max_batches {
+            let Ok(buffer) = BlockBuffer::zeroed(self.buffer_bytes() as usize) else { return };
+            self.recycle(buffer);
+        }
+    }
+
     /// Bytes of all buffers.
     pub fn buffers_bytes(&self) -> u64 {
         let buffers = self.spare.len() + self.batches.len() + usize::from(self.open.capacity > 0);

@@ -6,7 +6,7 @@ mod web;
 
 use kayvee_platform::{Heap, Now};
 use kayvee_server::{ClientId, Engine, Fate, Options, Peer};
-use kayvee_testing::in_process::environment;
+use kayvee_testing::{disk::SimulatedDisk, in_process::environment};
 use std::sync::atomic::{AtomicU64, Ordering};
 use sys::{ScarceHeap, with_large_allocations};
 
@@ -507,14 +507,16 @@ fn offset_of_replica(engine: &mut Engine, user: ClientId) -> usize {
 }
 
 /// A heap of which so much is used as was said last.
-struct ToldHeap;
+#[derive(Default)]
+struct ToldHeap {
+    used_bytes: AtomicU64,
+}
 
-static TOLD_BYTES: AtomicU64 = AtomicU64::new(0);
 const TOLD_LIMIT_BYTES: u64 = 64 << 20;
 
 impl Heap for ToldHeap {
     fn used_bytes(&self) -> u64 {
-        TOLD_BYTES.load(Ordering::Relaxed)
+        self.used_bytes.load(Ordering::Relaxed)
     }
 
     fn limit_bytes(&self) -> Option<u64> {
@@ -534,8 +536,8 @@ impl Heap for ToldHeap {
 #[test]
 fn many_small_buffers_make_way_as_well() {
     let options = Options::from_args([&b"--save"[..], b""]).unwrap();
-    let mut engine =
-        Engine::new(options, kayvee_server::Environment { heap: &ToldHeap, ..environment() }, Now::default());
+    let heap: &ToldHeap = Box::leak(Box::default());
+    let mut engine = Engine::new(options, kayvee_server::Environment { heap, ..environment() }, Now::default());
     engine.begin_turn(Now::default());
     let clients: Vec<ClientId> = (0..50).map(|_| connect(&mut engine)).collect();
     let (&reader, slow) = clients.split_last().unwrap();
@@ -543,9 +545,43 @@ fn many_small_buffers_make_way_as_well() {
     slow.iter().for_each(|client| engine.receive(*client, b"GET a\r\nGET a\r\nGET a\r\n"));
     engine.end_turn();
     assert!(clients.iter().all(|client| engine.fate(*client) == Fate::Open), "there is room");
-    TOLD_BYTES.store(TOLD_LIMIT_BYTES - (1 << 20), Ordering::Relaxed);
+    heap.used_bytes.store(TOLD_LIMIT_BYTES - (1 << 20), Ordering::Relaxed);
     engine.begin_turn(Now { monotonic_ns: 1, ..Now::default() });
     engine.end_turn();
     assert!(slow.iter().all(|client| engine.fate(*client) == Fate::CloseNow), "each has 21 KB that are needed");
     assert_eq!(engine.fate(reader), Fate::Open);
+}
+
+/// Data may take the last large piece of memory: the log has its own by then.
+#[test]
+fn the_log_has_buffers_when_there_is_no_memory() {
+    let options = Options::from_args([&b"--appendonly"[..], b"yes", b"--appendfsync", b"no"]).unwrap();
+    let heap: &ToldHeap = Box::leak(Box::default());
+    let mut engine = Engine::new(options, kayvee_server::Environment { heap, ..environment() }, Now::default());
+    let mut disk = SimulatedDisk::new(64 << 20, 1);
+    engine.open_log(&mut disk).unwrap_or_else(|error| panic!("{error}"));
+    engine.begin_turn(Now::default());
+    let client = connect(&mut engine);
+    let set = request(&[b"SET", b"key", &[b'x'; 900]]);
+    engine.receive(client, &set);
+    end_turn(&mut engine);
+    for _ in 0..3 {
+        let answers = with_large_allocations(0, || {
+            // Six of the eight buffers are on their way at a time.
+            (0..400)
+                .take_while(|_| {
+                    engine.receive(client, &set);
+                    let is_kept = engine.output(client) == b"+OK\r\n";
+                    if is_kept {
+                        end_turn(&mut engine);
+                    }
+                    is_kept
+                })
+                .count()
+        });
+        assert_eq!((answers, engine.output(client).escape_ascii().to_string().as_str()), (400, ""));
+        (0..20).for_each(|_| engine.drive_log(&mut disk));
+    }
+    engine.receive(client, b"INFO persistence\r\n");
+    assert!(String::from_utf8_lossy(engine.output(client)).contains("aof_last_write_status:ok"));
 }

@@ -52,6 +52,8 @@ impl Durable {
         let reason = match log.failure() {
             Some(failure) if failure.error != BlockError::NoSpace => "Input/output error",
             None if !needs_memory && self.may_use_the_last(log, policy, bytes, name) => return None,
+            // What is to be written anew was lost for want of something else.
+            None if self.refuses && log.room_bytes() > 0 => "Cannot allocate memory",
             _ => NO_SPACE,
         };
         Some(alloc::format!("MISCONF Errors writing to the AOF file: {reason}").into())

@@ -74,7 +74,7 @@ impl Store {
     /// for that in this turn, it is closed.
     pub fn take_new_log(&mut self, device: &mut dyn BlockDevice, file: Box<dyn LogFile>) -> Result<(), String> {
         let log = format(&self.environment, device).map_err(|error| error.to_string())?;
-        self.durable.opened(log, false);
+        self.durable.opened(log, false, self.environment.heap);
         self.durable.made = Some(Made { file, placing: None, is_in_place: false });
         self.measure_live_bytes();
         Ok(())

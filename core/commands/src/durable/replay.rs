@@ -9,7 +9,7 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
 use kayvee_keyspace::{Db, Expiry, WrittenString};
 use kayvee_log::{FormatError, Kind, Log, OpenError};
-use kayvee_platform::{BlockDevice, Geometry};
+use kayvee_platform::{BlockDevice, Geometry, Heap};
 use kayvee_resp::{Places, Protocol, Request, Writer};
 use log::Level;
 
@@ -339,7 +339,7 @@ impl Store {
         let keys = self.all_keys();
         let took_ms = (clock.monotonic_ns() - began_ns) / 1_000_000;
         log::info!("DB loaded from the log: {keys} keys, {records} records, {took_ms} ms");
-        self.durable.opened(log, is_whole);
+        self.durable.opened(log, is_whole, self.environment.heap);
         self.measure_live_bytes();
         self.saves.loaded_keys = keys as u64;
         self.effects.are_logged = is_whole;
@@ -439,7 +439,14 @@ impl Store {
 }
 
 impl Durable {
-    pub(super) fn opened(&mut self, log: Log, is_whole: bool) {
+    pub(super) fn opened(&mut self, mut log: Log, is_whole: bool, heap: &dyn Heap) {
+        /// This part of a heap with a limit is for the log's buffers, up to what they are elsewhere.
+        const BUFFERS_PART: u64 = 64;
+        if let Some(limit) = heap.limit_bytes() {
+            log.set_buffers_bytes(log.max_buffers_bytes().min((limit / BUFFERS_PART) as usize));
+            // Data and clients may take all else, down to pieces that are too small for one.
+            log.reserve_buffers();
+        }
         self.base_bytes = log.used_bytes();
         // The records that are there name times of their own.
         self.last_ms = u64::MAX;
