@@ -112,6 +112,11 @@ impl Durable {
         self.log.is_some()
     }
 
+    /// Whether more waits for the device now than may.
+    pub(crate) fn log_is_congested(&self) -> bool {
+        self.log.as_ref().is_some_and(Log::is_congested)
+    }
+
     /// Whether a walk goes over all keys, so that what changes has to be written down before.
     #[inline]
     pub(crate) fn walks(&self) -> bool {

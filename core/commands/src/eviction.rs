@@ -118,7 +118,8 @@ impl Store {
                     return true;
                 }
             }
-            if clock.monotonic_ns() >= until_ns {
+            // The log is told of each key, and its buffers are soon full.
+            if clock.monotonic_ns() >= until_ns || self.durable.log_is_congested() {
                 self.eviction_since_ns.get_or_insert(start_ns);
                 return !self.is_platform_full();
             }

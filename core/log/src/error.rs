@@ -162,7 +162,7 @@ impl<E: fmt::Display> fmt::Display for OpenError<E> {
                 f.write_str("the disk has been left as it is")
             }
             OpenError::Device(error) => error.fmt(f),
-            OpenError::OutOfMemory => f.write_str("no memory for what the log holds"),
+            OpenError::OutOfMemory => f.write_str("there is not enough memory for what the log holds: start with more"),
             OpenError::Refused { sequence, at_bytes, error } => {
                 write!(f, "record {sequence} of the log, at byte {at_bytes}: {error}")
             }

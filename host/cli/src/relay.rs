@@ -183,10 +183,16 @@ fn has_more(from: &mut Connection) -> Result<bool> {
 
 /// Tells a shard what was published on another one.
 fn deliver(own: &mut Connection, channel: &[u8], text: &[u8]) -> Result<()> {
-    send(own.get_ref(), &[b"CLUSTER", b"DELIVER", channel, text])?;
-    match next_line(own)? {
-        reply if reply.starts_with(':') => Ok(()),
-        reply => bail!("{reply}"),
+    loop {
+        send(own.get_ref(), &[b"CLUSTER", b"DELIVER", channel, text])?;
+        // While clients are paused it has told them, and says so afterwards: told once more, they would hear it twice.
+        while !has_more(own)? {}
+        match next_line(own)? {
+            reply if reply.starts_with(':') => return Ok(()),
+            // A script or a function runs for long. What comes meanwhile waits behind this.
+            reply if reply.starts_with("-BUSY ") => thread::sleep(RETRY_INTERVALS[0]),
+            reply => bail!("{reply}"),
+        }
     }
 }
 

@@ -177,6 +177,7 @@ impl Session {
                 if let Some(without) = store.without_effect_on_guests() {
                     self.note(&without);
                 }
+                let store = store.with_default_maxmemory_of_cache(args.memory.unwrap_or(GUEST_MEMORY_MIB));
                 self.run_guest(args, (by, &image), disk, &store, signals)
             }
             None => {

@@ -115,6 +115,15 @@ impl Store {
         self
     }
 
+    /// These options for a guest of `mib` that evicts keys: it begins with that before its memory is full. Then a key's bytes are of
+    /// use only where the next one has its size, so that very many keys would have to go, and new ones be refused meanwhile.
+    pub fn with_default_maxmemory_of_cache(self, mib: u32) -> Store {
+        match self.options.maxmemory_policy == Options::default().maxmemory_policy {
+            true => self,
+            false => self.with_default_maxmemory(Some((mib / 4 * 3).max(1))),
+        }
+    }
+
     /// The options as arguments of a process.
     pub fn words(&self) -> Vec<String> {
         // The process reads them from `dir` on, this command from where it was started.
@@ -390,6 +399,9 @@ mod tests {
     #[test]
     fn memory_becomes_maxmemory_unless_that_is_set() {
         assert_eq!(store(&[]).unwrap().with_default_maxmemory(Some(32)).words()[..2], ["--maxmemory", "32mb"]);
+        let cache = store(&["--", "--maxmemory-policy", "allkeys-lru"]).unwrap().with_default_maxmemory_of_cache(64);
+        assert_eq!(cache.options().maxmemory, 48 << 20);
+        assert_eq!(store(&[]).unwrap().with_default_maxmemory_of_cache(64).options().maxmemory, 0);
         let set = store(&["--", "--maxmemory", "1gb"]).unwrap().with_default_maxmemory(Some(32));
         assert_eq!(set.options().maxmemory, 1 << 30);
         assert_eq!(set.words()[3..], ["--maxmemory", "1gb"]);

@@ -6,7 +6,7 @@
 mod built;
 
 use kayvee_testing::{
-    client::{Client, Reply},
+    client::{Client, Reply, encode},
     ports::free_ports,
 };
 use std::{
@@ -193,6 +193,35 @@ fn a_cluster_serves(name: &str, target: &[&str]) {
     signal("KILL", one);
     let (status, said) = cluster.wait();
     assert!(!status.success() && said.contains("and so did the cluster"), "{status}: {said}");
+}
+
+/// What is published while a shard runs a long script is heard there when that has ended, each message once.
+#[test]
+#[ignore = "starts the release build"]
+fn messages_wait_for_scripts() {
+    const SCRIPT: &str = "local function ms() local now = redis.call('TIME') return now[1] * 1000 + now[2] / 1000 end
+        local began = ms() while ms() < began + 1000 do end";
+    const MESSAGES: usize = 20;
+    let folder = Folder::new("scripts");
+    let options = ["--busy-reply-threshold", "10"];
+    let cluster = Cluster::start_with(&["--target", "linux"], &folder, free_ports(SHARDS), &options);
+    let mut clients = cluster.clients();
+    wait_until("the shards find each other", || clients.iter_mut().all(|client| relays(client) == 2));
+    let mut others = cluster.clients();
+    others[0].call(&["SUBSCRIBE", "news"]).unwrap();
+    clients[0].send(&encode(&["EVAL", SCRIPT, "0"])).unwrap();
+    wait_until("the script runs for long", || {
+        cluster.clients()[0].call(&["PING"]).unwrap().to_string().starts_with("-BUSY")
+    });
+    for number in 0..MESSAGES {
+        others[1].call(&["PUBLISH", "news", &number.to_string()]).unwrap();
+    }
+    for number in 0..MESSAGES {
+        assert_eq!(others[0].read_reply().unwrap().to_string(), format!("[\"message\" \"news\" \"{number}\"]"));
+    }
+    clients[0].read_reply().unwrap();
+    let (status, said) = cluster.end();
+    assert!(status.success(), "{status}: {said}");
 }
 
 /// What carries messages is let in again when the password has changed, whichever of its connections was ended.
