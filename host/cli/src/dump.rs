@@ -6,15 +6,15 @@ use crate::{
 };
 use anyhow::{Context, Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use kayvee_disk::{FileDisk, Spec, Withheld};
+use kayvee_disk::{FileDisk, Place, Spec, Withheld};
 use kayvee_files::Replacement;
 use kayvee_platform::WriteFile;
 use kayvee_server::{CutOff, Dialect, Engine, Error, Loaded, Progress};
 use std::{
-    fs::{self, Permissions},
+    fs,
     io::{self, IsTerminal},
-    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
-    path::{self, Path},
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::Path,
     time::Instant,
 };
 
@@ -146,8 +146,10 @@ pub fn import(args: &ImportArgs) -> Result<()> {
     if path.metadata().is_ok_and(|metadata| metadata.len() > 0) {
         refuse(&mut FileDisk::open(&Spec { path: path.clone(), size_bytes: None }, Box::new(|| {}))?)?;
     }
-    // What is there is locked until it is replaced.
-    let mut old = path.exists().then(|| FileDisk::open(&args.disk, Box::new(|| {}))).transpose()?;
+    // What is there is locked until it is replaced, and so is the place of what is not.
+    let is_there = is_device || path.metadata().is_ok_and(|metadata| metadata.len() > 0);
+    let mut old = is_there.then(|| FileDisk::open(&args.disk, Box::new(|| {}))).transpose()?;
+    let _place = (!is_there).then(|| Place::take(path)).transpose()?;
     old.as_mut().map_or(Ok(()), refuse)?;
     let mut engine = embedded::engine()?;
     let shown = Shown::new();
@@ -172,21 +174,19 @@ fn fill_beside(spec: &Spec, engine: &mut Engine) -> Result<()> {
     /// Of what metadata counts blocks in, whatever the file system's own are.
     const BLOCK_BYTES: u64 = 512;
     // A link stays.
-    let path = fs::canonicalize(&spec.path).or_else(|_| path::absolute(&spec.path))?;
+    let path = fs::canonicalize(&spec.path)?;
     // What an import has left that was killed.
     kayvee_files::remove_left(&path);
     let mut file = Replacement::create(&path).with_context(|| format!("disk {}", path.display()))?;
     let mut size_bytes = spec.size_bytes;
-    match path.metadata() {
-        Ok(old) => {
-            let is_reserved = old.blocks() * BLOCK_BYTES >= old.len();
-            size_bytes = size_bytes.max(is_reserved.then_some(old.len()));
-            if size_bytes.is_none() {
-                file.file().set_len(old.len())?;
-            }
+    let old = path.metadata()?;
+    // A file that was made for its place alone says nothing.
+    if old.len() > 0 {
+        let is_reserved = old.blocks() * BLOCK_BYTES >= old.len();
+        size_bytes = size_bytes.max(is_reserved.then_some(old.len()));
+        if size_bytes.is_none() {
+            file.file().set_len(old.len())?;
         }
-        // Nobody but the owner is to read what the store keeps.
-        Err(_) => file.file().set_permissions(Permissions::from_mode(0o600))?,
     }
     let beside = Spec { path: file.temporary().to_path_buf(), size_bytes };
     fill(&mut FileDisk::open(&beside, Box::new(|| {}))?, engine)?;

@@ -5,6 +5,7 @@
 //! user names a disk with, and [`prepare`] makes such a disk ready for a guest. It knows of the log only how to tell one from any other file; what a log says is `kayvee-log`'s.
 #![forbid(unsafe_code)]
 
+mod claim;
 mod complaints;
 mod file;
 mod fresh;
@@ -14,6 +15,7 @@ mod spec;
 mod withheld;
 mod worker;
 
+pub use claim::Place;
 pub use complaints::Complaints;
 pub use file::FileDisk;
 pub use fresh::{AHEAD_BYTES, Fresh, STEP_BYTES};

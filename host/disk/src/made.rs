@@ -2,16 +2,17 @@
 
 use crate::{
     DiskError, FileDisk,
+    claim::{Access, Claim, Made, claim, in_use, leads_to, open_files},
     file::Wake,
     fresh::Fresh,
-    open::{identify, make_file, open_locked, usual_bytes},
+    open::{identify, usual_bytes},
 };
 use kayvee_files::{Replacement, plain, remove_left, soon};
 use kayvee_platform::{Finishing, LogFile};
 use std::{
     fs::{self, File},
     io,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex},
 };
 
@@ -19,51 +20,42 @@ use std::{
 pub struct NewDisk(Arc<Mutex<Place>>);
 
 struct Place {
-    path: PathBuf,
     file: Replacement,
-    /// What is in the place before. It is locked, so that nobody uses it or begins to.
-    old: Option<File>,
-    /// Whether that was made, for nothing but the lock.
-    was_made: bool,
+    /// What is in the place before. It is locked, so that nobody uses it or begins to; it may have been made for nothing else.
+    old: Option<(File, Option<Made>)>,
 }
 
 impl FileDisk {
     /// Makes a blank disk that is to take the place of the one at this path, if there is one. `wake` is called as that of
     /// [`open`](Self::open).
     pub fn create(path: &Path, wake: Wake) -> Result<(FileDisk, NewDisk), DiskError> {
-        let was_made = make_file(path).map_err(|error| DiskError::new(path, plain(&error)))?;
-        let result = create_beside(path, was_made, wake);
-        if was_made && result.is_err() {
-            // Should that fail, an empty file stays, which the next start takes.
-            let _ = fs::remove_file(path);
+        let failed = |error: io::Error| DiskError::new(path, plain(&error));
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            return Err(DiskError::new(
+                path,
+                "it is no file, whose place a new log could take: start Kayvee with --disk",
+            ));
         }
-        result
+        let Claim { files: old, size_bytes, made } = claim(path)?;
+        // A link stays, and so does the disk's place where the working folder changes.
+        let real = fs::canonicalize(path).map_err(failed)?;
+        if !leads_to(&real, &old.plain) {
+            return Err(in_use(path));
+        }
+        if size_bytes > 0 {
+            identify(&old.plain, size_bytes, path)?;
+        }
+        remove_left(&real);
+        let file = Replacement::create(&real).map_err(failed)?;
+        let (files, _) = open_files(file.temporary(), Access::ReadWrite)?;
+        let size_bytes = usual_bytes(size_bytes);
+        files.plain.set_len(size_bytes).map_err(failed)?;
+        let fresh = Fresh::of(&files.plain, size_bytes).map_err(failed)?;
+        let disk = FileDisk::new(files, size_bytes, Some(fresh), wake).map_err(failed)?;
+        let place = Place { file, old: Some((old.plain, made)) };
+        Ok((disk, NewDisk(Arc::new(Mutex::new(place)))))
     }
-}
 
-fn create_beside(path: &Path, was_made: bool, wake: Wake) -> Result<(FileDisk, NewDisk), DiskError> {
-    let failed = |error: io::Error| DiskError::new(path, plain(&error));
-    // A link stays, and so does the disk's place where the working folder changes.
-    let real = fs::canonicalize(path).map_err(failed)?;
-    if !fs::metadata(&real).map_err(failed)?.is_file() {
-        return Err(DiskError::new(path, "it is no file, whose place a new log could take: start Kayvee with --disk"));
-    }
-    let (old, size_bytes) = open_locked(&real)?;
-    if size_bytes > 0 {
-        identify(&old.plain, size_bytes, path)?;
-    }
-    remove_left(&real);
-    let file = Replacement::create(&real).map_err(failed)?;
-    let (files, _) = open_locked(file.temporary())?;
-    let size_bytes = usual_bytes(size_bytes);
-    files.plain.set_len(size_bytes).map_err(failed)?;
-    let fresh = Fresh::of(&files.plain, size_bytes).map_err(failed)?;
-    let disk = FileDisk::new(files, size_bytes, Some(fresh), wake).map_err(failed)?;
-    let place = Place { path: real, file, old: Some(old.plain), was_made };
-    Ok((disk, NewDisk(Arc::new(Mutex::new(place)))))
-}
-
-impl FileDisk {
     /// Removes what a crash has left of one that was to take the place of this disk, which is open and so locked.
     pub fn remove_left(&self, path: &Path) {
         if let Ok(real) = fs::canonicalize(path) {
@@ -81,14 +73,6 @@ impl LogFile for NewDisk {
             place.old = None;
             Ok(())
         })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if self.was_made && !self.file.is_finished() {
-            let _ = fs::remove_file(&self.path);
-        }
     }
 }
 

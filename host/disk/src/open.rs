@@ -2,12 +2,13 @@
 
 use crate::{
     FileDisk, Spec,
+    claim::{Access, Claim, NO_DISK, claim, lock, open_files},
     file::{BLOCK_BYTES, Wake},
     fresh::{self, Fresh},
     withheld,
     worker::Files,
 };
-use kayvee_files::{Hold, plain, sync_name};
+use kayvee_files::{plain, sync_name};
 use kayvee_log::OpenError;
 use nix::{
     errno::Errno,
@@ -28,8 +29,6 @@ const USUAL_BYTES: u64 = 16 << 30;
 /// So much of a new file is written at once, as far as it was asked for.
 const WRITTEN_BYTES: u64 = 64 << 20;
 
-const NO_DISK: &str = "it is neither a regular file nor a block device";
-
 /// Why a disk cannot be used, in words for the user.
 #[derive(Debug)]
 pub struct DiskError(String);
@@ -48,24 +47,16 @@ impl DiskError {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
-    ReadOnly,
-    ReadWrite,
-}
-
 impl FileDisk {
     /// Opens a disk; makes the file where there is none, and makes it larger where it is to be. `wake` is called from
     /// another thread whenever a transfer has finished.
     pub fn open(spec: &Spec, wake: Wake) -> Result<FileDisk, DiskError> {
-        let failed = |error: io::Error| DiskError::new(&spec.path, plain(&error));
-        let made = make_file(&spec.path).map_err(failed)?;
-        let result = open_or_grow(spec, wake);
-        if made && result.is_err() {
-            // Nothing of it is anybody's. Should that fail, an empty file stays, which the next start takes.
-            let _ = fs::remove_file(&spec.path);
+        let Claim { files, size_bytes, made } = claim(&spec.path)?;
+        let disk = open_or_grow(spec, files, size_bytes, wake)?;
+        if let Some(made) = made {
+            made.keep();
         }
-        result
+        Ok(disk)
     }
 
     /// Opens a disk to be read only. Nothing of it is changed.
@@ -102,7 +93,7 @@ pub fn open_to_read(path: &Path) -> Result<File, DiskError> {
 
 /// Opens and locks a disk that is [prepared](prepare), for a monitor that carries out a guest's transfers.
 pub fn open_prepared(path: &Path) -> Result<File, DiskError> {
-    Ok(open_locked(path)?.0.plain)
+    Ok(open_files(path, Access::ReadWrite)?.0.plain)
 }
 
 /// A disk that is ready for a guest.
@@ -123,20 +114,9 @@ pub fn prepare(spec: &Spec) -> Result<Prepared, DiskError> {
     Ok(Prepared { is_device, is_direct })
 }
 
-/// Makes an empty file unless there is one; tells whether it has.
-pub(crate) fn make_file(path: &Path) -> io::Result<bool> {
-    // Nobody but the owner is to read what the store keeps.
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-fn open_or_grow(spec: &Spec, wake: Wake) -> Result<FileDisk, DiskError> {
+fn open_or_grow(spec: &Spec, files: Files, size_bytes: u64, wake: Wake) -> Result<FileDisk, DiskError> {
     let path = spec.path.as_path();
     let failed = |error: io::Error| DiskError::new(path, plain(&error));
-    let (files, size_bytes) = open_locked(path)?;
     let is_file = files.plain.metadata().map_err(failed)?.is_file();
     let wanted_bytes = wanted_bytes(spec, size_bytes, is_file)?;
     if size_bytes > 0 {
@@ -185,59 +165,6 @@ fn wanted_bytes(spec: &Spec, size_bytes: u64, is_file: bool) -> Result<u64, Disk
 /// The size of a disk for which none was asked, in place of one that has so many bytes.
 pub(crate) fn usual_bytes(size_bytes: u64) -> u64 {
     if size_bytes == 0 { USUAL_BYTES } else { size_bytes }
-}
-
-/// Opens and locks a disk to be written, and tells its size.
-pub(crate) fn open_locked(path: &Path) -> Result<(Files, u64), DiskError> {
-    open_files(path, Access::ReadWrite)
-}
-
-/// Opens and locks a file or block device, and tells its size.
-fn open_files(path: &Path, access: Access) -> Result<(Files, u64), DiskError> {
-    let failed = |error: io::Error| DiskError::new(path, plain(&error));
-    let kind = fs::metadata(path).map_err(failed)?.file_type();
-    if !kind.is_file() && !kind.is_block_device() {
-        return Err(DiskError::new(path, NO_DISK));
-    }
-    // Opening a block device like this fails where it is mounted or otherwise in use.
-    let exclusive = if kind.is_block_device() && access == Access::ReadWrite { libc::O_EXCL } else { 0 };
-    let mut plain = open_direct(path, access, exclusive).map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => in_use(path),
-        _ => failed(error),
-    })?;
-    lock(&plain, path, access)?;
-    let stable = match access {
-        Access::ReadOnly => None,
-        Access::ReadWrite => Some(open_direct(path, access, libc::O_DSYNC).map_err(failed)?),
-    };
-    let size_bytes = plain.seek(SeekFrom::End(0)).map_err(failed)?;
-    Ok((Files::new(plain, stable), size_bytes))
-}
-
-/// Opens a file past the page cache, which would only copy what the log has in memory already, where the file system
-/// can do that.
-fn open_direct(path: &Path, access: Access, flags: i32) -> io::Result<File> {
-    let open = |flags| OpenOptions::new().read(true).write(access == Access::ReadWrite).custom_flags(flags).open(path);
-    match open(flags | libc::O_DIRECT) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(flags),
-        result => result,
-    }
-}
-
-fn lock(file: &File, path: &Path, access: Access) -> Result<(), DiskError> {
-    let hold = match access {
-        Access::ReadOnly => Hold::Shared,
-        Access::ReadWrite => Hold::Alone,
-    };
-    match kayvee_files::lock(file, hold) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(in_use(path)),
-        Err(error) => Err(DiskError::new(path, format!("locking it: {}", plain(&error)))),
-    }
-}
-
-fn in_use(path: &Path) -> DiskError {
-    DiskError::new(path, "it is in use by another program, such as another Kayvee or a QEMU")
 }
 
 /// Whether a disk is Kayvee's or blank.

@@ -135,8 +135,8 @@ impl Replacement {
         let mut name = path.file_name().unwrap_or_default().to_os_string();
         name.push(format!(".{}.tmp", std::process::id()));
         let temporary = path.with_file_name(name);
-        unfinished().push(temporary.clone());
-        let file = File::create(&temporary).inspect_err(|_| forget(&temporary))?;
+        note_unfinished(&temporary);
+        let file = File::create(&temporary).inspect_err(|_| forget_unfinished(&temporary))?;
         let replacement = Replacement { file, temporary, path, is_finished: false };
         if let Ok(old) = old {
             replacement.file.set_permissions(old.permissions())?;
@@ -154,17 +154,14 @@ impl Replacement {
         &self.temporary
     }
 
-    /// Whether it is in its place.
-    pub fn is_finished(&self) -> bool {
-        self.is_finished
-    }
-
     /// Brings it to stable storage, with its name. If that fails it can be tried again.
     pub fn put_in_place(&mut self) -> io::Result<()> {
         self.file.sync_all()?;
         if !self.is_finished {
+            // What was noted under its name is another file.
+            let mut unfinished = unfinished();
             fs::rename(&self.temporary, &self.path)?;
-            forget(&self.temporary);
+            unfinished.retain(|path| *path != self.temporary && *path != self.path);
             self.is_finished = true;
         }
         // The new name is on stable storage only once the folder is.
@@ -194,8 +191,15 @@ fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn forget(temporary: &Path) {
-    unfinished().retain(|path| path != temporary);
+/// Has a file removed where this process [ends at once](remove_unfinished), until it is forgotten or another one is put in its
+/// place. The path is absolute.
+pub fn note_unfinished(path: &Path) {
+    unfinished().push(path.into());
+}
+
+/// The file is of use now, or gone.
+pub fn forget_unfinished(file: &Path) {
+    unfinished().retain(|path| path != file);
 }
 
 /// Removes the files that this process has not put in their places yet, for an end that waits for nothing. None is begun as
@@ -261,7 +265,7 @@ impl Drop for Replacement {
         if !self.is_finished {
             // It may be gone already.
             let _ = fs::remove_file(&self.temporary);
-            forget(&self.temporary);
+            forget_unfinished(&self.temporary);
         }
     }
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::{Spec, open::tests::write_log};
 use kayvee_log::Kind;
 use kayvee_platform::BlockDevice;
-use std::{convert::Infallible, os::unix::fs::symlink};
+use std::{convert::Infallible, os::unix::fs::symlink, path::PathBuf};
 
 /// A folder for tests, of which nothing is left.
 struct Folder(PathBuf);
