@@ -62,11 +62,6 @@ impl Environment {
     fn seed_word(&self, at: usize) -> u64 {
         u64::from_le_bytes(self.seed[at..at + 8].try_into().expect("eight bytes"))
     }
-
-    /// For the name of a new log, which must tell nothing of what else is drawn.
-    pub(crate) fn log_id_rng(&self) -> fastrand::Rng {
-        fastrand::Rng::with_seed(self.seed_word(24))
-    }
 }
 
 /// What surrounds the store where there is an operating system: files, and sockets that can be opened anew. What a host does not
@@ -237,8 +232,9 @@ pub struct Store {
     pub(crate) cluster: Option<Box<Cluster>>,
     /// What has changed, for whoever keeps a copy.
     pub effects: Effects,
-    /// The log, if there is one.
+    /// The log, if there is one, and the names of new ones, which must tell nothing of what else is drawn.
     pub(crate) durable: Durable,
+    pub(crate) log_ids: fastrand::Rng,
     /// The slots of the replicas, and what else is known of copies elsewhere.
     pub replicas: Vec<u32>,
     pub(crate) replication: Replication,
@@ -306,6 +302,7 @@ impl Store {
         let databases = if options.cluster_shards.is_empty() { options.databases } else { 1 };
         let hash_key = HashKey(environment.seed_word(0), environment.seed_word(8));
         let mut rng = fastrand::Rng::with_seed(environment.seed_word(16));
+        let log_ids = fastrand::Rng::with_seed(environment.seed_word(24));
         let run_id = new_id(&mut rng);
         let mut replication_rng = rng.fork();
         let dbs = (0..databases).map(|_| Db::new(hash_key)).collect();
@@ -345,6 +342,7 @@ impl Store {
             cluster: None,
             effects: Effects::default(),
             durable: Durable::default(),
+            log_ids,
             replicas: Vec::new(),
             migration: None,
             releases_held: false,

@@ -6,7 +6,7 @@
 //! log again and read its dump file, so that is still written.
 
 use super::Durable;
-use crate::{Environment, Store};
+use crate::Store;
 use alloc::{
     boxed::Box,
     string::{String, ToString},
@@ -21,10 +21,10 @@ pub(super) struct Made {
     is_in_place: bool,
 }
 
-/// Makes an empty log.
-pub(super) fn format(environment: &Environment, device: &mut dyn BlockDevice) -> Result<Log, FormatError> {
+/// Makes an empty log. Its name is another one each time: what lies on the disk of an earlier log must not pass for its own.
+pub(super) fn format(log_ids: &mut fastrand::Rng, device: &mut dyn BlockDevice) -> Result<Log, FormatError> {
     let mut id = [0; 16];
-    environment.log_id_rng().fill(&mut id);
+    log_ids.fill(&mut id);
     Log::format(device, id)
 }
 
@@ -73,7 +73,7 @@ impl Store {
     /// Makes a log on a device, with its file, which is not in its place yet. It has yet to get its beginning. If nobody asks
     /// for that in this turn, it is closed.
     pub fn take_new_log(&mut self, device: &mut dyn BlockDevice, file: Box<dyn LogFile>) -> Result<(), String> {
-        let log = format(&self.environment, device).map_err(|error| error.to_string())?;
+        let log = format(&mut self.log_ids, device).map_err(|error| error.to_string())?;
         self.durable.opened(log, false, self.environment.heap);
         self.durable.made = Some(Made { file, placing: None, is_in_place: false });
         self.measure_live_bytes();

@@ -326,7 +326,7 @@ impl Store {
                 (opened.log, was_empty && !is_behind_gap)
             }
             Err(OpenError::Blank) => {
-                let log = made::format(&self.environment, device).map_err(LogError::Format)?;
+                let log = made::format(&mut self.log_ids, device).map_err(LogError::Format)?;
                 log::info!("the disk was blank: made a log of {} MB", log.size_bytes() / 1_000_000);
                 (log, was_empty)
             }

@@ -317,6 +317,23 @@ fn a_log_that_is_not_wanted_any_more_is_closed() {
     assert_eq!((one.found(), one.folder.placed.get(), one.folder.given_up.get()), (digest, 2, 0));
 }
 
+/// A disk may have held one before, whose batches must not pass for those of the new one.
+#[test]
+fn logs_that_are_made_have_names_of_their_own() {
+    let mut one = Process::new(OPTIONS);
+    let mut names = Vec::new();
+    for _ in 0..3 {
+        one.expect(&[("CONFIG SET appendonly yes", "+OK")]);
+        one.turns(3000);
+        names.push(one.disk.as_ref().expect("it was made").bytes[32..48].to_vec());
+        one.expect(&[("CONFIG SET appendonly no", "+OK")]);
+        one.turns(3000);
+    }
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 3);
+}
+
 /// Whatever is asked for in one turn, there is one log in the end, which has all data, or none.
 #[test]
 fn a_log_is_switched_on_and_off_within_a_turn() {
