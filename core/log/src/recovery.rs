@@ -13,7 +13,7 @@ use crate::{
     reader::{ReadError, Reader, scan, transfer},
     space::{Segment, Space},
 };
-use alloc::vec::Vec;
+use alloc::{collections::TryReserveError, vec::Vec};
 use core::convert::Infallible;
 use kayvee_platform::{BlockBuffer, BlockDevice, Geometry, Operation};
 
@@ -29,6 +29,8 @@ pub struct Progress {
     pub size_bytes: u64,
     /// Records that were found.
     pub records: u64,
+    /// Segments beyond the log's end that were searched for what shows that more was there.
+    pub searched: u64,
 }
 
 /// What lies on a disk.
@@ -81,6 +83,19 @@ pub fn check<E>(
 /// Looks at the superblocks alone: whether there is a log that this version reads, on a device that still has all of it.
 pub fn identify(device: &mut dyn BlockDevice) -> Result<(), OpenError<Infallible>> {
     read_superblocks(device).map(drop)
+}
+
+/// Adds a part to those of a long record. Beside them there has to be room for what they will be: so they take little more
+/// than they need, where a vector would take twice as much, and no more than that if it is not to be had.
+#[inline(never)]
+fn gather(parts: &mut Vec<u8>, bytes: &[u8]) -> Result<(), TryReserveError> {
+    const MOST_DOUBLED: usize = 4 << 20;
+    if parts.capacity() - parts.len() < bytes.len() {
+        let more = (parts.len() / 8).max(parts.len().min(MOST_DOUBLED)).max(bytes.len());
+        parts.try_reserve_exact(more).or_else(|_| parts.try_reserve_exact(bytes.len()))?;
+    }
+    parts.extend_from_slice(bytes);
+    Ok(())
 }
 
 /// Where a log ends.
@@ -184,18 +199,23 @@ pub(crate) fn recover<'a, E>(
     };
     let mut reader = Reader::new(device, superblock.segment_bytes, segment_count);
     while walk.step(&mut reader)? {
-        progress(Progress {
-            read_bytes: walk.contents.log_bytes,
-            size_bytes: walk.space.size_bytes(),
-            records: walk.contents.records,
-        });
+        progress(walk.progress());
     }
     drop(reader);
-    walk.look_beyond(device)?;
+    walk.look_beyond(device, progress)?;
     Ok(walk.finish())
 }
 
 impl<E> Walk<'_, E> {
+    fn progress(&self) -> Progress {
+        Progress {
+            read_bytes: self.contents.log_bytes,
+            size_bytes: self.space.size_bytes(),
+            records: self.contents.records,
+            searched: 0,
+        }
+    }
+
     /// Takes the next batch, if there is one.
     fn step(&mut self, reader: &mut Reader<'_>) -> Result<bool, OpenError<E>> {
         let here = (self.offset < self.superblock.segment_bytes).then_some((self.segment, self.offset));
@@ -271,8 +291,7 @@ impl<E> Walk<'_, E> {
             }
             if record.part.is_continuation || record.part.is_continued {
                 let (_, parts) = self.pending.get_or_insert_with(|| (record.kind, Vec::new()));
-                parts.try_reserve(bytes.len()).map_err(|_| OpenError::OutOfMemory)?;
-                parts.extend_from_slice(bytes);
+                gather(parts, bytes).map_err(|_| OpenError::OutOfMemory)?;
             }
             if record.part.is_continued {
                 continue;
@@ -294,7 +313,11 @@ impl<E> Walk<'_, E> {
     }
 
     /// Looks for traces of the batch that is missing: a later one that knows it to have been stable.
-    fn look_beyond(&mut self, device: &mut dyn BlockDevice) -> Result<(), OpenError<E>> {
+    fn look_beyond(
+        &mut self,
+        device: &mut dyn BlockDevice,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(), OpenError<E>> {
         let segment_bytes = self.superblock.segment_bytes;
         let segment_at = self.superblock.place_at_bytes(self.segment.place);
         let at_bytes = segment_at + u64::from(self.offset);
@@ -311,7 +334,11 @@ impl<E> Walk<'_, E> {
             );
         let mut is_torn = false;
         let (keys, number, epoch) = (self.keys, self.number, self.superblock.epoch);
+        // There may be a million of them.
+        let mut now = self.progress();
         scan(device, ranges, &mut |bytes| {
+            now.searched += u64::from(bytes.len() == BLOCK_BYTES);
+            progress(now);
             for block in bytes.chunks_exact(BLOCK_BYTES) {
                 let Some(header) = BatchHeader::parse(block, &keys) else { continue };
                 if header.number >= number {

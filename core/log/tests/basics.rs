@@ -2,7 +2,9 @@
 
 mod memory;
 
-use kayvee_log::{CompactionStage, FlushPolicy, Kind, Log, OpenError, RecordError, minimum_bytes};
+use kayvee_log::{
+    CompactionStage, FlushPolicy, Kind, Log, OpenError, Progress, RecordError, SEGMENTS_AT, minimum_bytes,
+};
 use memory::MemoryDisk;
 use std::convert::Infallible;
 
@@ -66,6 +68,20 @@ fn an_abandoned_record_leaves_no_trace() {
     log.sync(&mut disk, 0).expect("a disk that works");
     let (_, records) = open(&mut disk).expect("a sound log");
     assert_eq!(records, [(Kind::EFFECTS, b"first".to_vec()), (Kind::STATE, b"second".to_vec())]);
+}
+
+#[test]
+fn a_long_search_beyond_the_end_is_told_of() {
+    let mut disk = MemoryDisk::new(minimum_bytes());
+    Log::format(&mut disk, [7; 16]).expect("a log").close(&mut disk, 0).expect("a disk that works");
+    // It goes on with the segments of a small disk.
+    const SEGMENTS: u64 = 1000;
+    disk.bytes.resize(SEGMENTS_AT as usize + SEGMENTS as usize * (64 << 10), 0);
+    let mut told = Vec::new();
+    let mut note = |progress: Progress| told.push(progress.searched);
+    Log::open::<Infallible>(&mut disk, &mut |_, _| Ok(()), &mut note).expect("a sound log");
+    // All but its own, one by one.
+    assert_eq!(told.split_off(told.len() - SEGMENTS as usize + 1), (1..SEGMENTS).collect::<Vec<_>>());
 }
 
 #[test]

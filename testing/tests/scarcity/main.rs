@@ -4,11 +4,15 @@
 mod sys;
 mod web;
 
+use kayvee_log::{Kind, Log};
 use kayvee_platform::{Heap, Now};
 use kayvee_server::{ClientId, Engine, Fate, Options, Peer};
 use kayvee_testing::{disk::SimulatedDisk, in_process::environment};
-use std::sync::atomic::{AtomicU64, Ordering};
-use sys::{ScarceHeap, with_large_allocations};
+use std::{
+    collections::TryReserveError,
+    sync::atomic::{AtomicU64, Ordering},
+};
+use sys::{ScarceHeap, with_large_allocations, with_room};
 
 #[global_allocator]
 static HEAP: ScarceHeap = ScarceHeap;
@@ -373,6 +377,29 @@ fn inline_requests_survive_want_of_memory() {
         &[b"ECHO \"".to_vec(), vec![b'x'; 60_000], b"\"\r\n".to_vec()].concat(),
     );
     survives("a line without an end", &vec![b'x'; 70_000]);
+}
+
+/// Its parts are gathered, and become a value beside them.
+#[test]
+fn a_long_record_is_read_where_there_is_little_more_room_than_for_it_and_its_value() {
+    const LONG: usize = 20 << 20;
+    let mut disk = SimulatedDisk::new(64 << 20, 1);
+    let mut log = Log::format(&mut disk, [7; 16]).unwrap();
+    let mut record = log.record(Kind::EFFECTS).unwrap();
+    record.push(&vec![5; LONG]).unwrap();
+    record.commit();
+    log.close(&mut disk, 0).unwrap();
+    let mut value = Vec::new();
+    let read = with_room(2 * LONG + (8 << 20), || {
+        let mut take = |_: Kind, bytes: &[u8]| -> Result<(), TryReserveError> {
+            value.try_reserve_exact(bytes.len())?;
+            value.extend_from_slice(bytes);
+            Ok(())
+        };
+        kayvee_log::check(&mut disk, &mut take, &mut |_| {}).map(|contents| contents.records)
+    });
+    assert_eq!(read, Ok(1));
+    assert!(value == [5; LONG]);
 }
 
 #[test]

@@ -11,6 +11,8 @@ pub const SMALL_BYTES: usize = 2048;
 thread_local! {
     /// How many larger allocations still succeed on this thread.
     static LARGE_LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// How many bytes they may still take, all together.
+    static BYTES_LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
 /// The system's allocator, but for what is taken away.
@@ -24,29 +26,56 @@ pub fn with_large_allocations<R>(count: usize, body: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Runs `body` in a thread where the allocations of more than [`SMALL_BYTES`] that it makes have only so many bytes at a time.
+pub fn with_room<R>(bytes: usize, body: impl FnOnce() -> R) -> R {
+    BYTES_LEFT.set(bytes);
+    let result = body();
+    BYTES_LEFT.set(usize::MAX);
+    result
+}
+
+/// Counts what is taken, or given back.
+fn count(bytes: usize, change: impl FnOnce(usize, usize) -> usize) {
+    if bytes > SMALL_BYTES {
+        // A thread that ends counts nothing any more.
+        let _ = BYTES_LEFT.try_with(|left| match left.get() {
+            usize::MAX => {}
+            known => left.set(change(known, bytes)),
+        });
+    }
+}
+
 fn is_refused(bytes: usize) -> bool {
-    bytes > SMALL_BYTES
-        && LARGE_LEFT
-            .try_with(|left| match left.get() {
-                usize::MAX => false,
-                0 => true,
-                count => {
-                    left.set(count - 1);
-                    false
-                }
-            })
-            .unwrap_or(false)
+    let has_room = BYTES_LEFT.try_with(|left| bytes <= left.get()).unwrap_or(true);
+    bytes > SMALL_BYTES && (!has_room || is_one_too_many())
+}
+
+fn is_one_too_many() -> bool {
+    let count = |left: &Cell<usize>| match left.get() {
+        usize::MAX => false,
+        0 => true,
+        count => {
+            left.set(count - 1);
+            false
+        }
+    };
+    LARGE_LEFT.try_with(count).unwrap_or(false)
 }
 
 // SAFETY: every method returns null, which is allowed at any time, or what the system's allocator returns for the same
 // arguments.
 unsafe impl GlobalAlloc for ScarceHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_refused(layout.size()) {
+            return std::ptr::null_mut();
+        }
+        count(layout.size(), usize::saturating_sub);
         // SAFETY: the caller's promise is passed on.
-        if is_refused(layout.size()) { std::ptr::null_mut() } else { unsafe { System.alloc(layout) } }
+        unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(layout.size(), usize::saturating_add);
         // SAFETY: what was allocated here came from `System`.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -55,6 +84,9 @@ unsafe impl GlobalAlloc for ScarceHeap {
         if new_size > layout.size() && is_refused(new_size) {
             return std::ptr::null_mut();
         }
+        // Both are there for a while, as in the guest.
+        count(new_size, usize::saturating_sub);
+        count(layout.size(), usize::saturating_add);
         // SAFETY: the caller's promise is passed on.
         unsafe { System.realloc(pointer, layout, new_size) }
     }
@@ -78,6 +110,15 @@ fn what_succeeds_is_of_the_system_and_what_fails_is_as_before() {
     other.resize(2 * SMALL_BYTES, 3);
     small.resize(SMALL_BYTES, 4);
     assert!(bytes[..SMALL_BYTES].iter().all(|byte| *byte == 1) && bytes[SMALL_BYTES..] == [2]);
+    let room = 3 * SMALL_BYTES;
+    let results = with_room(room, || {
+        let mut taken = Vec::<u8>::new();
+        let all = taken.try_reserve_exact(room).is_ok();
+        let more = [small.try_reserve_exact(2 * SMALL_BYTES).is_ok(), taken.try_reserve_exact(room + 1).is_ok()];
+        drop(taken);
+        (all, more, Vec::<u8>::new().try_reserve_exact(room).is_ok())
+    });
+    assert_eq!(results, (true, [false, false], true), "what is given back can be taken again");
     bytes.truncate(5);
     bytes.shrink_to_fit();
     assert_eq!((bytes.as_slice(), other[9], small[9]), (&[1; 5][..], 3, 4));

@@ -8,7 +8,7 @@ use crate::{Context, Error, History, Origin, Session, ShowsExpired, Store, dump,
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
 use kayvee_keyspace::{Db, Expiry, WrittenString};
-use kayvee_log::{FormatError, Kind, Log, OpenError};
+use kayvee_log::{FormatError, Kind, Log, OpenError, Progress};
 use kayvee_platform::{BlockDevice, Geometry, Heap};
 use kayvee_resp::{Places, Protocol, Request, Writer};
 use log::Level;
@@ -306,11 +306,11 @@ impl Store {
                 told_ns = clock.monotonic_ns();
                 // Whoever waits for the end of it gives a store up that says nothing.
                 let level = log::max_level().to_level().unwrap_or(Level::Warn).min(Level::Info);
+                let Progress { read_bytes, records, searched, .. } = progress;
                 log::log!(
                     level,
-                    "reading the log: {} MB, {} records",
-                    progress.read_bytes / 1_000_000,
-                    progress.records
+                    "reading the log: {} MB, {records} records, {searched} segments beyond",
+                    read_bytes / 1_000_000
                 );
             }
         });
