@@ -69,17 +69,7 @@ impl Environment {
 pub trait Host {
     /// Puts new options into force as far as the platform has to, such as another port. It may complete them.
     fn apply(&self, old: &Options, new: &mut Options) -> Result<(), OptionError> {
-        let refused = |name: &str, reason: &str| Err(OptionError { name: name.into(), reason: reason.into() });
-        if old.port != new.port {
-            return refused("port", "Unable to listen on this port: it is fixed at the machine's start.");
-        }
-        if old.bind != new.bind {
-            return refused("bind", "Failed to bind to specified addresses: the machine has one, fixed at its start.");
-        }
-        if old.dir != new.dir {
-            return refused("dir", "there are no files here");
-        }
-        Ok(())
+        check_fixed(old, new)
     }
 
     /// The configuration file, if there is one.
@@ -120,6 +110,21 @@ pub trait Host {
     fn create_log(&self, _: &mut Store, _dir: &str) -> Result<(), String> {
         Err("there is no disk for the log: start Kayvee with --disk".into())
     }
+}
+
+/// Refuses what cannot change on a machine with nothing but the store.
+fn check_fixed(old: &Options, new: &Options) -> Result<(), OptionError> {
+    let refused = |name: &str, reason: &str| Err(OptionError { name: name.into(), reason: reason.into() });
+    if old.port != new.port {
+        return refused("port", "Unable to listen on this port: it is fixed at the machine's start.");
+    }
+    if old.bind != new.bind {
+        return refused("bind", "Failed to bind to specified addresses: the machine has one, fixed at its start.");
+    }
+    if old.dir != new.dir {
+        return refused("dir", "there are no files here");
+    }
+    Ok(())
 }
 
 /// A machine with nothing but the store.

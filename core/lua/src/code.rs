@@ -229,7 +229,7 @@ impl Function {
             | Op::ForPrepare { to, .. }
             | Op::ForLoop { to, .. }
             | Op::ForTest { to, .. } => to,
-            other => unreachable!("{other:?} is in a list of jumps"),
+            _ => unreachable!("a list of jumps holds jumps"),
         }
     }
 
@@ -408,12 +408,12 @@ impl Function {
         match self.at(pc) {
             Op::Varargs { a, .. } => *a = register,
             // Each of them is made for the register that it is to fill.
-            op @ (Op::Move { .. } | Op::LoadK { .. } | Op::LoadBool { .. }) => {
-                unreachable!("{op:?} cannot put its result elsewhere")
+            Op::Move { .. } | Op::LoadK { .. } | Op::LoadBool { .. } => {
+                unreachable!("the operation cannot put its result elsewhere")
             }
             op => match op.result() {
                 Some(a) => *a = register,
-                None => unreachable!("{op:?} has no result"),
+                None => unreachable!("the operation has no result"),
             },
         }
     }
@@ -589,7 +589,7 @@ impl Function {
             | Op::LessEqualK { when, .. }
             | Op::GreaterK { when, .. }
             | Op::GreaterEqualK { when, .. } => *when = !*when,
-            other => unreachable!("{other:?} is no comparison"),
+            _ => unreachable!("it is a comparison"),
         }
     }
 

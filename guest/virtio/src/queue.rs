@@ -142,6 +142,7 @@ pub struct Queue {
 impl Queue {
     /// Makes a queue of at most `size_max` descriptors and hands it to the device as number `index`. It starts with
     /// interrupts off.
+    #[inline(never)]
     pub fn new(
         transport: &mut impl Transport,
         index: u16,

@@ -151,6 +151,8 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
 /// Resets a device and agrees on features: all of `required` and what the device offers of `wanted`. Returns what was
 /// agreed on; the queues come next, and then [`start`].
+// Once for each device, at the start: one copy is enough for all drivers.
+#[inline(never)]
 pub fn negotiate(transport: &mut impl Transport, required: u64, wanted: u64) -> Result<u64, DeviceError> {
     transport.set_status(0);
     if !(0..RESET_POLLS_MAX).any(|_| transport.status() == 0) {
@@ -176,6 +178,7 @@ pub fn negotiate(transport: &mut impl Transport, required: u64, wanted: u64) -> 
 }
 
 /// Lets a device work, once its queues are enabled.
+#[inline(never)]
 pub fn start(transport: &mut impl Transport) {
     transport.set_status(status::ACKNOWLEDGE | status::DRIVER | status::FEATURES_OK | status::DRIVER_OK);
 }
