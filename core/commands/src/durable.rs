@@ -112,6 +112,11 @@ impl Durable {
         self.log.is_some()
     }
 
+    /// Bytes of the log's buffers.
+    pub(crate) fn buffers_bytes(&self) -> u64 {
+        self.log.as_ref().map_or(0, Log::buffers_bytes)
+    }
+
     /// Whether more waits for the device now than may.
     pub(crate) fn log_is_congested(&self) -> bool {
         self.log.as_ref().is_some_and(Log::is_congested)

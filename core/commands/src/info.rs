@@ -168,7 +168,7 @@ fn memory(store: &Store, out: &mut Text) {
     line(out, "allocator_active", figures.resident);
     line(out, "allocator_resident", figures.resident);
     let buffers = store.replication.backlog_bytes();
-    line(out, "mem_not_counted_for_evict", store.replica_buffers_bytes());
+    line(out, "mem_not_counted_for_evict", store.buffers_beside_data_bytes());
     line(out, "mem_replication_backlog", buffers - store.replica_excess_bytes());
     line(out, "mem_total_replication_buffers", buffers);
     for field in ["mem_cluster_links", "mem_aof_buffer", "active_defrag_running"] {

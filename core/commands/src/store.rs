@@ -570,7 +570,10 @@ impl Store {
     pub(crate) fn excess_bytes(&self) -> u64 {
         let above_maxmemory = match self.options.maxmemory {
             0 => 0,
-            maxmemory => self.used_bytes().checked_sub(maxmemory).map_or(0, |excess| self.beyond_replicas(excess)),
+            maxmemory => {
+                let excess_bytes = self.used_bytes().checked_sub(maxmemory);
+                excess_bytes.map_or(0, |excess| excess.saturating_sub(self.buffers_beside_data_bytes()))
+            }
         };
         above_maxmemory.max(self.platform_excess_bytes())
     }

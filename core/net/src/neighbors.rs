@@ -18,6 +18,9 @@ pub(crate) const ASK_INTERVAL_NS: u64 = 1_000_000_000;
 /// How long a station that is asked for may be silent until it is forgotten where it was (RFC 4861 §10,
 /// `MAX_UNICAST_SOLICIT` times `RETRANS_TIMER`).
 const SILENCE_NS: u64 = 3 * ASK_INTERVAL_NS;
+/// A question that was not answered counts no more when none has followed for so long: whoever still wants the answer asks again
+/// before that.
+const FORGIVEN_NS: u64 = 300 * ASK_INTERVAL_NS;
 
 #[derive(Clone, Copy, Debug)]
 struct Neighbor {
@@ -84,9 +87,13 @@ impl Neighbors {
         if now_ns.saturating_sub(*last_ns) < ASK_INTERVAL_NS {
             return false;
         }
+        if now_ns.saturating_sub(*last_ns) >= FORGIVEN_NS {
+            *since_ns = now_ns;
+        }
         *last_ns = now_ns;
-        if now_ns.saturating_sub(*since_ns) >= SILENCE_NS {
-            neighbor.hardware = None;
+        if now_ns.saturating_sub(*since_ns) >= SILENCE_NS && neighbor.hardware.take().is_some() {
+            // All that goes there finds out now, not each by its own losses.
+            self.generation = self.generation.wrapping_add(1);
         }
         true
     }

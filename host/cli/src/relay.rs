@@ -109,22 +109,25 @@ impl Line {
         let known = self.teller.take().and_then(|mut teller| Some((password_of(&mut teller).ok()?, teller)));
         let (password, teller) = match known {
             Some(known) => known,
-            None => {
-                let mut teller = match (self.connect(&self.own), listener) {
-                    (Err(error), Some(listener)) => {
-                        self.password = password_of(listener)?.ok_or(error)?;
-                        self.connect(&self.own)?
-                    }
-                    (connected, _) => connected?,
-                };
-                (password_of(&mut teller)?, teller)
-            }
+            None => match (self.let_in(), listener) {
+                (Err(error), Some(listener)) => {
+                    self.password = password_of(listener)?.ok_or(error)?;
+                    self.let_in()?
+                }
+                (result, _) => result?,
+            },
         };
         self.teller = Some(teller);
         if let Some(password) = password {
             self.password = password;
         }
         Ok(())
+    }
+
+    /// A connection to this shard that answers, with what it says its password is.
+    fn let_in(&self) -> Result<(Option<Vec<u8>>, Connection)> {
+        let mut teller = self.connect(&self.own)?;
+        Ok((password_of(&mut teller)?, teller))
     }
 
     fn connect(&self, address: &str) -> Result<Connection> {

@@ -33,7 +33,9 @@ const ANNOUNCED_IP: &str = "--cluster-announce-ip";
 pub fn run(args: &RunArgs, count: u16) -> Result<()> {
     let shards = divide(args, count)?;
     if let (Target::Kvm | Target::Tcg, Some(last)) = (args.target, shards.last()) {
-        Store::from_args(last)?.check_boot_words()?;
+        let store = Store::from_args(last)?;
+        store.check_for_guest()?;
+        store.check_boot_words()?;
     }
     if args.detach { detach(&shards) } else { stay_with(&shards) }
 }

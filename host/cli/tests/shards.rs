@@ -248,7 +248,14 @@ fn messages_go_on_under_another_password() {
         }
     };
     hears(&mut clients, "first");
-    for (password, ended) in [("second", "pubsub"), ("", "pubsub"), ("third", "pubsub"), ("third", "normal")] {
+    for (password, ended) in [
+        ("second", "pubsub"),
+        ("", "pubsub"),
+        ("third", "pubsub"),
+        ("third", "normal"),
+        ("", "pubsub"),
+        ("fourth", "normal"),
+    ] {
         for client in &mut clients {
             assert_eq!(client.call(&["CONFIG", "SET", "requirepass", password]).unwrap().to_string(), "+OK");
         }

@@ -12,6 +12,7 @@ use nix::{
 use std::{
     fs::{self, File, Metadata},
     io::{self, Read, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{self, Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError, mpsc},
     thread,
@@ -116,6 +117,9 @@ pub fn replace(path: &Path) -> Result<Box<dyn WriteFile>, String> {
     }
 }
 
+/// Permissions of a file that takes nobody's place, less those that the process withholds from all.
+const NEW_FILE_MODE: u32 = 0o666;
+
 /// A file that takes another one's place in one step, so that a crash leaves the old or the new one.
 pub struct Replacement {
     file: File,
@@ -136,7 +140,12 @@ impl Replacement {
         name.push(format!(".{}.tmp", std::process::id()));
         let temporary = path.with_file_name(name);
         note_unfinished(&temporary);
-        let file = File::create(&temporary).inspect_err(|_| forget_unfinished(&temporary))?;
+        // What a process with this number has left. Nobody else's file or link is written to, nor is this one for others to read
+        // that its place is not.
+        let _ = fs::remove_file(&temporary);
+        let mode = old.as_ref().map_or(NEW_FILE_MODE, |old| old.permissions().mode() & 0o777);
+        let made = File::options().write(true).create_new(true).mode(mode).open(&temporary);
+        let file = made.inspect_err(|_| forget_unfinished(&temporary))?;
         let replacement = Replacement { file, temporary, path, is_finished: false };
         if let Ok(old) = old {
             replacement.file.set_permissions(old.permissions())?;

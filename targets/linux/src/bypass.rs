@@ -70,14 +70,14 @@ impl Server {
         host: &'static LinuxHost,
     ) -> Result<Server> {
         let poll = Poll::new()?;
-        // Before signals are caught, as packing takes long.
-        let http = Http::open(engine.options(), StoreSockets::Own, poll.registry(), SITE, clock.now())?;
         let signals = Signals::catch(poll.registry(), SIGNALS)?;
         host.serve_disks(poll.registry())?;
         let disk = match data::disk(engine.options())? {
             Some(spec) => Some(data::open_log(&mut engine, &spec, poll.registry())?),
             None => None,
         };
+        let http =
+            Http::open(engine.options(), StoreSockets::Own, poll.registry(), SITE, clock.now(), signals.asked())?;
         let frames = FrameMemory::allocate(FRAMES_BYTES).context("allocating memory for frames")?;
         let place = network.attachment.open(&frames).context("--net")?;
         log::info!("net: {} ({})", place.name, place.socket.how);

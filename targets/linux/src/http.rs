@@ -22,6 +22,7 @@ use std::{
     io::{self, IoSlice, Read, Write},
     net::{Shutdown, SocketAddr},
     path::Path,
+    sync::atomic::AtomicBool,
     time::Duration,
 };
 
@@ -97,13 +98,15 @@ pub fn is_wanted(options: &Options) -> WebServer {
 }
 
 impl Http {
-    /// Opens the ports and the site that the options ask for; none if they ask for no web server.
+    /// Opens the ports and the site that the options ask for; none if they ask for no web server, and no site if the end is asked
+    /// for meanwhile.
     pub fn open(
         options: &Options,
         store: StoreSockets,
         registry: &Registry,
         bell: Token,
         now: Now,
+        is_asked_to_end: &AtomicBool,
     ) -> io::Result<Option<Http>> {
         if options.http_port == 0 {
             let places = [&options.site, &options.site_disk, &options.http_keys];
@@ -136,10 +139,13 @@ impl Http {
         }
         if !options.site.is_empty() {
             let path = Path::new(&options.site);
-            let (site, fingerprint) = site::load(path).map_err(|error| io::Error::other(format!("site: {error:#}")))?;
-            log::info!("site {}: {} paths", path.display(), site.len());
-            server.set_site(site);
-            sites = Some(Sites::watch(path, fingerprint, Bell::new(registry, bell)?)?);
+            let loaded = site::load_unless(is_asked_to_end, path);
+            let loaded = loaded.map_err(|error| io::Error::other(format!("site: {error:#}")))?;
+            if let Some((site, fingerprint)) = loaded {
+                log::info!("site {}: {} paths", path.display(), site.len());
+                server.set_site(site);
+                sites = Some(Sites::watch(path, fingerprint, Bell::new(registry, bell)?)?);
+            }
         }
         let (clients, active) = (Vec::new(), VecDeque::new());
         Ok(Some(Http {
@@ -457,7 +463,14 @@ mod tests {
         options.site = folder.to_str().unwrap().into();
         let (mut engine, clock, _) = crate::start(options, LinuxHost::new(None, Reach::Own), "epoll").unwrap();
         let mut poll = Poll::new().unwrap();
-        let opened = Http::open(engine.options(), StoreSockets::Own, poll.registry(), Token(0), clock.now());
+        let opened = Http::open(
+            engine.options(),
+            StoreSockets::Own,
+            poll.registry(),
+            Token(0),
+            clock.now(),
+            &AtomicBool::new(false),
+        );
         let mut http = opened.unwrap().unwrap();
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| {

@@ -154,6 +154,7 @@ fn serve(mut options: Options, config_file: Option<String>) -> Result<u8> {
     if let Some(disk) = data::disk(server.options())? {
         server.open_log(&disk)?;
     }
+    server.open_http()?;
     server.open_datagrams()?;
     let status = server.run();
     if !unix_socket.is_empty() {

@@ -111,7 +111,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Puts an engine behind listening sockets, and opens the web server, if the options ask for one.
+    /// Puts an engine behind listening sockets.
     pub fn new(
         engine: Engine,
         sockets: Vec<(Option<Place>, Listening)>,
@@ -119,8 +119,6 @@ impl Server {
         host: &'static LinuxHost,
     ) -> io::Result<Server> {
         let poll = Poll::new()?;
-        // Before signals are caught: to pack a large site takes long, and has nothing that could end in good order.
-        let http = Http::open(engine.options(), StoreSockets::Kernel, poll.registry(), SITE, clock.now())?;
         let signals = Signals::catch(poll.registry(), SIGNALS)?;
         host.serve_disks(poll.registry())?;
         let keepalive_s = engine.options().tcp_keepalive;
@@ -139,7 +137,7 @@ impl Server {
             ended: Vec::new(),
             crowd: Crowd::default(),
             disk: None,
-            http,
+            http: None,
             datagrams: None,
             group: vec![[0; GROUP_READ_BYTES]; GROUP],
             buffer: vec![0; READ_BYTES],
@@ -159,6 +157,19 @@ impl Server {
     pub fn open_log(&mut self, spec: &Spec) -> io::Result<()> {
         let disk = data::open_log(&mut self.engine, spec, self.poll.registry())?;
         self.disk = Some(disk);
+        Ok(())
+    }
+
+    /// Opens the web server, if the options ask for one.
+    pub fn open_http(&mut self) -> io::Result<()> {
+        self.http = Http::open(
+            self.engine.options(),
+            StoreSockets::Kernel,
+            self.poll.registry(),
+            SITE,
+            self.clock.now(),
+            self.signals.asked(),
+        )?;
         Ok(())
     }
 

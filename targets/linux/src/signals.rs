@@ -45,6 +45,11 @@ impl Signals {
         Ok(Signals { socket, interrupted, asked, is_told: false })
     }
 
+    /// Whether one has come, for whoever works for long before they can be [taken](Self::take).
+    pub fn asked(&self) -> &AtomicBool {
+        &self.asked
+    }
+
     /// Does what those that have come ask for.
     pub fn take(&mut self, engine: &mut Engine) {
         let mut bytes = [0; 16];

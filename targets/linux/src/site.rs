@@ -9,12 +9,15 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        mpsc::{Receiver, SyncSender, sync_channel},
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread,
     time::Duration,
 };
 
+/// How often it is looked whether the end is asked for.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 /// How often the files are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The same while something is wrong with them: they may be packed in vain each time.
@@ -40,8 +43,21 @@ impl Drop for Image {
 }
 
 /// Loads a site, and says by what its next state can be told from this one. Files that change meanwhile are seen as
-/// changed.
-pub fn load(path: &Path) -> Result<(Site, Fingerprint)> {
+/// changed. There is none where the end is asked for meanwhile: what was begun then ends with the process.
+pub fn load_unless(is_asked_to_end: &AtomicBool, path: &Path) -> Result<Option<(Site, Fingerprint)>> {
+    let (sender, loaded) = mpsc::channel();
+    let owned = path.to_path_buf();
+    thread::Builder::new().name("site".into()).spawn(move || sender.send(load(&owned)))?;
+    loop {
+        match loaded.recv_timeout(SIGNAL_INTERVAL) {
+            Err(RecvTimeoutError::Timeout) if is_asked_to_end.load(Ordering::Relaxed) => return Ok(None),
+            Err(RecvTimeoutError::Timeout) => {}
+            result => return result?.map(Some),
+        }
+    }
+}
+
+fn load(path: &Path) -> Result<(Site, Fingerprint)> {
     sys::uncounted(|| {
         let before = fingerprint(path)?;
         Ok((open(path)?, before))

@@ -469,15 +469,10 @@ impl Store {
         outputs as u64 + self.replica_excess_bytes()
     }
 
-    /// What is left of bytes beyond `maxmemory` without replicas' buffers: to evict keys for them would send more to the
-    /// replicas, for which more keys had to go.
-    #[inline]
-    pub(crate) fn beyond_replicas(&self, excess_bytes: u64) -> u64 {
-        if self.replication.backlog.is_none() {
-            excess_bytes
-        } else {
-            excess_bytes.saturating_sub(self.replica_buffers_bytes())
-        }
+    /// Bytes for which no key goes: buffers of replicas and of the log, whom each key that goes is told.
+    pub(crate) fn buffers_beside_data_bytes(&self) -> u64 {
+        let replicas = if self.replication.backlog.is_none() { 0 } else { self.replica_buffers_bytes() };
+        replicas + self.durable.buffers_bytes()
     }
 
     /// The replicas with what is known of each.

@@ -344,15 +344,15 @@ impl Stack {
         self.timers.next_deadline_ns().unwrap_or(NEVER_NS).min(self.review_ns)
     }
 
-    /// Whether the station has stood still until now. Then the time of connections is that of the timer that has run out first,
-    /// and not a moment later. A long sleep with nothing due is none.
+    /// Whether the station has stood still until now. Then the time of connections is just behind that of the timer that has run out
+    /// first: by so much that a station that is slow is not taken for one that stands still. A long sleep with nothing due is none.
     #[cold]
     #[inline(never)]
     fn stood_still(&mut self, now_ns: u64) -> bool {
         let late_ns = self.own_ns(now_ns).saturating_sub(self.next_timer_ns());
         let has_stood = late_ns > STANDSTILL_NS;
         if has_stood {
-            self.stood_still_ns += late_ns;
+            self.stood_still_ns += late_ns - STANDSTILL_NS;
         }
         has_stood
     }

@@ -8,6 +8,7 @@ use crate::{
 use kayvee_http::{AccessLog, Limits, Server};
 use kayvee_platform::{BlockError, Now};
 use kayvee_server::{ClientId, Fate};
+use std::sync::atomic::Ordering;
 
 mod full_disk;
 mod parts;
@@ -702,4 +703,25 @@ fn long_strings_outlive_a_lower_limit() {
     let mut two = one.reopened(&[ALWAYS, &["--proto-max-bulk-len", "1mb"]].concat());
     assert_eq!(two.digest(), digest);
     two.expect(&[("SETBIT bits 16000000 0", "-ERR bit offset is not an integer or out of range")]);
+}
+
+/// What a guest's log has kept for itself from its start on is nobody's data: no key goes for it, and no write is refused.
+#[test]
+fn buffers_of_the_log_do_not_count_as_data() {
+    let options = [ALWAYS, &["--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru"]].concat();
+    let mut bench = Bench::new(&options);
+    bench.heap.limit.store(1 << 30, Ordering::Relaxed);
+    let mut disk = Disk::new(64 << 20);
+    bench.engine.open_log(&mut disk).unwrap_or_else(|error| panic!("{error}"));
+    let client = bench.connect();
+    let mut one = Durable { bench, disk, client };
+    one.expect(&[("SET a 1", "+OK")]);
+    let info = one.ask("INFO memory");
+    let buffers = info.split("mem_not_counted_for_evict:").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let buffers: u64 = buffers.expect("it is told").parse().expect("a number");
+    assert!(buffers >= 1 << 20, "{buffers}");
+    one.bench.heap.used.store((3 << 20) + buffers, Ordering::Relaxed);
+    one.expect(&[("SET b 1", "+OK"), ("DBSIZE", ":2")]);
+    one.bench.heap.used.store((4 << 20) + buffers, Ordering::Relaxed);
+    one.expect(&[("SET c 1", "-OOM command not allowed when used memory > 'maxmemory'."), ("DBSIZE", ":0")]);
 }
