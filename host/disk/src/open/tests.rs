@@ -74,7 +74,8 @@ fn what_is_written_is_read_back_by_the_next_one() {
         assert_eq!((finished.token, finished.result), (5, Ok(())));
     }
     drop(disk);
-    assert_eq!(woken.load(Ordering::Relaxed), 3);
+    // The caller carries out the stable write by itself where zeros have been written ahead of it by then.
+    assert!((2..=3).contains(&woken.load(Ordering::Relaxed)));
     assert_eq!(fs::metadata(&place.0).unwrap().len(), SIZE);
     let mut disk = FileDisk::open_read_only(&place.0).unwrap();
     assert!(disk.geometry().is_read_only);
