@@ -140,12 +140,11 @@ impl Replacement {
         name.push(format!(".{}.tmp", std::process::id()));
         let temporary = path.with_file_name(name);
         note_unfinished(&temporary);
-        // What a process with this number has left. Nobody else's file or link is written to, nor is this one for others to read
-        // that its place is not.
-        let _ = fs::remove_file(&temporary);
+        // It is never for others to read where its place is not, and what somebody's link leads to is not written to.
         let mode = old.as_ref().map_or(NEW_FILE_MODE, |old| old.permissions().mode() & 0o777);
-        let made = File::options().write(true).create_new(true).mode(mode).open(&temporary);
-        let file = made.inspect_err(|_| forget_unfinished(&temporary))?;
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true).mode(mode).custom_flags(libc::O_NOFOLLOW);
+        let file = options.open(&temporary).inspect_err(|_| forget_unfinished(&temporary))?;
         let replacement = Replacement { file, temporary, path, is_finished: false };
         if let Ok(old) = old {
             replacement.file.set_permissions(old.permissions())?;
