@@ -8,7 +8,7 @@ use kayvee_server::Options;
 use socket2::{SockRef, TcpKeepalive};
 use std::{
     convert::Infallible,
-    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
     sync::Arc,
     thread,
@@ -31,35 +31,21 @@ const LINE_MAX_BYTES: u64 = 512;
 pub fn begin(options: &Options, own: SocketAddr, log: &Arc<Log>) {
     let is_other = |(number, _): &(usize, &String)| *number != usize::from(options.cluster_shard);
     for (_, peer) in options.cluster_shards.iter().enumerate().filter(is_other) {
-        let mut line = Line::new(own.to_string(), peer.clone(), options.requirepass.clone());
+        let line = Line { own: own.to_string(), peer: peer.clone(), password: options.requirepass.clone() };
         let log = log.clone();
         thread::spawn(move || line.carry_for_ever(&log));
     }
 }
 
 /// From one other shard to this one.
-///
-/// Whoever is connected goes on being let in when the password changes, so this shard is asked for its password over the
-/// connection that tells it messages, which is kept for that: shards have the same, but for one that has started again with that
-/// of its start.
 struct Line {
     own: String,
     peer: String,
-    /// The password as this shard has said last, and that of the start.
     password: Vec<u8>,
-    first_password: Vec<u8>,
-    /// What tells this shard.
-    teller: Option<Connection>,
 }
 
-type Connection = BufReader<TcpStream>;
-
 impl Line {
-    fn new(own: String, peer: String, password: Vec<u8>) -> Line {
-        Line { own, peer, first_password: password.clone(), password, teller: None }
-    }
-
-    fn carry_for_ever(&mut self, log: &Log) {
+    fn carry_for_ever(&self, log: &Log) {
         let mut failing_since = Instant::now();
         let mut has_complained = false;
         loop {
@@ -78,118 +64,44 @@ impl Line {
     }
 
     /// Carries messages until one of the connections fails.
-    fn carry(&mut self) -> Result<Infallible> {
-        self.learn_password(None)?;
+    fn carry(&self) -> Result<Infallible> {
         let mut listener = self.connect(&self.peer)?;
         ask(&mut listener, &[b"CLUSTER", b"RELAY"])?;
+        // There may be nothing to hear for days; whether the peer is still there, the kernel asks.
+        listener.get_ref().set_read_timeout(None)?;
+        let mut own = self.connect(&self.own)?;
         loop {
-            if !has_more(&mut listener)? {
-                // There may be nothing to hear for days; whether the peer is still there, the kernel asks.
-                self.learn_password(Some(&mut listener))?;
-                continue;
-            }
             let message = next_message(&mut listener)?;
             let [kind, channel, text] = &message[..] else { bail!("a message of {} parts", message.len()) };
             if kind != b"message" {
                 bail!("a message of another kind");
             }
-            let told = self.teller.as_mut().is_some_and(|teller| deliver(teller, channel, text).is_ok());
-            if !told {
-                self.teller = None;
-                self.learn_password(Some(&mut listener))?;
-                self.teller.as_mut().map_or(Ok(()), |teller| deliver(teller, channel, text))?;
+            if deliver(&mut own, channel, text).is_err() {
+                // A connection that was idle for long may have been closed.
+                own = self.connect(&self.own)?;
+                deliver(&mut own, channel, text)?;
             }
         }
     }
 
-    /// Asks this shard for its password, and connects to it before that, where it is not connected. If it lets nobody in who
-    /// knows no newer one, the peer is asked, which goes on letting the listener in.
-    fn learn_password(&mut self, listener: Option<&mut Connection>) -> Result<()> {
-        // A connection that was idle for long may have been closed.
-        let known = self.teller.take().and_then(|mut teller| Some((password_of(&mut teller).ok()?, teller)));
-        let (password, teller) = match known {
-            Some(known) => known,
-            None => match (self.let_in(), listener) {
-                (Err(error), Some(listener)) => {
-                    self.password = password_of(listener)?.ok_or(error)?;
-                    self.let_in()?
-                }
-                (result, _) => result?,
-            },
-        };
-        self.teller = Some(teller);
-        if let Some(password) = password {
-            self.password = password;
-        }
-        Ok(())
-    }
-
-    /// A connection to this shard that answers, with what it says its password is.
-    fn let_in(&self) -> Result<(Option<Vec<u8>>, Connection)> {
-        let mut teller = self.connect(&self.own)?;
-        Ok((password_of(&mut teller)?, teller))
-    }
-
-    fn connect(&self, address: &str) -> Result<Connection> {
+    fn connect(&self, address: &str) -> Result<BufReader<TcpStream>> {
         let stream = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
         let mut connection = BufReader::new(stream);
-        let mut passwords = vec![&self.password, &self.first_password];
-        passwords.dedup();
-        let mut refused = Ok(());
-        for password in passwords.into_iter().filter(|password| !password.is_empty()) {
-            refused = ask(&mut connection, &[b"AUTH", password]);
-            if refused.is_ok() {
-                return Ok(connection);
-            }
+        if !self.password.is_empty() {
+            ask(&mut connection, &[b"AUTH", &self.password])?;
         }
-        match refused {
-            Err(error) if error.to_string().starts_with("-WRONGPASS ") => Err(error.context(address.to_string())),
-            // It may need none any more.
-            _ => Ok(connection),
-        }
-    }
-}
-
-/// The password of a shard, if it tells.
-fn password_of(connection: &mut Connection) -> Result<Option<Vec<u8>>> {
-    send(connection.get_ref(), &[b"CONFIG", b"GET", b"requirepass"])?;
-    loop {
-        if connection.fill_buf()?.first() == Some(&b'-') {
-            // Whoever may not ask, or finds the command under another name, goes on with what is known.
-            return match next_line(connection)? {
-                reply if reply.starts_with("-NOAUTH ") => bail!("{reply}"),
-                _ => Ok(None),
-            };
-        }
-        // What a listener hears before the answer is lost.
-        let parts = next_message(connection)?;
-        if parts.len() < 3 {
-            return Ok(parts.into_iter().nth(1));
-        }
-    }
-}
-
-/// Whether something comes within the time in which a shard should answer.
-fn has_more(from: &mut Connection) -> Result<bool> {
-    match from.fill_buf() {
-        Ok([]) => bail!("the connection has ended"),
-        Ok(_) => Ok(true),
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(false),
-        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(false),
-        Err(error) => Err(error.into()),
+        Ok(connection)
     }
 }
 
 /// Tells a shard what was published on another one.
-fn deliver(own: &mut Connection, channel: &[u8], text: &[u8]) -> Result<()> {
+fn deliver(own: &mut BufReader<TcpStream>, channel: &[u8], text: &[u8]) -> Result<()> {
     loop {
         send(own.get_ref(), &[b"CLUSTER", b"DELIVER", channel, text])?;
-        // While clients are paused it has told them, and says so afterwards: told once more, they would hear it twice.
-        while !has_more(own)? {}
         match next_line(own)? {
             reply if reply.starts_with(':') => return Ok(()),
             // A script or a function runs for long. What comes meanwhile waits behind this.
@@ -206,7 +118,7 @@ fn send(mut stream: &TcpStream, words: &[&[u8]]) -> Result<()> {
 }
 
 /// Sends a request that is answered with OK.
-fn ask(connection: &mut Connection, words: &[&[u8]]) -> Result<()> {
+fn ask(connection: &mut BufReader<TcpStream>, words: &[&[u8]]) -> Result<()> {
     send(connection.get_ref(), words)?;
     match next_line(connection)?.as_str() {
         "+OK" => Ok(()),
@@ -224,7 +136,7 @@ fn next_line(from: &mut impl BufRead) -> Result<String> {
     }
 }
 
-/// The parts of a message, which is an array of strings, as an answer is.
+/// The parts of a message, which is an array of strings.
 fn next_message(from: &mut impl BufRead) -> Result<Vec<Vec<u8>>> {
     let parts = next_number(from, '*', 3)?;
     (0..parts)

@@ -199,8 +199,8 @@ fn a_cluster_serves(name: &str, target: &[&str]) {
 #[test]
 #[ignore = "starts the release build"]
 fn messages_wait_for_scripts() {
-    const SCRIPT: &str = "local function ms() local now = redis.call('TIME') return now[1] * 1000 + now[2] / 1000 end
-        local began = ms() while ms() < began + 1000 do end";
+    // Scripts see a time that stands still.
+    const SCRIPT: &str = "local n = 0 for i = 1, 30000000 do n = n + i end";
     const MESSAGES: usize = 20;
     let folder = Folder::new("scripts");
     let options = ["--busy-reply-threshold", "10"];
@@ -222,50 +222,6 @@ fn messages_wait_for_scripts() {
     clients[0].read_reply().unwrap();
     let (status, said) = cluster.end();
     assert!(status.success(), "{status}: {said}");
-}
-
-/// What carries messages is let in again when the password has changed, whichever of its connections was ended.
-#[test]
-#[ignore = "starts the release build"]
-fn messages_go_on_under_another_password() {
-    let folder = Folder::new("password");
-    let options = ["--requirepass", "first", "--timeout", "0"];
-    let cluster = Cluster::start_with(&["--target", "linux"], &folder, free_ports(SHARDS), &options);
-    let mut clients = cluster.clients();
-    for client in &mut clients {
-        assert_eq!(client.call(&["AUTH", "first"]).unwrap().to_string(), "+OK");
-    }
-    let hears = |clients: &mut Vec<Client>, password: &str| {
-        wait_until("the shards find each other", || clients.iter_mut().all(|client| relays(client) == 2));
-        let mut listener = cluster.clients().remove(0);
-        if !password.is_empty() {
-            assert_eq!(listener.call(&["AUTH", password]).unwrap().to_string(), "+OK");
-        }
-        listener.call(&["SUBSCRIBE", "news"]).unwrap();
-        for publisher in &mut *clients {
-            publisher.call(&["PUBLISH", "news", "x"]).unwrap();
-            assert_eq!(listener.read_reply().unwrap().to_string(), "[\"message\" \"news\" \"x\"]");
-        }
-    };
-    hears(&mut clients, "first");
-    for (password, ended) in [
-        ("second", "pubsub"),
-        ("", "pubsub"),
-        ("third", "pubsub"),
-        ("third", "normal"),
-        ("", "pubsub"),
-        ("fourth", "normal"),
-    ] {
-        for client in &mut clients {
-            assert_eq!(client.call(&["CONFIG", "SET", "requirepass", password]).unwrap().to_string(), "+OK");
-        }
-        // Those who carry messages are the only ones of these that this connection does not spare.
-        let killed = clients[0].call(&["CLIENT", "KILL", "TYPE", ended]).unwrap().integer();
-        assert!(killed >= Some(2), "{password:?}: {killed:?}");
-        hears(&mut clients, password);
-    }
-    let (status, said) = cluster.end();
-    assert!(status.success() && !said.contains("is not heard here"), "{status}: {said}");
 }
 
 #[test]
