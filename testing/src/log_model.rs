@@ -9,8 +9,8 @@ use crate::{
     random::Random,
 };
 use kayvee_log::{
-    CompactionStage, Contents, FlushPolicy, Kind, Log, OpenError, RECORD_HEADER_BYTES, RecordError, check,
-    minimum_bytes,
+    CompactionStage, Contents, FlushPolicy, Kind, Log, OpenError, READ_AHEAD_BYTES, RECORD_HEADER_BYTES, RecordError,
+    check, minimum_bytes,
 };
 
 /// What is varied from run to run, all of it chosen by the seed.
@@ -195,7 +195,7 @@ impl Model {
     fn reopen(&mut self, acknowledged: u64) -> Result<Log, String> {
         self.disk.crash_in(self.random.below(60) as u64);
         let mut found = Vec::new();
-        let opened = Log::open(&mut self.disk, &mut collect(&mut found), &mut |_| {});
+        let opened = Log::open(&mut self.disk, READ_AHEAD_BYTES, &mut collect(&mut found), &mut |_| {});
         let opened = opened.map_err(|error: OpenError<String>| format!("open: {error}"))?;
         self.verify(&opened.contents, &found, acknowledged)?;
         self.beginning = opened.contents.first_sequence;
@@ -366,7 +366,7 @@ impl Model {
     fn verify_crashed(&mut self, crashed: &mut SimulatedDisk, acknowledged: u64) -> Result<(), String> {
         crashed.faults = Faults::NONE;
         let mut found = Vec::new();
-        let contents = check(crashed, &mut collect(&mut found), &mut |_| {})
+        let contents = check(crashed, READ_AHEAD_BYTES, &mut collect(&mut found), &mut |_| {})
             .map_err(|error: OpenError<String>| format!("after a crash: {error}"))?;
         self.verify(&contents, &found, acknowledged)
     }

@@ -1,6 +1,8 @@
 //! The persistent log on a disk that keeps no promise but those it has made.
 
-use kayvee_log::{CompactionStage, Contents, FlushPolicy, Kind, Log, LogError, OpenError, Work, check};
+use kayvee_log::{
+    CompactionStage, Contents, FlushPolicy, Kind, Log, LogError, OpenError, READ_AHEAD_BYTES, Work, check,
+};
 use kayvee_platform::BlockError;
 use kayvee_testing::{
     disk::{Lie, SimulatedDisk},
@@ -35,6 +37,7 @@ fn read(disk: &mut SimulatedDisk) -> Result<(Contents, Records), OpenError<&'sta
     let mut records = Records::new();
     let contents = check(
         disk,
+        READ_AHEAD_BYTES,
         &mut |_, bytes| {
             records.push(bytes.to_vec());
             Ok(())
@@ -146,7 +149,7 @@ fn whichever_transfer_fails_while_a_log_is_opened_it_can_be_opened_later() {
     for transfer in 0.. {
         let mut crashed = SimulatedDisk::with(before.clone(), 5);
         crashed.fail_in = Some(transfer);
-        let result = Log::open::<&str>(&mut crashed, &mut |_, _| Ok(()), &mut |_| {});
+        let result = Log::open::<&str>(&mut crashed, READ_AHEAD_BYTES, &mut |_, _| Ok(()), &mut |_| {});
         match result {
             Err(OpenError::Device(LogError { work: Work::Read, .. })) => {
                 assert!(crashed.bytes() == before, "a disk that was not opened is as it was");

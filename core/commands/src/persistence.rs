@@ -191,6 +191,11 @@ impl Store {
         dump::write_file(self, dialect, Compression::On, Checksum::On, None, take)
     }
 
+    /// The oldest dialect that has a form for all data.
+    pub fn oldest_dialect(&self) -> Dialect {
+        dump::file_dialect(self, Dialect::Redis70)
+    }
+
     /// How many libraries of functions there are.
     pub fn library_count(&self) -> usize {
         self.scripting.library_counts().0

@@ -484,8 +484,8 @@ impl Store {
     /// still goes through. The platform's reserve is, since everything else lives from it.
     #[inline(always)]
     pub fn data_room_bytes(&self) -> u64 {
-        let used_bytes = self.environment.heap.used_bytes();
-        self.platform_limit_bytes().map_or(u64::MAX, |limit| limit.saturating_sub(used_bytes))
+        let charged_bytes = self.environment.heap.charged_bytes();
+        self.platform_limit_bytes().map_or(u64::MAX, |limit| limit.saturating_sub(charged_bytes))
     }
 
     /// Bytes that one reply or request may take: all that there is but half of the reserve.
@@ -586,7 +586,7 @@ impl Store {
     /// Here room in pages counts as used, since not every record can take it.
     #[inline(always)]
     fn platform_excess_bytes(&self) -> u64 {
-        self.platform_limit_bytes().map_or(0, |limit| self.environment.heap.used_bytes().saturating_sub(limit))
+        self.platform_limit_bytes().map_or(0, |limit| self.environment.heap.charged_bytes().saturating_sub(limit))
     }
 }
 

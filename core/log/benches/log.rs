@@ -3,7 +3,7 @@
 #[path = "../tests/memory/mod.rs"]
 mod memory;
 
-use kayvee_log::{FlushPolicy, Kind, Log};
+use kayvee_log::{FlushPolicy, Kind, Log, READ_AHEAD_BYTES};
 use memory::MemoryDisk;
 use std::{convert::Infallible, hint::black_box, time::Instant};
 
@@ -48,6 +48,7 @@ fn main() {
         let mut bytes = 0;
         let opened = Log::open::<Infallible>(
             &mut disk,
+            READ_AHEAD_BYTES,
             &mut |_, record| {
                 bytes += record.len();
                 Ok(())

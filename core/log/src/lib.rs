@@ -27,4 +27,5 @@ pub use drive::{Counters, FlushPolicy};
 pub use error::{FormatError, LogError, OpenError, RecordError, Work};
 pub use format::{BLOCK_BYTES, FORMAT_VERSION, Kind, RECORD_HEADER_BYTES, SEGMENTS_AT};
 pub use open::{Opened, minimum_bytes};
+pub use reader::READ_AHEAD_BYTES;
 pub use recovery::{Contents, Progress, Visit, check, identify};

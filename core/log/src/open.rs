@@ -66,9 +66,11 @@ impl Log {
     }
 
     /// Opens the log on a device: shows every record to `apply` in order, finds the end, and makes ready for more. If it
-    /// cannot, or `apply` fails, the device is as it was. A device that has grown is used wholly from now on.
+    /// cannot, or `apply` fails, the device is as it was. A device that has grown is used wholly from now on. Reading takes
+    /// `read_ahead_bytes` of memory for buffers: [`READ_AHEAD_BYTES`](crate::READ_AHEAD_BYTES) or less.
     pub fn open<E>(
         device: &mut dyn BlockDevice,
+        read_ahead_bytes: usize,
         apply: &mut Visit<'_, E>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Opened, OpenError<E>> {
@@ -76,7 +78,7 @@ impl Log {
             return Err(OpenError::ReadOnly);
         }
         let (mut superblock, bad_superblocks) = read_superblocks(device)?;
-        let recovered = recover(device, &superblock, apply, progress)?;
+        let recovered = recover(device, &superblock, read_ahead_bytes, apply, progress)?;
         let contents = Contents { bad_superblocks, ..recovered.contents };
         let grown = contents.segments - superblock.segment_count;
         let grown_bytes = u64::from(grown) * u64::from(superblock.segment_bytes);

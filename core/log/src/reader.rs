@@ -7,10 +7,12 @@ use crate::{
 use alloc::vec::Vec;
 use kayvee_platform::{BlockBuffer, BlockDevice, BlockError, Operation, Transfer, transfer_alone, wait_for_transfer};
 
-/// Bytes of a chunk, the unit of reading through: or those of a segment, if it has fewer.
-const CHUNK_BYTES: u32 = 512 << 10;
+/// Bytes of a chunk, the unit of reading through, at the least and at the most: or those of a segment, if it has fewer.
+const CHUNK_BYTES: [usize; 2] = [16 << 10, 512 << 10];
 /// Chunks in memory: that which is looked at, and those that are read meanwhile.
 const CHUNKS: usize = 5;
+/// Memory for reading ahead that makes it as quick as it can be.
+pub const READ_AHEAD_BYTES: usize = CHUNKS * CHUNK_BYTES[1];
 /// Bytes of a transfer when the device is searched.
 const SCAN_BYTES: u32 = 128 << 10;
 /// Transfers at a time when the device is searched.
@@ -75,8 +77,16 @@ pub struct Reader<'d> {
 
 impl<'d> Reader<'d> {
     /// Nothing is read yet.
-    pub fn new(device: &'d mut dyn BlockDevice, segment_bytes: u32, segment_count: u32) -> Reader<'d> {
-        let chunk_bytes = segment_bytes.min(CHUNK_BYTES);
+    pub fn new(
+        device: &'d mut dyn BlockDevice,
+        read_ahead_bytes: usize,
+        segment_bytes: u32,
+        segment_count: u32,
+    ) -> Reader<'d> {
+        let [least, most] = CHUNK_BYTES;
+        // Segments have a power of two of bytes as well.
+        let chunk_bytes = 1 << (read_ahead_bytes / CHUNKS).clamp(least, most).ilog2();
+        let chunk_bytes = segment_bytes.min(chunk_bytes);
         Reader {
             device,
             chunk_bytes: chunk_bytes.into(),

@@ -69,14 +69,15 @@ pub struct Contents {
 }
 
 /// Reads a log without changing anything: what is in it, and whether it is sound. Every record is shown to `visit` in
-/// order.
+/// order. `read_ahead_bytes` are of memory, for buffers: [`READ_AHEAD_BYTES`](crate::READ_AHEAD_BYTES) or less.
 pub fn check<E>(
     device: &mut dyn BlockDevice,
+    read_ahead_bytes: usize,
     visit: &mut Visit<'_, E>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Contents, OpenError<E>> {
     let (superblock, bad_superblocks) = read_superblocks(device)?;
-    let recovered = recover(device, &superblock, visit, progress)?;
+    let recovered = recover(device, &superblock, read_ahead_bytes, visit, progress)?;
     Ok(Contents { bad_superblocks, ..recovered.contents })
 }
 
@@ -169,6 +170,7 @@ struct Walk<'a, E> {
 pub(crate) fn recover<'a, E>(
     device: &mut dyn BlockDevice,
     superblock: &'a Superblock,
+    read_ahead_bytes: usize,
     visit: &'a mut Visit<'a, E>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Recovered, OpenError<E>> {
@@ -197,7 +199,7 @@ pub(crate) fn recover<'a, E>(
         },
         visit,
     };
-    let mut reader = Reader::new(device, superblock.segment_bytes, segment_count);
+    let mut reader = Reader::new(device, read_ahead_bytes, superblock.segment_bytes, segment_count);
     while walk.step(&mut reader)? {
         progress(walk.progress());
     }

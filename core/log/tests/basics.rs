@@ -3,7 +3,8 @@
 mod memory;
 
 use kayvee_log::{
-    CompactionStage, FlushPolicy, Kind, Log, OpenError, Progress, RecordError, SEGMENTS_AT, minimum_bytes,
+    CompactionStage, FlushPolicy, Kind, Log, OpenError, Progress, READ_AHEAD_BYTES, RecordError, SEGMENTS_AT,
+    minimum_bytes,
 };
 use memory::MemoryDisk;
 use std::convert::Infallible;
@@ -14,6 +15,7 @@ fn open(disk: &mut MemoryDisk) -> Result<(Log, Records), OpenError<Infallible>> 
     let mut records = Records::new();
     let opened = Log::open(
         disk,
+        READ_AHEAD_BYTES,
         &mut |kind, bytes| {
             records.push((kind, bytes.to_vec()));
             Ok(())
@@ -79,7 +81,7 @@ fn a_long_search_beyond_the_end_is_told_of() {
     disk.bytes.resize(SEGMENTS_AT as usize + SEGMENTS as usize * (64 << 10), 0);
     let mut told = Vec::new();
     let mut note = |progress: Progress| told.push(progress.searched);
-    Log::open::<Infallible>(&mut disk, &mut |_, _| Ok(()), &mut note).expect("a sound log");
+    Log::open::<Infallible>(&mut disk, READ_AHEAD_BYTES, &mut |_, _| Ok(()), &mut note).expect("a sound log");
     // All but its own, one by one.
     assert_eq!(told.split_off(told.len() - SEGMENTS as usize + 1), (1..SEGMENTS).collect::<Vec<_>>());
 }

@@ -2,7 +2,7 @@
 
 mod memory;
 
-use kayvee_log::{BLOCK_BYTES, Contents, FormatError, Kind, Log, OpenError, check, minimum_bytes};
+use kayvee_log::{BLOCK_BYTES, Contents, FormatError, Kind, Log, OpenError, READ_AHEAD_BYTES, check, minimum_bytes};
 use memory::MemoryDisk;
 
 const SUPERBLOCKS_AT: [usize; 2] = [0, 65_536];
@@ -25,6 +25,7 @@ fn open(disk: &mut MemoryDisk) -> Result<(Contents, usize), OpenError<&'static s
     let mut records = 0;
     let result = Log::open(
         disk,
+        READ_AHEAD_BYTES,
         &mut |_, _| {
             records += 1;
             Ok(())
@@ -101,7 +102,7 @@ fn a_disk_that_is_too_small_is_not_formatted() {
 fn damage_to_what_was_stable_is_refused_wherever_it_is() {
     let sound = disk();
     let mut copy = MemoryDisk::with(sound.bytes.clone());
-    let contents = check::<&str>(&mut copy, &mut |_, _| Ok(()), &mut |_| {});
+    let contents = check::<&str>(&mut copy, READ_AHEAD_BYTES, &mut |_, _| Ok(()), &mut |_| {});
     let end = contents.expect("a sound log").end_at_bytes as usize;
     let last_batch = end - 3 * BLOCK_BYTES;
     for at in (131_072..last_batch).step_by(997) {
@@ -139,6 +140,7 @@ fn a_record_that_is_refused_says_which() {
     let mut records = 0;
     let result = Log::open(
         &mut disk,
+        READ_AHEAD_BYTES,
         &mut |_, _| {
             records += 1;
             if records == 17 { Err("not this one") } else { Ok(()) }
@@ -153,7 +155,7 @@ fn a_record_that_is_refused_says_which() {
 #[test]
 fn damage_to_the_last_batch_of_a_closed_log_is_refused() {
     let mut disk = disk();
-    let opened = Log::open::<&str>(&mut disk, &mut |_, _| Ok(()), &mut |_| {}).expect("a sound log");
+    let opened = Log::open::<&str>(&mut disk, READ_AHEAD_BYTES, &mut |_, _| Ok(()), &mut |_| {}).expect("a sound log");
     let end = opened.contents.end_at_bytes as usize;
     opened.log.close(&mut disk, 0).expect("a disk that works");
     disk.bytes[end - 2 * BLOCK_BYTES] ^= 1;
@@ -164,7 +166,7 @@ fn damage_to_the_last_batch_of_a_closed_log_is_refused() {
 fn a_disk_that_has_grown_is_used_wholly() {
     let mut disk = disk();
     disk.bytes.resize(4 << 20, 0);
-    let opened = Log::open::<&str>(&mut disk, &mut |_, _| Ok(()), &mut |_| {}).expect("a sound log");
+    let opened = Log::open::<&str>(&mut disk, READ_AHEAD_BYTES, &mut |_, _| Ok(()), &mut |_| {}).expect("a sound log");
     assert_eq!(opened.grown_bytes, 2 << 20);
     assert_eq!(opened.log.size_bytes(), (4 << 20) - 131_072);
     let mut log = opened.log;

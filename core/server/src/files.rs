@@ -44,6 +44,11 @@ impl Engine {
         self.store.export(dialect, take)
     }
 
+    /// The oldest dialect that has a form for all data.
+    pub fn oldest_dialect(&self) -> Dialect {
+        self.store.oldest_dialect()
+    }
+
     /// Takes over what a log holds, on a device that stays as it is. The log is not open afterwards.
     pub fn read_log(&mut self, device: &mut dyn BlockDevice) -> Result<(), LogError> {
         self.store.read_log(device)

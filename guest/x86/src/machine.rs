@@ -144,6 +144,7 @@ impl Setup {
         if heap.total_bytes() < HEAP_BYTES_MIN {
             refuse(&StartInfoError::TooLittleMemory);
         }
+        heap.set_aside();
         let (hypervisor, ring0) = (Hypervisor::detect(), Ring0::new(layout));
         let sleep_port = SleepPort::find(start_info.command_line());
         if sleep_port.is_none() {

@@ -277,7 +277,7 @@ macro_rules! display_as_argument {
         })+
     };
 }
-display_as_argument!(Target, Vmm, Machine, RedisVersion);
+display_as_argument!(Target, Vmm, Machine);
 
 #[derive(Args)]
 pub struct ControlArgs {
@@ -437,9 +437,10 @@ pub struct ExportArgs {
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
 
-    /// The oldest Redis that is to load it; 7.0 cannot be told when consumers of streams were last active
-    #[arg(long, value_enum, default_value_t = RedisVersion::V7_0)]
-    pub redis_version: RedisVersion,
+    /// The oldest Redis that is to load it [default: 7.0, or 7.4 where fields of hashes expire]; 7.0 cannot be told when
+    /// consumers of streams were last active
+    #[arg(long, value_enum)]
+    pub redis_version: Option<RedisVersion>,
 }
 
 /// A release of Redis.
@@ -451,6 +452,9 @@ pub enum RedisVersion {
     /// Version 11 of the format
     #[value(name = "7.2")]
     V7_2,
+    /// Version 12 of the format
+    #[value(name = "7.4")]
+    V7_4,
 }
 
 /// A name is a folder's name and a column of `ps`.

@@ -38,7 +38,7 @@ pub fn check(file: &Path) -> Result<()> {
         tally.count(kind);
         Ok(())
     };
-    let contents = kayvee_log::check(&mut disk, &mut visit, &mut |_| {});
+    let contents = kayvee_log::check(&mut disk, kayvee_log::READ_AHEAD_BYTES, &mut visit, &mut |_| {});
     let contents = contents.map_err(|error| anyhow!("disk {}: {error}", file.display()))?;
     io::stdout().write_all(report(file, size_bytes, &contents, &tally).as_bytes())?;
     Ok(())

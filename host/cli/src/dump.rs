@@ -235,7 +235,12 @@ pub fn export(args: &ExportArgs) -> Result<()> {
     let mut disk = FileDisk::open_read_only(&args.disk)?;
     let mut engine = embedded::engine()?;
     engine.read_log(&mut disk).map_err(|error| anyhow!("disk {}: {error}", args.disk.display()))?;
-    let bytes = write_dump(&engine, args.redis_version, file).map_err(|why| named(why.0))?;
+    let oldest = engine.oldest_dialect();
+    let dialect = args.redis_version.map_or(oldest, RedisVersion::dialect);
+    if dialect < oldest {
+        bail!("fields of hashes expire, which older ones than Redis 7.4 do not know: --redis-version 7.4");
+    }
+    let bytes = write_dump(&engine, dialect, file).map_err(|why| named(why.0))?;
     let keys: usize = engine.databases().iter().map(|(_, keys)| keys).sum();
     let seconds = start.elapsed().as_secs_f64();
     Ok(say(format_args!("exported {keys} keys into {} ({bytes} bytes) in {seconds:.1} s", args.output.display()))?)
@@ -256,11 +261,17 @@ impl From<Error> for Failure {
     }
 }
 
-fn write_dump(engine: &Engine, version: RedisVersion, mut file: Box<dyn WriteFile>) -> Result<u64, Failure> {
-    let dialect = match version {
-        RedisVersion::V7_0 => Dialect::Redis70,
-        RedisVersion::V7_2 => Dialect::Redis72,
-    };
+impl RedisVersion {
+    fn dialect(self) -> Dialect {
+        match self {
+            RedisVersion::V7_0 => Dialect::Redis70,
+            RedisVersion::V7_2 => Dialect::Redis72,
+            RedisVersion::V7_4 => Dialect::Redis74,
+        }
+    }
+}
+
+fn write_dump(engine: &Engine, dialect: Dialect, mut file: Box<dyn WriteFile>) -> Result<u64, Failure> {
     let mut bytes = 0;
     engine.export(dialect, |piece| {
         bytes += piece.len() as u64;

@@ -175,6 +175,30 @@ fn an_import_that_fails_leaves_what_was_there() {
     assert!(fail(&["export", "--disk", &bad, "-o", &folder.path("out.rdb")]).contains("disk "));
 }
 
+/// Fields of hashes that expire have a form from 7.4 on.
+#[test]
+#[ignore = "starts redis-server and the release build"]
+fn what_an_older_redis_does_not_know_is_not_written_for_it() {
+    let folder = Folder::new("older");
+    let (dump, disk, out) = (folder.path("dump.rdb"), folder.path("kv.disk"), folder.path("out.rdb"));
+    let mut server = Server::kayvee(&folder, &[]);
+    server.expect(&["HSET", "h", "f", "v"], ":1");
+    server.expect(&["SAVE"], "+OK");
+    import(&dump, &disk);
+    let version_written = |more: &[&str]| {
+        succeed(&[&["export", "--disk", &disk, "-o", &out], more].concat());
+        String::from_utf8(fs::read(&out).unwrap()[..9].to_vec()).unwrap()
+    };
+    assert_eq!(version_written(&[]), "REDIS0010");
+    server.expect(&["HPEXPIRE", "h", "100000000", "FIELDS", "1", "f"], "[:1]");
+    server.expect(&["SAVE"], "+OK");
+    succeed(&["import", &dump, "--disk", &disk, "--replace"]);
+    assert_eq!(version_written(&[]), "REDIS0012");
+    assert_eq!(version_written(&["--redis-version", "7.4"]), "REDIS0012");
+    let said = fail(&["export", "--disk", &disk, "-o", &out, "--redis-version", "7.2"]);
+    assert!(said.contains("fields of hashes expire"), "{said}");
+}
+
 /// Neither another import nor a store begins with a disk that is about to be put there.
 #[test]
 #[ignore = "starts the release build"]

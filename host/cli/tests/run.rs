@@ -485,6 +485,66 @@ fn a_disk_keeps_data_from_one_target_to_the_next() {
 
 #[test]
 #[ignore = "starts guests: ./kayvee test"]
+fn what_a_guest_refuses_leaves_no_disk() {
+    if !kvm_works() {
+        return;
+    }
+    let path = state_folder().join("refused.disk");
+    let arguments =
+        ["run", "--port", "1", "--disk", &format!("{}:16M", path.display()), "--", "--aclfile", "users.acl"];
+    let refused = kayvee().args(arguments).output().unwrap();
+    assert!(said(&refused).contains("a guest has no files"), "{}", said(&refused));
+    assert!(!path.exists());
+}
+
+/// What data leave free lies in other pieces when they are laid out anew.
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
+fn a_guest_whose_memory_is_full_starts_again_with_as_much() {
+    const REQUESTS_AT_A_TIME: usize = 200;
+    let path = state_folder().join("full.disk");
+    let _ = fs::remove_file(&path);
+    let disk = format!("{}:256M", path.display());
+    let more = [TCG.more, &["--memory", "16", "--disk", &disk]].concat();
+    let mut number = 0;
+    let mut digest = String::new();
+    for start in 0..3 {
+        let store = Store::start(TCG.target, &more, &["--enable-debug-command", "yes"]);
+        let mut client = store.connect();
+        if start > 0 {
+            assert_eq!(ask(&mut client, "DEBUG DIGEST"), digest);
+        }
+        let mut replies = BufReader::new(client.try_clone().unwrap());
+        let (mut taken, mut refused) = (0, 0);
+        while refused < REQUESTS_AT_A_TIME {
+            let mut requests = String::new();
+            for _ in 0..REQUESTS_AT_A_TIME {
+                number += 1;
+                requests += &format!("HSET hash:{} field:{number} {number:0>20}\r\n", number * 7919 % 300);
+            }
+            client.write_all(requests.as_bytes()).unwrap();
+            for _ in 0..REQUESTS_AT_A_TIME {
+                let mut reply = String::new();
+                replies.read_line(&mut reply).unwrap();
+                match reply.as_str() {
+                    ":1\r\n" => taken += 1,
+                    _ => {
+                        assert!(reply.starts_with("-OOM"), "{reply:?}");
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        println!("start {start}: {taken} fields taken");
+        assert_eq!(start == 0, taken > 50_000);
+        digest = ask(&mut client, "DEBUG DIGEST");
+        assert_eq!(store.end("TERM").code(), Some(0));
+    }
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+#[ignore = "starts guests: ./kayvee test"]
 fn a_guest_that_crashes_says_where_and_is_a_failure() {
     let mut cli = kayvee();
     let console = state_folder().join("crash");

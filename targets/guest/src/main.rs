@@ -100,13 +100,6 @@ fn serve(machine: &Machine, machine_ns: u64, mut args: BootArgs, devices: Device
     }
     engine.note_boot_phase("machine", machine_ns);
     engine.note_boot_phase("devices", now.monotonic_ns);
-    let mut disk = disk.map(|device| Disk::new(device, machine));
-    match &mut disk {
-        Some(disk) => engine.open_log(disk).unwrap_or_else(|error| machine.refuse(&format!("disk: {error}"))),
-        None if has_log => machine.refuse(&"option 'appendonly': there is no disk: add -device virtio-blk-device"),
-        None => {}
-    }
-    engine.note_boot_phase("data", CLOCK.now().monotonic_ns);
     let memory_bytes = sys::HEAP.total_bytes() as usize;
     let mut web = Web::new(engine.options(), limits.connections, memory_bytes, now);
     let mut site_disk = site_disk.map(|device| Disk::new(device, machine));
@@ -121,7 +114,15 @@ fn serve(machine: &Machine, machine_ns: u64, mut args: BootArgs, devices: Device
         boot::Peers::Host => Peers::host(args.addressing, args.addressing6),
         boot::Peers::Strangers => Peers::Strangers,
     };
-    let station = Station::new(stack, engine, web, peers, limits.connections);
+    let mut station = Station::new(stack, engine, web, peers, limits.connections);
+    // Last, since data may take all memory that is left.
+    let mut disk = disk.map(|device| Disk::new(device, machine));
+    match &mut disk {
+        Some(disk) => station.engine().open_log(disk).unwrap_or_else(|error| machine.refuse(&format!("disk: {error}"))),
+        None if has_log => machine.refuse(&"option 'appendonly': there is no disk: add -device virtio-blk-device"),
+        None => {}
+    }
+    station.engine().note_boot_phase("data", CLOCK.now().monotonic_ns);
     let mut server = Server::new(machine, card, disk, site_disk, station);
     machine.end(server.run())
 }

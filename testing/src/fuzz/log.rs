@@ -1,7 +1,7 @@
 //! The persistent log on a disk that says anything.
 
 use crate::disk::SimulatedDisk;
-use kayvee_log::{BLOCK_BYTES, Kind, Log, OpenError, minimum_bytes};
+use kayvee_log::{BLOCK_BYTES, Kind, Log, OpenError, READ_AHEAD_BYTES, minimum_bytes};
 use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -28,7 +28,8 @@ fn image() -> &'static [u8] {
                 log.finish_compaction();
                 log.sync(&mut disk, 0).expect("a disk that works");
             }
-            log = Log::open::<()>(&mut disk, &mut |_, _| Ok(()), &mut |_| {}).expect("a sound log").log;
+            log =
+                Log::open::<()>(&mut disk, READ_AHEAD_BYTES, &mut |_, _| Ok(()), &mut |_| {}).expect("a sound log").log;
         }
         log.close(&mut disk, 0).expect("a disk that works");
         disk.bytes().to_vec()
@@ -129,6 +130,7 @@ pub fn log(data: &[u8]) {
 fn open(disk: &mut SimulatedDisk, found: &mut Vec<Vec<u8>>) -> Result<Log, OpenError<()>> {
     let opened = Log::open(
         disk,
+        READ_AHEAD_BYTES,
         &mut |_, bytes| {
             found.push(bytes.to_vec());
             Ok(())

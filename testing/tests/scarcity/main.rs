@@ -396,7 +396,8 @@ fn a_long_record_is_read_where_there_is_little_more_room_than_for_it_and_its_val
             value.extend_from_slice(bytes);
             Ok(())
         };
-        kayvee_log::check(&mut disk, &mut take, &mut |_| {}).map(|contents| contents.records)
+        kayvee_log::check(&mut disk, kayvee_log::READ_AHEAD_BYTES, &mut take, &mut |_| {})
+            .map(|contents| contents.records)
     });
     assert_eq!(read, Ok(1));
     assert!(value == [5; LONG]);

@@ -8,13 +8,11 @@ use crate::{Context, Error, History, Origin, Session, ShowsExpired, Store, dump,
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
 use kayvee_keyspace::{Db, Expiry, WrittenString};
-use kayvee_log::{FormatError, Kind, Log, OpenError, Progress};
+use kayvee_log::{FormatError, Kind, Log, OpenError, Progress, READ_AHEAD_BYTES};
 use kayvee_platform::{BlockDevice, Geometry, Heap};
 use kayvee_resp::{Places, Protocol, Request, Writer};
 use log::Level;
 
-/// Records between two looks at the clock and at memory.
-const RECORDS_PER_LOOK: u64 = 1024;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Effects that fail and are told of one by one.
 const FAILURES_TOLD: u64 = 10;
@@ -133,16 +131,16 @@ impl Replay<'_> {
         if self.is_behind_gap {
             return Ok(());
         }
-        // What is read takes a part of the reserve, which nobody else needs yet: data that filled all else fit in again.
-        if self.records.is_multiple_of(RECORDS_PER_LOOK) && self.store.network_room_bytes() == 0 {
-            return Err(Refusal::OutOfMemory);
-        }
         let mut reader = Reader::new(bytes);
         let mut places = core::mem::take(&mut self.places);
         let result = self.items(&mut reader, &mut places);
         self.places = places;
         self.has_some = true;
-        result
+        // What is read takes a part of the reserve, which nobody else needs yet: data that filled all else fit in again.
+        match self.store.reply_room_bytes() {
+            0 => result.and(Err(Refusal::OutOfMemory)),
+            _ => result,
+        }
     }
 
     fn items(&mut self, reader: &mut Reader<'_>, places: &mut Places) -> Result<(), Refusal> {
@@ -299,21 +297,23 @@ impl Store {
             // What a target has made since the store was is no data.
             self.startup_bytes = self.environment.heap.used_bytes();
         }
+        let read_ahead_bytes = read_ahead_bytes(self.environment.heap);
         let mut replay = Replay::new(self, device.geometry());
         let mut told_ns = began_ns;
-        let opened = Log::open(device, &mut |kind, bytes| replay.record(kind, bytes), &mut |progress| {
-            if clock.monotonic_ns() >= told_ns + SECOND_NS {
-                told_ns = clock.monotonic_ns();
-                // Whoever waits for the end of it gives a store up that says nothing.
-                let level = log::max_level().to_level().unwrap_or(Level::Warn).min(Level::Info);
-                let Progress { read_bytes, records, searched, .. } = progress;
-                log::log!(
-                    level,
-                    "reading the log: {} MB, {records} records, {searched} segments beyond",
-                    read_bytes / 1_000_000
-                );
-            }
-        });
+        let opened =
+            Log::open(device, read_ahead_bytes, &mut |kind, bytes| replay.record(kind, bytes), &mut |progress| {
+                if clock.monotonic_ns() >= told_ns + SECOND_NS {
+                    told_ns = clock.monotonic_ns();
+                    // Whoever waits for the end of it gives a store up that says nothing.
+                    let level = log::max_level().to_level().unwrap_or(Level::Warn).min(Level::Info);
+                    let Progress { read_bytes, records, searched, .. } = progress;
+                    log::log!(
+                        level,
+                        "reading the log: {} MB, {records} records, {searched} segments beyond",
+                        read_bytes / 1_000_000
+                    );
+                }
+            });
         let (is_behind_gap, failures, records) = (replay.is_behind_gap, replay.failures, replay.records);
         let history = replay.history.take();
         self.end_replay();
@@ -377,8 +377,10 @@ impl Store {
     #[inline(never)]
     pub fn read_log(&mut self, device: &mut dyn BlockDevice) -> Result<(), LogError> {
         let own_now = self.now;
+        let read_ahead_bytes = read_ahead_bytes(self.environment.heap);
         let mut replay = Replay::new(self, device.geometry());
-        let read = kayvee_log::check(device, &mut |kind, bytes| replay.record(kind, bytes), &mut |_| {});
+        let visit = &mut |kind, bytes: &[u8]| replay.record(kind, bytes);
+        let read = kayvee_log::check(device, read_ahead_bytes, visit, &mut |_| {});
         if replay.is_behind_gap {
             log::warn!("the log has a gap; what was appended behind it is left out");
         }
@@ -439,10 +441,17 @@ impl Store {
     }
 }
 
+/// This part of a heap with a limit is for the log's buffers, up to what they are elsewhere. Those that it is read with are gone
+/// before others are needed.
+const BUFFERS_PART: u64 = 64;
+
+fn read_ahead_bytes(heap: &dyn Heap) -> usize {
+    let part = heap.limit_bytes().map_or(u64::MAX, |limit| limit / BUFFERS_PART);
+    part.min(READ_AHEAD_BYTES as u64) as usize
+}
+
 impl Durable {
     pub(super) fn opened(&mut self, mut log: Log, is_whole: bool, heap: &dyn Heap) {
-        /// This part of a heap with a limit is for the log's buffers, up to what they are elsewhere.
-        const BUFFERS_PART: u64 = 64;
         if let Some(limit) = heap.limit_bytes() {
             log.set_buffers_bytes(log.max_buffers_bytes().min((limit / BUFFERS_PART) as usize));
             // Data and clients may take all else, down to pieces that are too small for one.

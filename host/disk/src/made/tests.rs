@@ -45,7 +45,7 @@ impl Folder {
             records.push(String::from_utf8(bytes.to_vec()).unwrap());
             Ok(())
         };
-        kayvee_log::check(&mut disk, &mut note, &mut |_| {}).unwrap();
+        kayvee_log::check(&mut disk, kayvee_log::READ_AHEAD_BYTES, &mut note, &mut |_| {}).unwrap();
         records
     }
 }

@@ -129,7 +129,7 @@ fn a_disk_grows_and_never_shrinks() {
         records += 1;
         Ok(())
     };
-    let opened = Log::open(&mut disk, visit, &mut |_| {}).unwrap();
+    let opened = Log::open(&mut disk, kayvee_log::READ_AHEAD_BYTES, visit, &mut |_| {}).unwrap();
     assert!(opened.grown_bytes > 0);
     drop(disk);
     assert_eq!(records, 1);
