@@ -164,6 +164,15 @@ struct Session {
 
 impl Session {
     fn run(&self, args: &RunArgs, store: Store, signals: Signals) -> Result<()> {
+        let prepare = || -> Result<_> {
+            let prepared = |disk| kayvee_disk::prepare(&disk).map(|prepared| (disk, prepared));
+            Ok(store.disk().map(prepared).transpose()?)
+        };
+        // A guest's disk that is none is named before an image is looked for; a Linux process opens its own.
+        let named = match args.target {
+            Target::Linux | Target::Auto => None,
+            Target::Tcg | Target::Kvm => prepare()?,
+        };
         match self.choose(args)? {
             Some((by, image)) => {
                 // What `auto` chooses is known only now.
@@ -172,9 +181,8 @@ impl Session {
                 if let Some(without) = store.without_effect_on_guests() {
                     self.note(&without);
                 }
-                // A process opens its disk itself. What is refused above leaves no new one behind.
-                let prepare = |disk| kayvee_disk::prepare(&disk).map(|prepared| (disk, prepared));
-                let disk = store.disk().map(prepare).transpose()?;
+                // What is refused above leaves no new one behind.
+                let disk = if named.is_some() { named } else { prepare()? };
                 let store = store.with_default_maxmemory_of_cache(args.memory.unwrap_or(GUEST_MEMORY_MIB));
                 self.run_guest(args, (by, &image), disk, &store, signals)
             }
