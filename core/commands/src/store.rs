@@ -184,6 +184,14 @@ pub struct Pause {
     pub writes_only: bool,
 }
 
+/// Who changes the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writers {
+    Clients,
+    /// A log that is read, before clients come.
+    Log,
+}
+
 /// The data, the options and the clients: all that commands work on.
 pub struct Store {
     /// The databases, by number.
@@ -204,6 +212,8 @@ pub struct Store {
     pub started: Now,
     /// What was done until it was ready, and when by the monotonic clock it was done.
     pub boot_phases: Vec<(&'static str, u64)>,
+    /// Who changes the data.
+    pub(crate) writers: Writers,
     /// For sampling; not secret.
     pub rng: fastrand::Rng,
     /// What the platform provides.
@@ -328,6 +338,7 @@ impl Store {
             now,
             started: now,
             boot_phases: Vec::new(),
+            writers: Writers::Clients,
             rng,
             environment,
             network: None,
@@ -481,9 +492,13 @@ impl Store {
     }
 
     /// Bytes that one command may add to the data. `maxmemory` is no bound here: as in Redis, the command that reaches it
-    /// still goes through. The platform's reserve is, since everything else lives from it.
+    /// still goes through. The platform's reserve is, since everything else lives from it. What has had its effect once had the
+    /// room for it, so the log may take half of the reserve: the same data in another order can take more.
     #[inline(always)]
     pub fn data_room_bytes(&self) -> u64 {
+        if self.writers == Writers::Log {
+            return self.reply_room_bytes();
+        }
         let charged_bytes = self.environment.heap.charged_bytes();
         self.platform_limit_bytes().map_or(u64::MAX, |limit| limit.saturating_sub(charged_bytes))
     }

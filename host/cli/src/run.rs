@@ -73,8 +73,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         check_memory(memory_mib)?;
     }
     if matches!(args.target, Target::Kvm | Target::Tcg) {
-        store.check_for_guest()?;
-        store.check_boot_words()?;
+        check_for_guest(args, &store)?;
     }
     if args.detach {
         return instances::detach(args);
@@ -118,6 +117,18 @@ fn process(store: &Store) -> Result<Command> {
     // It says on its standard output how far it is, whatever becomes of its log.
     command.env("KAYVEE_RUN", "1");
     Ok(command)
+}
+
+/// Refuses what a guest cannot be told, has not, or would let in.
+pub fn check_for_guest(args: &RunArgs, store: &Store) -> Result<()> {
+    store.check_for_guest()?;
+    store.check_boot_words()?;
+    match args.net {
+        // Whoever comes by an interface that others use is a stranger to the store itself.
+        Net::Xdp(Attachment::Interface { .. }) => {}
+        _ => store.check_bind()?,
+    }
+    Ok(())
 }
 
 /// What runs a guest.
@@ -176,8 +187,7 @@ impl Session {
         match self.choose(args)? {
             Some((by, image)) => {
                 // What `auto` chooses is known only now.
-                store.check_for_guest()?;
-                store.check_boot_words()?;
+                check_for_guest(args, &store)?;
                 if let Some(without) = store.without_effect_on_guests() {
                     self.note(&without);
                 }
@@ -285,6 +295,7 @@ impl Session {
     ) -> Result<()> {
         let link = match attachment {
             Attachment::Own => {
+                store.check_bind()?;
                 let front = Front::open(store)?;
                 let pair = VethPair::create(kayvee_xdp_socket::link_mtu())
                     .context("making a link for the store")

@@ -7,6 +7,7 @@ use crate::{
     console::next_line,
     instances,
     log::write_line,
+    run::check_for_guest,
     say,
     store::{self, Store},
     supervise, sys,
@@ -33,9 +34,7 @@ const ANNOUNCED_IP: &str = "--cluster-announce-ip";
 pub fn run(args: &RunArgs, count: u16) -> Result<()> {
     let shards = divide(args, count)?;
     if let (Target::Kvm | Target::Tcg, Some(last)) = (args.target, shards.last()) {
-        let store = Store::from_args(last)?;
-        store.check_for_guest()?;
-        store.check_boot_words()?;
+        check_for_guest(last, &Store::from_args(last)?)?;
     }
     if args.detach { detach(&shards) } else { stay_with(&shards) }
 }

@@ -160,6 +160,26 @@ impl Store {
         }
     }
 
+    /// Refuses to let others than this host in where this program carries their connections: the store takes all that comes so for
+    /// this host's, which protected mode does not turn away.
+    pub fn check_bind(&self) -> Result<()> {
+        let options = &self.options;
+        let is_default = |user: &Vec<Vec<u8>>| user.first().is_some_and(|name| name == b"default");
+        let has_password = !options.requirepass.is_empty() || options.users.iter().any(is_default);
+        if !options.protected_mode || has_password || !options.aclfile.is_empty() {
+            return Ok(());
+        }
+        let addresses = self.listen_addresses(options.port)?.into_iter().map(|listen| listen.address.ip());
+        match addresses.filter(|ip| !ip.is_loopback()).next() {
+            None => Ok(()),
+            Some(ip) => Err(UsageError(format!(
+                "option '--bind': at {ip} other machines would reach the store without a password, past its protected mode; \
+                 --requirepass sets one, --protected-mode no lets them in"
+            ))
+            .into()),
+        }
+    }
+
     /// Says which options do nothing on a guest, if there are any: those that many a configuration has, and whose lack harms
     /// nobody.
     pub fn without_effect_on_guests(&self) -> Option<String> {
@@ -349,6 +369,22 @@ mod tests {
         }
         for line in [&["--", "--nonsense", "1"][..], &["--", "--port"], &["--", "--hz", "x"]] {
             assert!(store(line).is_err(), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn others_are_let_in_with_a_password_or_on_purpose() {
+        for (line, is_let) in [
+            (&["--port", "7000"][..], true),
+            (&["--", "--bind", "127.0.0.1", "::1", "-::1"], true),
+            (&["--", "--bind", "0.0.0.0"], false),
+            (&["--", "--bind", "127.0.0.1", "-::*"], false),
+            (&["--", "--bind", "*", "--requirepass", "secret"], true),
+            (&["--", "--bind", "*", "--user", "default", "on", ">secret", "~*", "+@all"], true),
+            (&["--", "--bind", "*", "--user", "other", "on", ">secret", "~*", "+@all"], false),
+            (&["--", "--bind", "*", "--protected-mode", "no"], true),
+        ] {
+            assert_eq!(store(line).unwrap().check_bind().is_ok(), is_let, "{line:?}");
         }
     }
 

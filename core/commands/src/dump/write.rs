@@ -22,7 +22,8 @@ pub fn payload(store: &Store, db: usize, found: Found, dialect: Dialect) -> Resu
 pub fn value(store: &Store, db: usize, found: Found, writer: &mut Writer, dialect: Dialect) -> Result<(), Error> {
     let options = &store.options;
     let db = &store.dbs[db];
-    if db.bytes_of(found) as u64 > store.data_room_bytes() {
+    // It is read when memory is full as well: by clients, by a compaction of the log.
+    if db.bytes_of(found) as u64 > store.reply_room_bytes() {
         return Err(Error::OUT_OF_MEMORY);
     }
     let written = match db.kind(found) {

@@ -4,7 +4,7 @@ use super::{
     Durable, GAP, made,
     unit::{Head, Item, LEAST_KEY_BYTES, Malformed, Reader},
 };
-use crate::{Context, Error, History, Origin, Session, ShowsExpired, Store, dump, table::ByName};
+use crate::{Context, Error, History, Origin, Session, ShowsExpired, Store, dump, store::Writers, table::ByName};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
 use kayvee_keyspace::{Db, Expiry, WrittenString};
@@ -106,6 +106,7 @@ impl Replay<'_> {
     fn new(store: &mut Store, geometry: Geometry) -> Replay<'_> {
         // Of a key whose time had come the log says when it went.
         store.dbs.iter_mut().for_each(|db| db.keeps_expired = true);
+        store.writers = Writers::Log;
         Replay {
             store,
             most_keys: geometry.size_bytes / LEAST_KEY_BYTES,
@@ -275,6 +276,7 @@ impl Store {
     /// Ends running requests again: the store is as one in which nobody ever ran them, but for the data.
     pub fn end_replay(&mut self) {
         self.sessions.clear();
+        self.writers = Writers::Clients;
         self.stats = crate::store::Stats::default();
         self.changes = 0;
         for db in &mut self.dbs {

@@ -1,7 +1,7 @@
 //! Parts of strings.
 
 use super::with_text;
-use crate::{Context, Error, EventClass, Origin, Outcome, args};
+use crate::{Context, Error, EventClass, Outcome, args};
 use kayvee_keyspace::{Expiry, Kind, Owned, Value};
 use kayvee_resp::Request;
 
@@ -16,8 +16,7 @@ const SPARE_LIMIT_BYTES: usize = 1 << 20;
 
 /// Makes the string at a key longer, with room for more where memory is not short.
 pub fn grow<'a>(context: &'a mut Context<'_>, key: &[u8], old_len: usize, len: usize) -> Result<&'a mut [u8], Error> {
-    // What has had its effect once has had the room for it.
-    let room = if context.origin == Origin::Replay { u64::MAX } else { context.store.data_room_bytes() };
+    let room = context.store.data_room_bytes();
     let growth = (len - old_len) as u64;
     if growth > room {
         return Err(Error::OUT_OF_MEMORY);
