@@ -14,6 +14,6 @@ mod watch;
 pub use redirect::{Redirect, Rule};
 pub use setup::set_up;
 pub use subnet::{Link, Link6, PREFIX_BITS};
-pub use sys::{bring_up, hardware_address, hear_groups, interface_request, mtu, set_queue_len, switch_on};
-pub use veth::{Namespace, VethPair};
+pub use sys::{bring_up, hardware_address, hear_groups, interface_request, is_bridge, mtu, set_queue_len, switch_on};
+pub use veth::{Namespace, VethPair, create_port};
 pub use watch::{Seen, Unfinished, Watch};

@@ -83,6 +83,39 @@ pub fn set_mtu(name: &str, bytes: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether an interface is a bridge, as its driver calls itself. sysfs shows nothing of other network namespaces.
+pub fn is_bridge(interface: &str) -> io::Result<bool> {
+    const ETHTOOL_GDRVINFO: u32 = 3;
+    /// As `struct ethtool_drvinfo` of linux/ethtool.h.
+    #[repr(C)]
+    struct Driver {
+        command: u32,
+        name: [u8; 32],
+        rest: [u32; 40],
+    }
+    let mut driver = Driver { command: ETHTOOL_GDRVINFO, name: [0; 32], rest: [0; 40] };
+    let mut request = interface_request(interface)?;
+    request.ifr_ifru.ifru_data = (&raw mut driver).cast();
+    // SAFETY: the operation reads one `ifreq` with `ifru_data` set, which `request` is, and the command there writes 196 bytes
+    // behind it, as many as `driver` has.
+    match Errno::result(unsafe { libc::ioctl(datagram_socket()?.as_raw_fd(), libc::SIOCETHTOOL as _, &request) }) {
+        Ok(_) => Ok(driver.name.starts_with(b"bridge\0")),
+        // It says nothing of itself, as a bridge does.
+        Err(Errno::EOPNOTSUPP) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Makes an interface a port of a bridge.
+pub fn add_port(bridge: &str, port: &str) -> io::Result<()> {
+    const SIOCBRADDIF: libc::c_ulong = 0x89a2;
+    let mut request = interface_request(bridge)?;
+    request.ifr_ifru.ifru_ifindex = if_nametoindex(port)? as libc::c_int;
+    // SAFETY: the operation reads one `ifreq` with `ifru_ifindex` set, which `request` is.
+    Errno::result(unsafe { libc::ioctl(datagram_socket()?.as_raw_fd(), SIOCBRADDIF as _, &request) })?;
+    Ok(())
+}
+
 /// Sets how many packets may wait on an interface to be sent.
 pub fn set_queue_len(interface: &str, packets: u16) -> io::Result<()> {
     let socket = datagram_socket()?;

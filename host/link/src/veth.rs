@@ -84,12 +84,7 @@ impl VethPair {
     pub fn create(mtu: u32) -> Result<VethPair> {
         let namespace = Namespace::create()?;
         let (number, host_name) = create_numbered(&namespace)?;
-        let mac = namespace.enter(|| {
-            without_ipv6(INNER_NAME);
-            sys::set_mtu(INNER_NAME, mtu)?;
-            sys::switch_on(INNER_NAME)?;
-            Ok(sys::hardware_address(INNER_NAME)?)
-        })?;
+        let mac = switch_inner_on(&namespace, mtu)?;
         let set_up = || {
             sys::set_mtu(&host_name, mtu)?;
             setup::set_up(&host_name, number, mac)
@@ -97,6 +92,32 @@ impl VethPair {
         let link = set_up().with_context(|| format!("setting up {host_name}"))?;
         Ok(VethPair { namespace, link, mac, host_name })
     }
+}
+
+/// Makes a pair whose host's end is a port of a bridge, and returns where the other one lies.
+pub fn create_port(bridge: &str) -> Result<Namespace> {
+    let namespace = Namespace::create()?;
+    let (_, host_name) = create_numbered(&namespace)?;
+    let set_up = || -> Result<()> {
+        let mtu = sys::mtu(bridge)?;
+        switch_inner_on(&namespace, mtu)?;
+        without_ipv6(&host_name);
+        sys::set_mtu(&host_name, mtu)?;
+        sys::add_port(bridge, &host_name)?;
+        Ok(sys::switch_on(&host_name)?)
+    };
+    set_up().with_context(|| format!("making {host_name} a port of '{bridge}'"))?;
+    Ok(namespace)
+}
+
+/// Switches a pair's inner end on, and returns its Ethernet address.
+fn switch_inner_on(namespace: &Namespace, mtu: u32) -> Result<[u8; 6]> {
+    namespace.enter(|| {
+        without_ipv6(INNER_NAME);
+        sys::set_mtu(INNER_NAME, mtu)?;
+        sys::switch_on(INNER_NAME)?;
+        Ok(sys::hardware_address(INNER_NAME)?)
+    })
 }
 
 /// Makes a pair under the first number that is free, which is the same one that taps are numbered with.

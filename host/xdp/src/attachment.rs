@@ -11,7 +11,7 @@ use nix::{
 use std::{
     fmt,
     fs::{self, File},
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
     path::Path,
 };
@@ -123,6 +123,12 @@ impl Attachment {
                         let file = File::open(path).context("the network namespace that was to be inherited")?;
                         Namespace::from(OwnedFd::from(file)).enter(|| Socket::open(&name, Steering::All, frames))?
                     }
+                    // A bridge would hand over what its ports have put together to more than a frame, which is lost.
+                    None if kayvee_link::is_bridge(&name).with_context(|| format!("network interface '{name}'"))? => {
+                        check_addresses(&name, *address, addressing6, &addresses_of_host()?)?;
+                        let port = kayvee_link::create_port(&name)?;
+                        port.enter(|| Socket::open(VethPair::INNER_NAME, Steering::All, frames))?
+                    }
                     None => {
                         let mut socket = Socket::open(&name, steering(&name, *address, addressing6)?, frames)?;
                         if addressing6 != Addressing6::Off {
@@ -160,21 +166,12 @@ fn addresses_of_host() -> Result<Vec<Own>> {
 /// Which frames of an interface of this host's are the store's.
 fn steering(interface: &str, address: Option<(Ipv4Addr, u8)>, addressing6: Addressing6) -> Result<Steering> {
     let of_host = addresses_of_host()?;
-    let ipv6 = match addressing6 {
-        Addressing6::Static { address, prefix_bits, .. } => Some((address, prefix_bits)),
-        Addressing6::Off | Addressing6::Auto => None,
-    };
-    let wanted = [address.map(|(ip, bits)| (ip.into(), bits)), ipv6.map(|(ip, bits)| (ip.into(), bits))];
-    for (address, prefix_bits) in wanted.into_iter().flatten() {
-        if let Some(why) = unusable(address, prefix_bits, &of_host) {
-            bail!("{address} is {why}; give the store another one on '{interface}'");
-        }
-    }
+    check_addresses(interface, address, addressing6, &of_host)?;
     match address {
         Some(_) if addressing6 == Addressing6::Auto => {
             bail!("what routers announce on '{interface}' is this host's; give the store an address: ip6=ADDRESS/BITS")
         }
-        Some((address, _)) => Ok(Steering::Addresses(address, ipv6.map(|(ipv6, _)| ipv6))),
+        Some((address, _)) => Ok(Steering::Addresses(address, static6(addressing6).map(|(ipv6, _)| ipv6))),
         None => {
             let here = of_host.iter().filter(|own| own.interface == interface).map(|own| own.address);
             match used_as(&here.collect::<Vec<_>>(), &shown(interface)) {
@@ -186,6 +183,29 @@ fn steering(interface: &str, address: Option<(Ipv4Addr, u8)>, addressing6: Addre
             }
         }
     }
+}
+
+fn static6(addressing6: Addressing6) -> Option<(Ipv6Addr, u8)> {
+    match addressing6 {
+        Addressing6::Static { address, prefix_bits, .. } => Some((address, prefix_bits)),
+        Addressing6::Off | Addressing6::Auto => None,
+    }
+}
+
+/// Refuses addresses that the store cannot have.
+fn check_addresses(
+    interface: &str,
+    address: Option<(Ipv4Addr, u8)>,
+    addressing6: Addressing6,
+    of_host: &[Own],
+) -> Result<()> {
+    let ipv6 = static6(addressing6).map(|(ip, bits)| (ip.into(), bits));
+    for (address, prefix_bits) in address.map(|(ip, bits)| (ip.into(), bits)).into_iter().chain(ipv6) {
+        if let Some(why) = unusable(address, prefix_bits, of_host) {
+            bail!("{address} is {why}; give the store another one on '{interface}'");
+        }
+    }
+    Ok(())
 }
 
 /// Why a store cannot have an address, if it cannot.
@@ -358,6 +378,42 @@ mod tests {
                 // Some may come anyway, as a macvlan knows groups by a hash of eight bits. The last frame is for all.
                 assert_eq!(groups_before_broadcast(&mut watch)? == usize::from(GROUPS), hears, "{text}");
                 drop(place);
+            }
+            Ok(())
+        };
+        Namespace::create().unwrap().enter(inside).unwrap();
+    }
+
+    /// A bridge that the host has an address on gets a port, for as long as the socket is open.
+    #[test]
+    #[ignore = "needs root: ./kayvee test"]
+    fn a_bridge_gets_a_port() {
+        let inside = || {
+            for words in ["link add bridge type bridge", "address add 192.0.2.1/24 dev bridge", "link set bridge up"] {
+                ip(words);
+            }
+            let ports = || {
+                let shown = Command::new("ip").args(["-o", "link", "show", "master", "bridge"]).output().unwrap();
+                String::from_utf8(shown.stdout).unwrap().lines().filter(|line| line.contains("LOWER_UP")).count()
+            };
+            let memories = [FrameMemory::allocate(FRAMES_BYTES)?, FrameMemory::allocate(FRAMES_BYTES)?];
+            let [first, second] = ["xdp:bridge,ip=192.0.2.7/24", "xdp:bridge"];
+            let places =
+                [Attachment::parse(first)?.open(&memories[0])?, Attachment::parse(second)?.open(&memories[1])?];
+            assert!(places[0].socket.mac != places[1].socket.mac);
+            assert!(
+                places
+                    .iter()
+                    .all(|place| !place.is_own && place.socket.checksums == kayvee_platform::Checksums::Partial)
+            );
+            assert!(Attachment::parse("xdp:bridge,ip=192.0.2.1/24")?.open(&memories[1]).is_err(), "the host's own");
+            assert_eq!(ports(), 2);
+            drop(places);
+            // The kernel takes namespaces apart in its own time.
+            let deadline = Instant::now() + Duration::from_secs(30);
+            while ports() > 0 {
+                ensure!(Instant::now() < deadline, "the ports stay");
+                std::thread::sleep(Duration::from_millis(10));
             }
             Ok(())
         };
