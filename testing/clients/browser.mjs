@@ -151,6 +151,19 @@ const tests = {
         assert.equal(await page.locator("#state").getAttribute("class"), "lost");
         await page.waitForFunction(() => document.getElementById("state").textContent === "live");
     },
+    // A browser has six connections for a site, and somebody forgets tabs.
+    async "a page that nobody sees holds no connection"(page, wire) {
+        const turn = (hidden) =>
+            page.evaluate((hidden) => {
+                Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+                document.dispatchEvent(new Event("visibilitychange"));
+            }, hidden);
+        await turn(true);
+        assert.equal(await page.evaluate(() => source.readyState), 2);
+        await turn(false);
+        await after(page, 1);
+        assert.equal(await text(page, "state"), "live");
+    },
     async "a lost connection is said, and found again"(page, wire) {
         const address = wire.server.address().port;
         wire.cut();
