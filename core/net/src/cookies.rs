@@ -39,7 +39,7 @@ pub(crate) struct Cookies {
 }
 
 impl Cookies {
-    /// The sequence number of the answer to a SYN.
+    /// The sequence number of the answer to a SYN, of which [`what_comes_back`] is all that is agreed on.
     pub fn give(&mut self, secrets: &Secrets, flow: FlowKey, syn: &Segment, now_ns: u64) -> Seq {
         self.given_ns = Some(now_ns);
         let most = syn.max_segment_size.unwrap_or(SEGMENT_BYTES[0]);
@@ -76,6 +76,14 @@ impl Cookies {
             ..*segment
         };
         Some((syn, own))
+    }
+}
+
+/// What an answer may agree on: without timestamps, in which they come back, no window scaling and no SACK.
+pub(crate) fn what_comes_back(syn: &Segment) -> Segment {
+    match syn.timestamps {
+        Some(_) => *syn,
+        None => Segment { window_scale: None, sack_permitted: false, ..*syn },
     }
 }
 

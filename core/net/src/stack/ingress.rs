@@ -306,6 +306,7 @@ impl Stack {
         tx: &mut impl FrameTx,
         now_ns: u64,
     ) {
+        let syn = &cookies::what_comes_back(syn);
         let iss = self.cookies.give(&self.secrets, flow, syn, now_ns);
         let mut connection = Connection::new(self.setup(flow, iss), Origin::Passive(syn), now_ns);
         let mut answer = connection.answer_once(&self.resources.pool, now_ns);

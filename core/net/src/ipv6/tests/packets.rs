@@ -163,6 +163,38 @@ fn a_flood_of_syns_is_answered_by_cookies() {
     assert!(link.events().iter().any(|event| matches!(event, Event::Accepted { remote: from, .. } if *from == remote)));
 }
 
+/// Without timestamps, in which they would come back, nothing is agreed on that nobody remembers.
+#[test]
+fn a_cookie_offers_no_more_than_comes_back() {
+    let plain = syn();
+    let plain = TcpPacket::new_unchecked(&plain[..]);
+    let capabilities = ChecksumCapabilities::default();
+    let repr = TcpRepr::parse(&plain, &PEER.into(), &OWN.into(), &capabilities).unwrap();
+    let repr = TcpRepr { window_scale: Some(8), sack_permitted: true, ..repr };
+    let mut asking = vec![0; repr.buffer_len()];
+    repr.emit(&mut TcpPacket::new_unchecked(&mut asking[..]), &PEER.into(), &OWN.into(), &capabilities);
+    for (handshakes, scale, sack_permitted) in [(1, Some(7), true), (100, None, false)] {
+        let mut link = Link::ready();
+        for number in 1..handshakes {
+            let from = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 1, 0, number);
+            link.answers(packet(from, OWN, IpProtocol::Tcp, 64, &tcp(from, TcpControl::Syn, None, &[])));
+        }
+        let answer = link.answers(packet(PEER, OWN, IpProtocol::Tcp, 64, &asking));
+        let answer = answer[0].tcp();
+        assert_eq!((answer.window_scale, answer.sack_permitted), (scale, sack_permitted), "{handshakes} handshakes");
+        // What the connection does then is what was said.
+        let ahead = tcp(PEER, TcpControl::None, Some(answer.seq_number + 1), b"first");
+        link.answers(packet(PEER, OWN, IpProtocol::Tcp, 64, &ahead));
+        let mut behind = tcp(PEER, TcpControl::None, Some(answer.seq_number + 1), b"third");
+        let mut segment = TcpPacket::new_unchecked(&mut behind[..]);
+        segment.set_seq_number(segment.seq_number() + 10);
+        segment.fill_checksum(&PEER.into(), &OWN.into());
+        let report = &link.answers(packet(PEER, OWN, IpProtocol::Tcp, 64, &behind))[0];
+        assert_eq!(report.tcp().sack_ranges[0].is_some(), sack_permitted);
+        assert_eq!(report.tcp().window_len > 60_000, !sack_permitted, "in steps of a byte");
+    }
+}
+
 #[test]
 fn addresses_that_no_host_has_are_refused() {
     for address in [Ipv6Addr::UNSPECIFIED, Ipv6Addr::LOCALHOST, ALL_NODES, "::ffff:192.0.2.1".parse().unwrap()] {
