@@ -93,7 +93,11 @@ impl Connection {
             }
             // Both sides have opened (RFC 9293 §3.5, figure 7): what is new is the acknowledgment.
             let behind = Segment { seq: segment.seq + 1, flags: segment.flags.without(Flags::SYN), ..*segment };
-            return self.on_segment(&behind, payload, resources, take, now_ns);
+            // The window of a SYN is never scaled (RFC 7323 §2.2).
+            let window_scale = core::mem::take(&mut self.window_scale);
+            let verdict = self.on_segment(&behind, payload, resources, take, now_ns);
+            self.window_scale = window_scale;
+            return verdict;
         }
         let acceptable = match self.is_current(segment, now_ns) {
             true => self.is_acceptable(segment, payload.len()),

@@ -234,6 +234,23 @@ fn both_sides_may_open_at_once() {
     assert_eq!(script.connection.state, State::Established);
 }
 
+/// RFC 7323 §2.2: the window of a segment with a SYN is never scaled, when both sides have opened as well.
+#[test]
+fn the_window_of_a_syn_is_not_scaled() {
+    let scaled = Segment { window_scale: Some(7), ..syn() };
+    let mut script = Script::established(scaled);
+    script.connection = Connection::new(setup(), Origin::Active, script.now_ns);
+    script.sent();
+    script.give(scaled, b"");
+    script.sent();
+    script.give(Segment { flags: SYN | ACK, ack: OWN + 1, ..scaled }, b"");
+    let windows = |connection: &Connection| (connection.window, connection.max_window);
+    assert_eq!(windows(&script.connection), (60_000, 60_000));
+    (script.seq, script.ack) = (PEER + 1, OWN + 1);
+    script.acknowledge(0);
+    assert_eq!(windows(&script.connection), (60_000 << 7, 60_000 << 7));
+}
+
 /// RFC 9293 §3.10.4: an end before the peer has answered leaves when it has. Who wants nothing more has no connection.
 #[test]
 fn an_end_before_the_handshake_follows_it() {
