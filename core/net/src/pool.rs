@@ -120,15 +120,24 @@ impl Pool {
         self.room = usize::try_from(bytes).unwrap_or(usize::MAX) / BLOCK_BYTES;
     }
 
+    /// Blocks that are free, by the limit and by what the heap has.
+    #[inline]
+    fn free(&self) -> usize {
+        (self.limit - self.used).min(self.room.saturating_add(self.cached.len()))
+    }
+
     /// Whether next to nothing is left, not even for connections with few blocks.
     #[inline]
     pub fn is_short(&self) -> bool {
-        self.limit - self.used < self.limit.div_ceil(SHORT_DIVISOR)
+        let free = self.free();
+        free < (self.used + free).div_ceil(SHORT_DIVISOR)
     }
 
     /// Whether so much is free that nobody has to give anything back.
+    #[inline]
     pub fn has_plenty(&self) -> bool {
-        self.limit - self.used >= self.limit / PLENTY_DIVISOR
+        let free = self.free();
+        free >= (self.used + free) / PLENTY_DIVISOR
     }
 
     /// Most blocks that a buffer which holds `held` of them may hold now.

@@ -57,7 +57,7 @@ figures! {
         cookies_sent: Counter,
         /// Connections that began with such an answer.
         cookies_accepted: Counter,
-        /// Segments whose data was dropped in part or whole, because there was no memory for it.
+        /// Segments whose data was dropped in part or whole, because there was no memory for it, or given up again for others.
         dropped_memory: Counter,
         /// Answers that were not sent because there were too many of their kind.
         dropped_rate_limit: Counter,

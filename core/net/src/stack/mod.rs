@@ -106,6 +106,8 @@ pub struct Stack {
     unresolved: VecDeque<u32>,
     /// Connections that could not send for want of memory.
     starved: VecDeque<u32>,
+    /// Who is next to give up what has come out of order, while all do.
+    next_to_forget: Option<u32>,
     /// When to look again who reads, from when there is hardly any memory left until there is plenty.
     review_ns: u64,
     resets: RateLimit,
@@ -161,6 +163,7 @@ impl Stack {
             full_since_ns: NEVER_NS,
             unresolved: VecDeque::with_capacity(connections),
             starved: VecDeque::with_capacity(connections),
+            next_to_forget: None,
             review_ns: NEVER_NS,
             resets: RateLimit::new(RESETS_PER_S),
             icmp: RateLimit::new(ICMP_PER_S),

@@ -5,6 +5,8 @@ use crate::tcp::{NEVER_NS, Owner};
 
 /// Connections without room to send that are looked at in a turn.
 const STARVED_PER_TURN: usize = 16;
+/// Connections that give up in a turn what has come out of order.
+const FORGETTING_PER_TURN: u32 = 64;
 /// How long a peer may take next to nothing of what it is sent while there is no memory for others.
 const PATIENCE_NS: u64 = 2_000_000_000;
 /// What it has to take in that time, if there is as much for it.
@@ -30,9 +32,13 @@ impl Stack {
         }
     }
 
-    /// While memory is short, ends those whose peers take nothing of what they are sent: they would keep it from all others.
+    /// While memory is short, takes back what lies beyond holes, and ends those whose peers take nothing of what they are sent: they
+    /// would keep it from all others.
     #[inline]
     pub(super) fn relieve(&mut self, now_ns: u64) {
+        if self.next_to_forget.is_some() || !self.resources.pool.has_plenty() {
+            self.forget_runs();
+        }
         let (pool, review_ns) = (&self.resources.pool, self.review_ns);
         if review_ns == NEVER_NS {
             if pool.is_short() {
@@ -43,6 +49,21 @@ impl Stack {
         } else if review_ns <= now_ns {
             self.review_readers(now_ns);
         }
+    }
+
+    /// Has some connections give up what has come out of order, and in the turns that follow all others: nobody but their peers
+    /// knows when that can be read, and those have it still (RFC 2018 §8).
+    #[cold]
+    #[inline(never)]
+    fn forget_runs(&mut self) {
+        let (from, end) = (self.next_to_forget.unwrap_or(0), self.slots.end());
+        let to = end.min(from + FORGETTING_PER_TURN);
+        for number in from..to {
+            if let Some(slot) = self.slots.get_mut(number) {
+                self.resources.counters.dropped_memory += slot.connection.give_up_runs(&mut self.resources.pool);
+            }
+        }
+        self.next_to_forget = (to < end).then_some(to);
     }
 
     #[inline(never)]

@@ -546,6 +546,11 @@ impl Connection {
         self.release_buffers(pool);
     }
 
+    /// Gives up what has come out of order, and returns in how many runs.
+    pub fn give_up_runs(&mut self, pool: &mut Pool) -> u64 {
+        self.rx.give_up_runs(pool) as u64
+    }
+
     pub fn release_buffers(&mut self, pool: &mut Pool) {
         self.tx.clear(pool);
         self.rx.clear(pool);

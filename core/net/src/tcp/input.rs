@@ -570,9 +570,8 @@ impl Connection {
             let from = self.rcv_nxt;
             self.rcv_nxt = self.rx.insert(from, seq + taken as u32, &bytes[taken..], &mut resources.pool);
             self.arrived |= self.rcv_nxt != from;
-            if seq == before && self.rcv_nxt.before(end) {
-                resources.counters.dropped_memory += 1;
-            }
+            let is_here = if seq == before { !self.rcv_nxt.before(end) } else { self.rx.has(seq, end) };
+            resources.counters.dropped_memory += u64::from(!is_here);
         }
         if has_fin && !is_cut {
             self.peer_fin = Some(end);

@@ -166,7 +166,8 @@ impl ReceiveQueue {
     }
 
     /// Takes in bytes that begin at `seq`, not before `next`, the first one that has not arrived. Returns the new `next`.
-    /// Bytes that there is no memory for are dropped.
+    /// Bytes that there is no memory for are dropped, and so are those beyond a hole while memory is short: nothing but their
+    /// sender says when they can be read.
     #[inline]
     pub fn insert(&mut self, next: Seq, seq: Seq, bytes: &[u8], pool: &mut Pool) -> Seq {
         let ahead = seq.since(next);
@@ -180,9 +181,11 @@ impl ReceiveQueue {
             let next = next + stored as u32;
             return if self.runs.is_empty() { next } else { self.join(next) };
         }
-        if self.make_run(seq, seq + bytes.len() as u32, |queue| {
-            queue.store(queue.len + ahead as usize, bytes, pool) == bytes.len()
-        }) {
+        if pool.has_plenty()
+            && self.make_run(seq, seq + bytes.len() as u32, |queue| {
+                queue.store(queue.len + ahead as usize, bytes, pool) == bytes.len()
+            })
+        {
             self.latest = seq;
         } else {
             // Where nothing is here now, nothing may stay held.
@@ -205,6 +208,15 @@ impl ReceiveQueue {
         if end == 0 {
             self.consume(0, pool);
         }
+    }
+
+    /// Gives up what has come out of order, so that others have its memory, and returns how many runs that was.
+    pub fn give_up_runs(&mut self, pool: &mut Pool) -> usize {
+        let count = self.runs.len();
+        if count > 0 {
+            self.forget_runs(self.len, pool);
+        }
+        count
     }
 
     /// Takes the runs that are no longer beyond a hole.
@@ -410,6 +422,26 @@ mod tests {
             queue.insert(Seq(2 * BLOCK_BYTES as u32), ahead, segment, &mut pool);
             assert_eq!((queue.holds_nothing(), queue.held, pool.used_bytes()), (true, 0, 0));
         }
+    }
+
+    /// RFC 2018 §8: while memory is short, nobody has or gets any for what is behind a hole, and what is in order goes on.
+    #[test]
+    fn what_is_out_of_order_leaves_memory_to_others() {
+        let mut pool = Pool::new(64 * BLOCK_BYTES);
+        let mut queues: Vec<ReceiveQueue> = (0..64).map(|_| ReceiveQueue::new(1460)).collect();
+        for queue in &mut queues {
+            for at in 0..32 {
+                queue.insert(Seq(0), Seq(1 + at * BLOCK_BYTES as u32), b"x", &mut pool);
+            }
+        }
+        assert_eq!(pool.used_bytes(), 57 * BLOCK_BYTES);
+        assert_eq!(queues[63].insert(Seq(0), Seq(0), &[1; 4000], &mut pool), Seq(4000));
+        assert_eq!((queues[0].insert(Seq(0), Seq(0), b"a", &mut pool), queues[0].readable()), (Seq(2), &b"ax"[..]));
+        assert!(queues.iter_mut().map(|queue| queue.give_up_runs(&mut pool)).sum::<usize>() > 50);
+        assert_eq!((queues[0].readable(), queues[0].has_runs()), (&b"ax"[..], false));
+        assert_eq!(pool.used_bytes(), 3 * BLOCK_BYTES);
+        queues.iter_mut().for_each(|queue| queue.consume(queue.len(), &mut pool));
+        assert_eq!(pool.used_bytes(), 0);
     }
 
     #[test]
