@@ -366,6 +366,30 @@ fn segments_are_small_where_memory_is() {
     }
 }
 
+/// On a link with large frames, what is asked for in one is not answered, and that is told.
+#[test]
+fn echo_requests_that_are_too_large_are_counted() {
+    let mut wire = Wire::of_frames([61_440; 2], Faults::NONE, 1);
+    let mut stack = Stack::new(config(SERVER, None), &mut wire.server, 0).unwrap();
+    wire.server.inject(arp_request(SERVER));
+    for (padding, answers, dropped) in [(1514 - 46, 1, 0), (1515 - 46, 0, 1)] {
+        let mut request = echo_request(SERVER);
+        request.resize(request.len() + padding, 0);
+        let bytes = (request.len() - 14) as u16;
+        let mut ip = Ipv4Packet::new_unchecked(&mut request[14..]);
+        ip.set_total_len(bytes);
+        ip.fill_checksum();
+        Icmpv4Packet::new_unchecked(&mut request[34..]).fill_checksum();
+        stack.poll(&mut wire.server, 0);
+        stack.flush(&mut wire.server, 0);
+        wire.server.drain_sent().for_each(drop);
+        wire.server.inject(request);
+        stack.poll(&mut wire.server, 0);
+        stack.flush(&mut wire.server, 0);
+        assert_eq!((wire.server.drain_sent().count(), stack.figures().dropped_malformed), (answers, dropped));
+    }
+}
+
 /// More stations than there were entries for once, all of which are asked for before one has answered, and each once.
 #[test]
 fn a_thousand_stations_are_served() {

@@ -16,7 +16,7 @@ use crate::{
     },
 };
 use core::net::SocketAddr;
-use kayvee_platform::{FrameTx, Received};
+use kayvee_platform::{FrameTx, MAX_FRAME_BYTES, Received};
 
 /// Where a segment belongs.
 enum Place {
@@ -61,6 +61,10 @@ impl Stack {
                     self.touch_unresolved();
                 }
                 self.control.receive(bytes, tx, now_ns);
+            }
+            // An answer to it would have no room in a frame.
+            Class::Icmp(..) | Class::Icmpv6(_) if bytes.len() > MAX_FRAME_BYTES => {
+                self.resources.counters.dropped_malformed += 1;
             }
             Class::Icmp(own, message) => {
                 if let Some(too_large) = frame::parse_too_large(message, *own) {
