@@ -4,7 +4,7 @@ use kayvee_net::{Addressing, Addressing6, Config, ConnectionId, Event, Limits, S
 use kayvee_platform::{FrameDevice, FrameTx};
 use kayvee_testing::{
     network::{
-        frames::{Segment, arp_reply, arp_request, datagram, echo_request, syn_ack_sequence},
+        frames::{Segment, arp_reply, arp_request, datagram, echo_request, syn_ack_sequence, tcp_of},
         fuzz::correct_checksums,
         wire::{Faults, Wire},
         world::{CLIENT, Client, Family, KEEPALIVE_S, PORT, SECOND_NS, SERVER, Traffic, World},
@@ -363,6 +363,23 @@ fn segments_are_small_where_memory_is() {
             Ipv4Packet::new_checked(EthernetFrame::new_checked(&sent[sent.len() - 1][..]).unwrap().payload()).unwrap();
         let told = TcpPacket::new_checked(ip.payload()).unwrap().options().to_vec();
         assert_eq!(told[..4], [&[2, 4][..], &u16::to_be_bytes(most)].concat(), "of {buffer_bytes} bytes: {told:?}");
+    }
+}
+
+/// What peers are told to send fits through a link whose packets are smaller than Ethernet's.
+#[test]
+fn segments_fit_the_link() {
+    for (mtu, told) in [(1500, 1460), (1400, 1360), (576, 536)] {
+        let mut wire = Wire::of_frames([14 + mtu; 2], Faults::NONE, 1);
+        let mut stack = Stack::new(config(SERVER, None), &mut wire.server, 0).unwrap();
+        stack.listen(PORT);
+        wire.server.inject(arp_request(SERVER));
+        wire.server.inject(segment(1, TcpControl::Syn, None));
+        stack.poll(&mut wire.server, 0);
+        stack.flush(&mut wire.server, 0);
+        let sent: Vec<Vec<u8>> = wire.server.drain_sent().collect();
+        let options = tcp_of(&sent[sent.len() - 1]).unwrap().options().to_vec();
+        assert_eq!(options[..4], [&[2, 4][..], &u16::to_be_bytes(told)].concat(), "of {mtu} bytes: {options:?}");
     }
 }
 

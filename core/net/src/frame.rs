@@ -7,7 +7,7 @@ use crate::{
     tcp::{segment::Segment, seq::Seq},
 };
 use core::net::{Ipv4Addr, Ipv6Addr};
-use kayvee_platform::{Checksums, Completion, FrameTx, Internet, MAX_FRAME_BYTES, Received};
+use kayvee_platform::{Checksums, Completion, FrameTx, Internet, MAX_FRAME_BYTES, MIN_FRAME_BYTES, Received};
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr};
 
 /// Tells the link that `address` is at `mac` now, for those that remember another station at it (RFC 5227 §2.3).
@@ -274,7 +274,7 @@ pub(crate) struct Route<'a> {
 
 /// The largest packet on a link whose frames have so many bytes at the most.
 pub(crate) fn mtu(max_frame_bytes: usize) -> u16 {
-    u16::try_from(max_frame_bytes.max(MAX_FRAME_BYTES) - ETHERNET_BYTES).unwrap_or(u16::MAX)
+    u16::try_from(max_frame_bytes.max(MIN_FRAME_BYTES) - ETHERNET_BYTES).unwrap_or(u16::MAX)
 }
 
 /// Where TCP's checksum is.

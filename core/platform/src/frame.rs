@@ -3,6 +3,9 @@ use crate::NetworkFigures;
 /// The largest Ethernet frame that a device carries without segmentation offload: header and a 1,500-byte payload.
 pub const MAX_FRAME_BYTES: usize = 14 + 1500;
 
+/// The smallest that a link's largest frame may be: header and a packet that every host takes (RFC 791 §3.1).
+pub const MIN_FRAME_BYTES: usize = 14 + 576;
+
 /// How far the senders on a link have computed TCP's checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksums {
@@ -35,7 +38,7 @@ pub trait FrameDevice {
         Checksums::Complete
     }
     /// The largest frame that leaves and arrives as it is: more than [`MAX_FRAME_BYTES`] on a link whose other end is known
-    /// to take that.
+    /// to take that, less on one whose packets are smaller, and [`MIN_FRAME_BYTES`] at least.
     fn max_frame_bytes(&self) -> usize {
         MAX_FRAME_BYTES
     }

@@ -30,8 +30,8 @@ pub use decimal::{DECIMAL_BYTES, Decimal, put_decimal};
 pub use figures::FigureKind;
 pub use file::{Finishing, LogFile, ReadFile, WriteFile};
 pub use frame::{
-    Checksums, Completion, FrameDevice, FrameRx, FrameTx, Internet, MAX_FRAME_BYTES, MAX_LARGE_FRAME_BYTES, Offloads,
-    Received,
+    Checksums, Completion, FrameDevice, FrameRx, FrameTx, Internet, MAX_FRAME_BYTES, MAX_LARGE_FRAME_BYTES,
+    MIN_FRAME_BYTES, Offloads, Received,
 };
 pub use heap::Heap;
 pub use monitor::{MONITOR_PAGE_MAGIC, MonitorFigures};

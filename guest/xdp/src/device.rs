@@ -10,7 +10,7 @@ use crate::{
 };
 use alloc::vec::Vec;
 use core::time::Duration;
-use kayvee_platform::{Checksums, FrameDevice, MAX_FRAME_BYTES, NetworkFigures};
+use kayvee_platform::{Checksums, FrameDevice, MAX_FRAME_BYTES, MIN_FRAME_BYTES, NetworkFigures};
 
 mod rx;
 #[cfg(test)]
@@ -127,7 +127,7 @@ impl<B: Doorbell> XdpDevice<B> {
         }
         // The headroom is more than the metadata takes.
         let max_pieces = max_frame_bytes.div_ceil(bytes - HEADROOM_BYTES);
-        if max_frame_bytes < MAX_FRAME_BYTES || max_pieces > MAX_PIECES {
+        if max_frame_bytes < MIN_FRAME_BYTES || max_pieces > MAX_PIECES {
             return Err(LayoutError);
         }
         let places = frames.len() / bytes;

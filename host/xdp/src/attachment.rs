@@ -1,9 +1,12 @@
 //! What a store's network is attached to, as users and the processes of one run name it.
 
-use crate::{FrameMemory, Socket, Steering, link_mtu, socket::shown};
+use crate::{
+    FrameMemory, Socket, Steering, link_mtu,
+    socket::{ETHERNET_HEADER_BYTES, shown},
+};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use kayvee_link::{Link6, Namespace, PREFIX_BITS, VethPair};
-use kayvee_platform::{Addressing, Addressing6};
+use kayvee_platform::{Addressing, Addressing6, MIN_FRAME_BYTES};
 use nix::{
     ifaddrs::{InterfaceAddress, getifaddrs},
     sys::socket::SockaddrStorage,
@@ -131,6 +134,7 @@ impl Attachment {
                     }
                     None => {
                         let mut socket = Socket::open(&name, steering(&name, *address, addressing6)?, frames)?;
+                        need_room_for_packets(&name, socket.max_frame_bytes, addressing6)?;
                         if addressing6 != Addressing6::Off {
                             socket.hear_groups(&name)?;
                         }
@@ -141,6 +145,16 @@ impl Attachment {
             }
         }
     }
+}
+
+/// Refuses an interface whose frames are too small for the protocols that are spoken on it.
+fn need_room_for_packets(name: &str, max_frame_bytes: u32, addressing6: Addressing6) -> Result<()> {
+    /// What every link of IPv6 carries (RFC 8200 §5).
+    const IPV6_MTU: u32 = 1280;
+    let mtu = max_frame_bytes - ETHERNET_HEADER_BYTES;
+    let least = if addressing6 == Addressing6::Off { MIN_FRAME_BYTES as u32 - ETHERNET_HEADER_BYTES } else { IPV6_MTU };
+    ensure!(mtu >= least, "the MTU of '{name}' is {mtu}: the store needs {least} there");
+    Ok(())
 }
 
 /// An address of this host's.
@@ -284,6 +298,13 @@ mod tests {
         process::{self, Command},
         time::{Duration, Instant},
     };
+
+    #[test]
+    fn packets_have_room_on_the_interface() {
+        let is_refused = |mtu: u32, addressing6| need_room_for_packets("eth0", mtu + 14, addressing6).is_err();
+        assert_eq!([575, 576].map(|mtu| is_refused(mtu, Addressing6::Off)), [true, false]);
+        assert_eq!([1279, 1280].map(|mtu| is_refused(mtu, Addressing6::Auto)), [true, false]);
+    }
 
     #[test]
     fn an_interface_that_the_host_uses_is_not_the_store_s_alone() {

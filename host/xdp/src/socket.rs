@@ -38,9 +38,9 @@ pub const FRAMES_BYTES: usize = 8 << 20;
 const LINK_MTU: u32 = MAX_PIECES as u32 * (LARGE_FRAME_BYTES - HEADROOM_BYTES) - ETHERNET_HEADER_BYTES;
 /// What the kernel keeps free before what it receives (`XDP_PACKET_HEADROOM`).
 const HEADROOM_BYTES: u32 = 256;
-/// The largest packet of other links.
+/// The largest packet of other links, unless theirs are smaller.
 const ETHERNET_MTU: u32 = 1500;
-const ETHERNET_HEADER_BYTES: u32 = 14;
+pub(crate) const ETHERNET_HEADER_BYTES: u32 = 14;
 /// The queue that is used. A card with several would deliver some of the frames to the others.
 const QUEUE: u32 = 0;
 /// How long an interface may take to be free again, and how often to ask.
@@ -93,7 +93,7 @@ impl Socket {
             (Frames::Large, LARGE_FRAME_BYTES, mtu.min(LINK_MTU) + ETHERNET_HEADER_BYTES)
         } else {
             register(socket, frames)?;
-            (Frames::Plain, FRAME_BYTES, ETHERNET_MTU + ETHERNET_HEADER_BYTES)
+            (Frames::Plain, FRAME_BYTES, mtu.min(ETHERNET_MTU) + ETHERNET_HEADER_BYTES)
         };
         // Each place for a frame has an entry in every ring that it can be in.
         let entries = (frames.len() / frame_bytes as usize).next_power_of_two() as u32;

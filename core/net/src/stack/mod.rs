@@ -29,7 +29,9 @@ use alloc::{
     vec::Vec,
 };
 use core::net::{IpAddr, SocketAddr};
-use kayvee_platform::{Addressing, Addressing6, Checksums, FrameDevice, FrameRx, FrameTx, NetworkFigures, earliest};
+use kayvee_platform::{
+    Addressing, Addressing6, Checksums, FrameDevice, FrameRx, FrameTx, MAX_FRAME_BYTES, NetworkFigures, earliest,
+};
 use smoltcp::wire::EthernetAddress;
 
 /// Frames taken from the device in one [`Stack::poll`], so that the application gets its turn under any load.
@@ -131,7 +133,8 @@ impl Stack {
         {
             return Err(ConfigError::Address(bad.into()));
         }
-        let mtu = frame::mtu(device.max_frame_bytes().min(config.limits.buffer_bytes / FRAME_SHARE));
+        let share_bytes = (config.limits.buffer_bytes / FRAME_SHARE).max(MAX_FRAME_BYTES);
+        let mtu = frame::mtu(device.max_frame_bytes().min(share_bytes));
         let secrets = Secrets::new(config.seed);
         let connections = config.limits.connections;
         let mut stack = Stack {

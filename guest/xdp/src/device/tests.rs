@@ -27,6 +27,16 @@ fn send(card: &mut XdpDevice<Bell>, frame: &[u8]) -> bool {
     card.split().1.transmit(frame.len(), |to| to.copy_from_slice(frame)).is_some()
 }
 
+/// A link's frames may be smaller than Ethernet's, but not smaller than any host's packets.
+#[test]
+fn small_frames_are_told_of() {
+    for (max_frame_bytes, is_taken) in [(14 + 1400, true), (14 + 576, true), (14 + 575, false), (0, false)] {
+        let (parts, bell) = FakeKernel::new(PLACES, 16).parts_with(max_frame_bytes);
+        let told = XdpDevice::new(parts, bell).map(|card| card.max_frame_bytes() as u32);
+        assert_eq!(told.ok(), is_taken.then_some(max_frame_bytes));
+    }
+}
+
 #[test]
 fn frames_of_every_size_arrive_in_order_for_ever() {
     let (mut card, kernel) = card();
