@@ -155,6 +155,11 @@ impl Store {
         if must && !log.has_room_for_compaction() {
             return Err(RecordError::Full);
         }
+        if log.appended() == 0 && !self.durable.is_whole {
+            // What begins the log passes for its beginning, even if it is cut: so it is not the first record.
+            log.begin_record(GAP)?;
+            log.commit_record();
+        }
         log.begin_compaction()?;
         // What was lost before does not matter to what begins here.
         let was_broken = core::mem::take(&mut self.durable.is_broken);

@@ -470,6 +470,33 @@ fn a_shard_takes_no_other_shard_s_disk() {
     Durable::new(FIRST, disk).expect(&[("GET bar", "$1 1")]);
 }
 
+/// Data that a blank disk has never had get there all or not at all, wherever their first write-down is cut.
+#[test]
+fn a_first_write_down_that_is_cut_leaves_nothing() {
+    let (mut nothing, mut all) = (0, 0);
+    for transfers in 0.. {
+        let mut one = Durable::new(&["--enable-debug-command", "yes"], Disk::new(8 << 20));
+        one.ask("DEBUG POPULATE 8000 key 200");
+        one.disk.budget = transfers;
+        one.send(one.client, "CONFIG SET appendonly yes appendfsync always\r\nSET k v");
+        (0..500).for_each(|_| one.turn());
+        let is_cut = one.disk.budget == 0;
+        let mut two = one.reopened(ALWAYS);
+        match two.ask("DBSIZE").as_str() {
+            ":0" => nothing += 1,
+            ":8001" => all += 1,
+            size => panic!("{size} after {transfers} transfers"),
+        }
+        // It goes on as a log.
+        two.expect(&[("SET later 1", "+OK")]);
+        assert_eq!(two.reopened(ALWAYS).digest(), two.digest());
+        if !is_cut {
+            break;
+        }
+    }
+    assert!(nothing > 10 && all > 1, "{nothing} and {all}");
+}
+
 /// A few keys that are another shard's, as slots that are cut elsewhere leave them, are kept, and stop nothing.
 #[test]
 fn a_shard_starts_beside_a_few_keys_of_others() {
