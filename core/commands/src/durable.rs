@@ -31,6 +31,16 @@ use kayvee_rdb::Writer;
 /// A place from which on the log says nothing unless it begins there: some effects before it are missing.
 const GAP: Kind = Kind::new(2);
 
+/// What an end does before it comes.
+#[derive(Clone, Copy, Default)]
+struct AtEnd {
+    /// Whether it waits for a compaction, and how many had ended before.
+    saves: bool,
+    ended: u64,
+    /// Whether it comes though data are lost.
+    is_forced: bool,
+}
+
 /// The log, and what is on its way to it.
 #[derive(Default)]
 pub struct Durable {
@@ -97,8 +107,7 @@ pub struct Durable {
     sliced: Vec<parts::Sliced>,
     sizes: parts::Sizes,
     pub(crate) status: status::Status,
-    /// Whether the end waits for a compaction.
-    pub(crate) saves_at_end: bool,
+    at_end: AtEnd,
     /// Whether all data is to be taken back from the log, and whether the last try has failed.
     reload_is_wanted: bool,
     reload_failed: bool,

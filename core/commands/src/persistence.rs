@@ -338,7 +338,7 @@ impl Store {
             let saves_there = self.saves_to_log();
             let has_points = !self.options.save.is_empty() && !self.options.appendonly;
             let is_needed = (saves_there && on.save) || (!on.nosave && (has_points || self.log_lacks_its_beginning()));
-            self.save_to_log_at_end(may_save && is_needed);
+            self.save_to_log_at_end(may_save && is_needed, on);
             if saves_there {
                 return true;
             }

@@ -127,8 +127,7 @@ impl Store {
     fn finish_shutdown(&mut self, on: ShutdownOn, offset: u64) -> bool {
         self.report_replicas(offset);
         if !self.save_at_end(on) {
-            log::warn!("Errors trying to shut down the server. Check the logs for more information.");
-            self.stay();
+            self.call_off_end();
             return false;
         }
         self.ending = None;
@@ -153,6 +152,12 @@ impl Store {
             let in_sync = all - self.lagging_replicas(offset);
             log::info!("{in_sync} of {all} replicas are in sync when shutting down.");
         }
+    }
+
+    /// Goes on instead of an end that would lose data.
+    pub(crate) fn call_off_end(&mut self) {
+        log::warn!("Errors trying to shut down the server. Check the logs for more information.");
+        self.stay();
     }
 
     /// Goes on instead of ending. Those who have asked for the end hear so.

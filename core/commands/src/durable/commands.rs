@@ -1,9 +1,10 @@
 //! Commands about the log.
 
-use super::Until;
+use super::{AtEnd, Until};
 use crate::{
     Context, Error, Origin, Outcome, Store,
     blocking::{OnTimeout, Patience},
+    options::ShutdownOn,
     table::{Command, Flags, Group},
 };
 use kayvee_resp::Request;
@@ -95,8 +96,11 @@ impl Store {
     }
 
     /// Lets the end wait until what was acknowledged is on stable storage, and all data if it is to be saved.
-    pub(crate) fn save_to_log_at_end(&mut self, saves: bool) {
-        self.durable.saves_at_end = saves;
+    pub(crate) fn save_to_log_at_end(&mut self, saves: bool, on: ShutdownOn) {
+        // One that has found no room for its beginning since its start is as it was.
+        let is_as_before = self.durable.refuses && !on.save && self.unsaved_changes() == 0;
+        let is_forced = on.force || on.nosave || is_as_before;
+        self.durable.at_end = AtEnd { saves, ended: self.durable.status.ended, is_forced };
         if saves {
             self.durable.request_compaction();
         }

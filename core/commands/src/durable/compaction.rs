@@ -94,7 +94,7 @@ impl Store {
     pub(super) fn may_compact(&self) -> bool {
         !self.replication.walks()
             && !self.replication.is_loading()
-            && (self.shutdown.is_none() || self.durable.saves_at_end)
+            && (self.shutdown.is_none() || self.durable.at_end.saves)
     }
 
     /// Whether a compaction has to begin that nobody has asked for, as soon as `again_after_ns` is over.

@@ -1,6 +1,6 @@
 //! The log and its device, turn by turn.
 
-use super::{Durable, unit};
+use super::{AtEnd, Durable, unit};
 use crate::{
     Error, History, Store,
     options::{AppendFsync, Options},
@@ -96,7 +96,7 @@ impl Durable {
 
     /// Whether the end waits until all data is saved.
     fn saves_yet(&self) -> bool {
-        self.saves_at_end && self.is_compacting()
+        self.at_end.saves && self.is_compacting()
     }
 
     /// Whether what was recorded may not become stable.
@@ -183,6 +183,7 @@ impl Store {
             self.durable.reload_is_wanted = false;
             let reloaded = self.reload_from_log(device);
             self.durable.reload_failed = reloaded.is_err();
+        self.check_end();
             reloaded.unwrap_or_else(|error| log::error!("the data are not taken back from the log: {error}"));
         }
         self.note_covered();
@@ -295,7 +296,29 @@ impl Store {
         let durable = &self.durable;
         let Some(log) = &durable.log else { return true };
         let is_stable = log.durable() >= durable.last_effects;
-        log.failure().is_some() || (!durable.saves_yet() && is_stable && !self.lacks_history())
+    /// Calls an end off that cannot save what it was to save, or would lose what was acknowledged. One that comes all the same
+    /// is no clean one.
+    fn check_end(&mut self) {
+        let durable = &self.durable;
+        let Some(log) = durable.log.as_ref().filter(|_| self.shutdown == Some(0)) else { return };
+        let (AtEnd { saves, ended, is_forced }, fails) = (durable.at_end, log.failure().is_some());
+        let is_tried = !durable.is_compacting() && durable.status.ended > ended;
+        let is_unsaved = saves && if is_tried { !durable.status.last_succeeded } else { fails };
+        if !is_unsaved && !(fails && log.durable() < durable.last_effects) {
+            return;
+        }
+        let what = if is_unsaved { "Error trying to save the DB" } else { "Changes are not on stable storage" };
+        log::warn!("{what}, {}.", if is_forced { "exit anyway" } else { "can't exit" });
+        self.durable.at_end.saves = false;
+        if is_forced {
+            self.shutdown = Some(1);
+        } else {
+            self.call_off_end();
+        }
+    }
+
+        let may_lose = self.shutdown != Some(0) && log.failure().is_some();
+        may_lose || (!durable.saves_yet() && is_stable && !self.lacks_history())
     }
 
     /// Whether a request has to wait because the log's device has more than enough to do.

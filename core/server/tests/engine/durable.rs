@@ -10,6 +10,7 @@ use kayvee_platform::{BlockError, Now};
 use kayvee_server::{ClientId, Fate};
 use std::sync::atomic::Ordering;
 
+mod end;
 mod full_disk;
 mod parts;
 
