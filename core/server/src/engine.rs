@@ -439,6 +439,11 @@ impl Engine {
         self.serve_touched();
     }
 
+    /// Closes the log, if there is one: when [`shutdown`](Self::shutdown) has told of the end.
+    pub fn close_log(&mut self, device: &mut dyn BlockDevice) {
+        self.store.close_log(device);
+    }
+
     /// Whether a log is open, so that its device is needed.
     pub fn log_is_open(&self) -> bool {
         self.store.log_is_open()

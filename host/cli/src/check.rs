@@ -64,7 +64,7 @@ fn report(file: &Path, size_bytes: u64, contents: &Contents, tally: &Tally) -> S
     }
     line("end", format!("at byte {}", contents.end_at_bytes));
     if contents.is_torn || contents.cut_record_bytes > 0 {
-        line("", "a crash has cut what came behind it: it was never acknowledged".into());
+        line("", "what came behind it is damaged, or was cut by a crash".into());
     }
     if contents.bad_superblocks > 0 {
         line("", format!("{} of the 2 superblocks is damaged or old; a start mends it", contents.bad_superblocks));

@@ -57,6 +57,9 @@ impl<'a> Server<'a> {
                 return Status::Failed;
             }
             if let Some(shutdown) = self.station.engine().shutdown() {
+                if let Some(disk) = &mut self.disk {
+                    self.station.engine().close_log(disk);
+                }
                 let clock = self.machine.clock();
                 self.station.end(&mut self.card, || clock.now().monotonic_ns, Card::is_sending);
                 return if shutdown.status == 0 { Status::Clean } else { Status::Failed };

@@ -112,6 +112,9 @@ impl Server {
                 return Err(anyhow!("the AF_XDP socket cannot be used any more: {error}"));
             }
             if let Some(shutdown) = self.station.engine().shutdown() {
+                if let Some(disk) = &mut self.disk {
+                    self.station.engine().close_log(&mut **disk);
+                }
                 let clock = self.clock;
                 self.station.end(&mut self.card, || clock.monotonic_ns(), |card| card.sender().is_sending());
                 return Ok(shutdown.status);

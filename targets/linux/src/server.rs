@@ -266,6 +266,9 @@ impl Server {
             self.write();
             self.signals.settle(&self.engine);
             if let Some(shutdown) = self.engine.shutdown() {
+                if let Some(disk) = &mut self.disk {
+                    self.engine.close_log(&mut **disk);
+                }
                 return Ok(shutdown.status);
             }
         }

@@ -110,21 +110,26 @@ impl Store {
         self.end_compaction();
     }
 
+    /// Has the log's end be known for what it is, if there is one, which is written no more.
+    pub fn close_log(&mut self, device: &mut dyn BlockDevice) {
+        let is_of_use = !self.durable.is_beside();
+        if let Some(log) = self.durable.log.take().filter(|_| is_of_use)
+            && let Err(error) = log.close(device, self.environment.clock.monotonic_ns())
+        {
+            log::warn!("closing the log: {error}");
+        }
+    }
+
     /// What was being written down goes on to its end, if the disk works.
     fn close_log_if_over(&mut self, device: &mut dyn BlockDevice) {
         let Some(log) = self.durable.log.as_ref().filter(|_| !self.has_log()) else { return };
         if self.durable.is_compacting() && log.failure().is_none() {
             return;
         }
+        self.close_log(device);
         let mut old = core::mem::take(&mut self.durable);
         if old.is_compacting() {
             old.status.failed();
-        }
-        let is_of_use = old.made.as_ref().is_none_or(|made| made.is_in_place);
-        if let Some(log) = old.log.filter(|_| is_of_use)
-            && let Err(error) = log.close(device, self.environment.clock.monotonic_ns())
-        {
-            log::warn!("closing the log: {error}");
         }
         log::info!("the log is closed");
         self.durable = Durable {

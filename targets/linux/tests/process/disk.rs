@@ -39,6 +39,23 @@ fn a_disk_keeps_what_was_written() {
     assert!(refused(&[&always[..], &[&disk]].concat()).contains("parts of it are gone"));
 }
 
+/// Damage to the last that a store wrote which has ended in good order is told.
+#[test]
+fn an_orderly_end_closes_the_log() {
+    let folder = Folder::new("closed_disk");
+    let disk = folder.path("kv.disk");
+    let options = ["--appendonly", "yes", "--appendfsync", "always", "--disk", &format!("{disk}:8M")];
+    let server = Server::start(&options);
+    assert_eq!(ask(server.connect(), "SET a 1"), "+OK");
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(0));
+    let mut bytes = fs::read(&disk).unwrap();
+    let last = bytes.windows(4).rposition(|bytes| bytes == b"KvBt").expect("a batch");
+    bytes[last + 70] ^= 1;
+    fs::write(&disk, bytes).unwrap();
+    assert!(refused(&options).contains("the log is damaged"));
+}
+
 #[test]
 fn appendonly_alone_has_a_file_in_the_folder() {
     let folder = Folder::new("usual_disk");

@@ -74,3 +74,19 @@ fn an_end_that_loses_what_was_acknowledged_does_not_come() {
     three.disk.failure = Some(BlockError::Io);
     assert_eq!(three.end("SHUTDOWN"), Some(0));
 }
+
+/// Damage to the last batch of a log that has ended in good order is known for what it is.
+#[test]
+fn an_end_closes_the_log() {
+    for options in [ALWAYS, GATHERED] {
+        let mut one = Durable::new(options, Disk::new(8 << 20));
+        one.expect(&[("SET a 1", "+OK"), ("SET b 2", "+OK")]);
+        assert_eq!(one.end("SHUTDOWN"), Some(0));
+        one.bench.engine.close_log(&mut one.disk);
+        one.reopened(options).expect(&[("MGET a b", "*2 $1 1 $1 2")]);
+        let last = one.disk.bytes.windows(4).rposition(|bytes| bytes == b"KvBt").expect("a batch");
+        one.disk.bytes[last + 70] ^= 1;
+        let error = Bench::new(options).engine.open_log(&mut one.disk).unwrap_err().to_string();
+        assert!(error.starts_with("the log is damaged"), "{error}");
+    }
+}
