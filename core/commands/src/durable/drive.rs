@@ -164,10 +164,15 @@ impl Store {
             Some(failure) if durable.disk_trouble.fails(now_ns) => {
                 log::error!("{failure}; commands that write are refused until that works again");
             }
-            None if durable.disk_trouble.ends() => log::warn!("the log's disk works again"),
+            None if durable.disk_trouble.ends() => {
+                log::warn!("the log's disk works again");
+                // A master that has waited for that may go on.
+                durable.due_ns = Some(now_ns);
+            }
             _ => {}
         }
-        durable.is_congested = log.is_congested();
+        // Whoever waits for one that fails hears so.
+        durable.is_congested = log.is_congested() && log.failure().is_none();
         if durable.is_congested {
             durable.congested_since_ns.get_or_insert(now_ns);
         }
@@ -178,12 +183,12 @@ impl Store {
         if self.durable.finishing.is_some() {
             self.note_compacted();
         }
+        self.check_end();
         let may_reload = self.durable.is_whole && self.durable.compaction().is_none() && !self.scripting.is_busy();
         if self.durable.reload_is_wanted && may_reload {
             self.durable.reload_is_wanted = false;
             let reloaded = self.reload_from_log(device);
             self.durable.reload_failed = reloaded.is_err();
-        self.check_end();
             reloaded.unwrap_or_else(|error| log::error!("the data are not taken back from the log: {error}"));
         }
         self.note_covered();
@@ -291,11 +296,6 @@ impl Store {
         self.durable.history_at = self.durable.log.as_ref().map(Log::appended);
     }
 
-    /// Whether an end now would lose nothing that it need not.
-    pub fn log_is_settled(&self) -> bool {
-        let durable = &self.durable;
-        let Some(log) = &durable.log else { return true };
-        let is_stable = log.durable() >= durable.last_effects;
     /// Calls an end off that cannot save what it was to save, or would lose what was acknowledged. One that comes all the same
     /// is no clean one.
     fn check_end(&mut self) {
@@ -317,6 +317,11 @@ impl Store {
         }
     }
 
+    /// Whether an end now would lose nothing that it need not.
+    pub fn log_is_settled(&self) -> bool {
+        let durable = &self.durable;
+        let Some(log) = &durable.log else { return true };
+        let is_stable = log.durable() >= durable.last_effects;
         let may_lose = self.shutdown != Some(0) && log.failure().is_some();
         may_lose || (!durable.saves_yet() && is_stable && !self.lacks_history())
     }
@@ -343,10 +348,10 @@ impl Store {
         let session = self.sessions[slot as usize].as_deref();
         let needs = Needs::of(command, session.and_then(|session| session.transaction.as_deref()));
         let durable = &self.durable;
-        // A device that fails has it wait when it has enough to do.
-        let works = durable.log.as_ref().is_some_and(|log| log.failure().is_none());
-        if !needs.writes || !self.effects.are_logged || !works {
-            return false;
+        let Some(log) = durable.log.as_ref().filter(|_| needs.writes && self.effects.are_logged) else { return false };
+        if log.failure().is_some() {
+            // Until that has enough to do.
+            return log.is_congested();
         }
         let bytes = request.bytes_len() + needs.queued_bytes;
         if durable.refusal(&self.options, bytes, command.name, needs.memory).is_none() {

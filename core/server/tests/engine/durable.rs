@@ -276,6 +276,35 @@ fn a_disk_that_fails_refuses_writes_and_lies_to_nobody() {
     assert_eq!(one.reopened(ALWAYS).digest(), digest);
 }
 
+/// Whoever waits for a disk that is slow hears that it fails.
+#[test]
+fn a_disk_that_is_slow_and_then_fails_refuses_those_who_wait() {
+    const REFUSED: &str = "-MISCONF Errors writing to the AOF file: Input/output error\r\n";
+    let mut one = Durable::new(GATHERED, Disk::new(64 << 20));
+    one.disk.budget = 0;
+    let value = "v".repeat(20_000);
+    let mut told = String::new();
+    for n in 0..300 {
+        one.send(one.client, &format!("SET k{n} {value}"));
+        one.turn();
+        told += &one.output(one.client);
+    }
+    let done = told.matches("+OK").count();
+    assert!((100..300).contains(&done) && told.len() == done * 5, "{done} of 300 before the others wait");
+    one.disk.failure = Some(BlockError::Io);
+    one.disk.budget = usize::MAX;
+    (0..3).for_each(|_| one.turn());
+    assert_eq!(one.output(one.client), REFUSED.repeat(300 - done));
+    one.expect(&[("SET k v", REFUSED.trim_end()), ("STRLEN k1", ":20000")]);
+    assert!(one.bench.engine.next_deadline_ns().is_none_or(|at_ns| at_ns > one.bench.now.monotonic_ns), "it rests");
+    one.disk.failure = None;
+    one.rest(3000);
+    one.expect(&[("SET k v", "+OK"), ("DBSIZE", &format!(":{}", done + 1))]);
+    one.rest(3000);
+    let digest = one.digest();
+    assert_eq!(one.reopened(GATHERED).digest(), digest);
+}
+
 /// `DEBUG LOADAOF` puts what the log says in the place of what is there: the same, for clients that go on as before.
 #[test]
 fn all_data_comes_back_from_the_log_while_clients_are_there() {
@@ -441,6 +470,33 @@ fn copies_are_waited_for_until_the_log_has_its_beginning() {
     assert_eq!(one.reopened(ALWAYS).ask("GET k"), "$1 v");
 }
 
+/// Data that a blank disk has never had get there all or not at all, wherever their first write-down is cut.
+#[test]
+fn a_first_write_down_that_is_cut_leaves_nothing() {
+    let (mut nothing, mut all) = (0, 0);
+    for transfers in 0.. {
+        let mut one = Durable::new(&["--enable-debug-command", "yes"], Disk::new(8 << 20));
+        one.ask("DEBUG POPULATE 8000 key 200");
+        one.disk.budget = transfers;
+        one.send(one.client, "CONFIG SET appendonly yes appendfsync always\r\nSET k v");
+        (0..500).for_each(|_| one.turn());
+        let is_cut = one.disk.budget == 0;
+        let mut two = one.reopened(ALWAYS);
+        match two.ask("DBSIZE").as_str() {
+            ":0" => nothing += 1,
+            ":8001" => all += 1,
+            size => panic!("{size} after {transfers} transfers"),
+        }
+        // It goes on as a log.
+        two.expect(&[("SET later 1", "+OK")]);
+        assert_eq!(two.reopened(ALWAYS).digest(), two.digest());
+        if !is_cut {
+            break;
+        }
+    }
+    assert!(nothing > 10 && all > 1, "{nothing} and {all}");
+}
+
 /// An end is no reason to lose what a log that was just switched on has not got yet.
 #[test]
 fn the_end_waits_for_a_log_s_beginning() {
@@ -469,33 +525,6 @@ fn a_shard_takes_no_other_shard_s_disk() {
     assert!(error.starts_with("1 keys here belong to other shards than number 1 of 2"), "{error}");
     // To have been tried by another one does it no harm.
     Durable::new(FIRST, disk).expect(&[("GET bar", "$1 1")]);
-}
-
-/// Data that a blank disk has never had get there all or not at all, wherever their first write-down is cut.
-#[test]
-fn a_first_write_down_that_is_cut_leaves_nothing() {
-    let (mut nothing, mut all) = (0, 0);
-    for transfers in 0.. {
-        let mut one = Durable::new(&["--enable-debug-command", "yes"], Disk::new(8 << 20));
-        one.ask("DEBUG POPULATE 8000 key 200");
-        one.disk.budget = transfers;
-        one.send(one.client, "CONFIG SET appendonly yes appendfsync always\r\nSET k v");
-        (0..500).for_each(|_| one.turn());
-        let is_cut = one.disk.budget == 0;
-        let mut two = one.reopened(ALWAYS);
-        match two.ask("DBSIZE").as_str() {
-            ":0" => nothing += 1,
-            ":8001" => all += 1,
-            size => panic!("{size} after {transfers} transfers"),
-        }
-        // It goes on as a log.
-        two.expect(&[("SET later 1", "+OK")]);
-        assert_eq!(two.reopened(ALWAYS).digest(), two.digest());
-        if !is_cut {
-            break;
-        }
-    }
-    assert!(nothing > 10 && all > 1, "{nothing} and {all}");
 }
 
 /// A few keys that are another shard's, as slots that are cut elsewhere leave them, are kept, and stop nothing.
