@@ -135,12 +135,24 @@ fn open_or_grow(spec: &Spec, files: Files, size_bytes: u64, wake: Wake) -> Resul
     }
     let mut fresh = Fresh::of(&files.plain, wanted_bytes).map_err(failed)?;
     if size_bytes == 0 {
-        while fresh.start_bytes() < WRITTEN_BYTES.min(wanted_bytes / 2)
-            && fresh.write_step(&files.plain, fresh.start_bytes()).map_err(failed)?
-        {}
+        let until_bytes = WRITTEN_BYTES.min(wanted_bytes / 2);
+        write_ahead(&mut fresh, &files.plain, spec.size_bytes, until_bytes).map_err(failed)?;
         sync(&files.plain, path).map_err(failed)?;
     }
     FileDisk::new(files, wanted_bytes, Some(fresh), wake).map_err(failed)
+}
+
+/// Writes the beginning of a new file. Where no size was asked for, the file system need not have room for all of it.
+fn write_ahead(fresh: &mut Fresh, file: &File, asked_bytes: Option<u64>, until_bytes: u64) -> io::Result<()> {
+    while fresh.start_bytes() < until_bytes {
+        match fresh.write_step(file, fresh.start_bytes()) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error) if asked_bytes.is_none() && error.kind() == io::ErrorKind::StorageFull => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// The size that a disk gets, if it can.

@@ -59,6 +59,23 @@ pub fn write_log(disk: &mut dyn BlockDevice, text: &str) {
     log.close(disk, 0).unwrap();
 }
 
+/// What nobody asked for need not be there yet.
+#[test]
+fn a_full_file_system_ends_what_is_written_ahead() {
+    const BYTES: u64 = 8 << 20;
+    let place = Place::new("ahead");
+    let file = File::create_new(&place.0).unwrap();
+    file.set_len(BYTES).unwrap();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut fresh = Fresh::of(&file, BYTES).unwrap();
+    write_ahead(&mut fresh, &full, None, BYTES / 2).unwrap();
+    assert_eq!(fresh.start_bytes(), 0);
+    let error = write_ahead(&mut fresh, &full, Some(BYTES), BYTES / 2).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    write_ahead(&mut fresh, &file, None, BYTES / 2).unwrap();
+    assert_eq!(fresh.start_bytes(), BYTES / 2);
+}
+
 #[test]
 fn what_is_written_is_read_back_by_the_next_one() {
     let place = Place::new("written");
