@@ -316,14 +316,14 @@ impl Store {
 type Named = (&'static Command, Option<&'static Command>);
 
 impl Context<'_> {
-    /// Bytes that a string may have. What had its effect before, here or at the master, is bound by no lower limit than any
-    /// store can have.
+    /// Bytes that a string may have. What was accepted before is bound by no lower limit than any store can have.
     pub(crate) fn string_limit_bytes(&self) -> u64 {
-        if self.is_replayed() || self.is_from_master() {
-            PROTO_MAX_BULK_LEN_MAX
-        } else {
-            self.store.options.proto_max_bulk_len
-        }
+        if self.was_accepted() { PROTO_MAX_BULK_LEN_MAX } else { self.store.options.proto_max_bulk_len }
+    }
+
+    /// Whether what runs had its effect before, here or at the master.
+    pub(crate) fn was_accepted(&self) -> bool {
+        self.is_replayed() || self.is_from_master()
     }
 
     /// Whether the master of this store has sent what runs.

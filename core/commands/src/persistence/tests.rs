@@ -441,6 +441,32 @@ fn append_only_files_are_loaded_in_order() {
     assert_eq!(load_aof(host, CutOff::LeaveOut).1.unwrap_err(), "dir/i1: there is no such file");
 }
 
+/// Redis writes `MAXLEN ~ 1 LIMIT 10` down as `MAXLEN = 1 LIMIT 10`, with the length that it came to.
+#[test]
+fn what_redis_has_trimmed_roughly_is_loaded() {
+    let host = host();
+    let put = |name: &str, bytes: &[u8]| _ = host.files.borrow_mut().insert(name.to_string(), bytes.to_vec());
+    put("dir/a.manifest", b"file i1 seq 1 type i\n");
+    put(
+        "dir/i1",
+        &requests(&[
+            "XADD s MAXLEN = 1 LIMIT 10 1-1 f v",
+            "XADD s MINID = 1-1 LIMIT 10 2-1 f v",
+            "XADD t 1-1 f v",
+            "XADD t 2-1 f v",
+            "XTRIM t MAXLEN = 1 LIMIT 0",
+            "XTRIM t MINID = 3-0 LIMIT 10",
+        ]),
+    );
+    let (mut harness, loaded) = load_aof(host, CutOff::Refuse);
+    assert_eq!(loaded.unwrap().failed_requests, 0);
+    harness.expect(&[
+        ("XLEN s", ":2"),
+        ("XLEN t", ":0"),
+        ("XTRIM s MAXLEN = 1 LIMIT 10", "-ERR syntax error, LIMIT cannot be used without the special ~ option"),
+    ]);
+}
+
 /// No bytes of a file make loading panic, go on for ever or take memory that the file cannot need.
 #[test]
 fn mutated_files_do_no_harm() {

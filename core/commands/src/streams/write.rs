@@ -59,7 +59,7 @@ struct WriteOptions {
 
 impl WriteOptions {
     /// Reads them; `XADD`'s end at the ID.
-    fn parse(request: Request<'_>, is_add: bool) -> Result<WriteOptions, Error> {
+    fn parse(context: &Context<'_>, request: Request<'_>, is_add: bool) -> Result<WriteOptions, Error> {
         const LIMIT: Error = Error::text("ERR The LIMIT argument must be >= 0.");
         let mut options = WriteOptions::default();
         let mut at = 2;
@@ -85,6 +85,10 @@ impl WriteOptions {
             }
         }
         options.end = at;
+        // Redis hands on what it has done roughly as `=` with the limit left in, which it goes by no more.
+        if context.was_accepted() && options.keep.is_some() {
+            options.limit = None;
+        }
         options.check(is_add)?;
         Ok(options)
     }
@@ -138,7 +142,7 @@ impl WriteOptions {
 }
 
 pub fn xadd(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let options = WriteOptions::parse(request, true)?;
+    let options = WriteOptions::parse(context, request, true)?;
     let first = options.end + 1;
     let fields = request.len().saturating_sub(first);
     if fields < 2 || !fields.is_multiple_of(2) {
@@ -178,7 +182,7 @@ pub fn xadd(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 pub fn xtrim(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let options = WriteOptions::parse(request, false)?;
+    let options = WriteOptions::parse(context, request, false)?;
     let key = &request[1];
     let trim = options.trim(context.store.options.stream_node_max_entries);
     let mut removed = 0;

@@ -322,6 +322,27 @@ fn a_master_gets_no_replies() {
     assert_eq!(bench.ask(user, "SELECT 1\r\nGET k\r\n"), "+OK\r\n$1\r\nv\r\n", "it is no usual client");
 }
 
+/// Redis sends `MAXLEN ~ 1 LIMIT 10` as `MAXLEN = 1 LIMIT 10`, with the length that it came to.
+#[test]
+fn what_a_master_has_trimmed_roughly_is_taken() {
+    let (mut bench, user, link) = replica_of_a_stranger();
+    bench.engine.receive(link, format!("+PONG\r\n+OK\r\n+OK\r\n+CONTINUE {HISTORY}\r\n").as_bytes());
+    for request in [
+        "XADD s MAXLEN = 1 LIMIT 10 1-1 f v",
+        "XADD s MINID = 1-1 LIMIT 10 2-1 f v",
+        "XADD t 1-1 f v",
+        "MULTI",
+        "XADD t 2-1 f v",
+        "XTRIM t MAXLEN = 1 LIMIT 10",
+        "EXEC",
+        "XADD u 1-1 f v",
+        "XTRIM u MINID = 2 LIMIT 10",
+    ] {
+        bench.ask(link, &format!("{request}\r\n"));
+    }
+    assert_eq!(bench.ask(user, "XLEN s\r\nXLEN t\r\nXLEN u\r\n"), ":2\r\n:1\r\n:0\r\n");
+}
+
 /// A transfer in which nothing comes any more ends, and so does one that goes on for ever when somebody says so.
 #[test]
 fn a_master_that_never_comes_to_the_end_of_its_dump() {
