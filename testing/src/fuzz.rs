@@ -124,7 +124,7 @@ fn understand(stream: &[u8], piece_lens: &[usize], limits: Limits) -> Understood
 /// The request parser: a stream means the same however it is split, and to who looks ahead.
 pub fn resp(data: &[u8]) {
     let Some((&[mode, first], stream)) = data.split_first_chunk() else { return };
-    let limits = Limits { bulk_bytes: 1 << 16, authenticated: mode & 1 == 0 };
+    let limits = Limits { bulk_bytes: 1 << 16, authenticated: mode & 1 == 0, ..Limits::PASSED };
     let whole = understand(stream, &[stream.len()], limits);
     let by_bytes = understand(stream, &[1], limits);
     assert_eq!(whole, by_bytes, "byte by byte");

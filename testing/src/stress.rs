@@ -416,7 +416,7 @@ fn announced_but_never_sent(target: &Target) -> Outcome {
     for (at, client) in clients.iter_mut().enumerate() {
         client.send(match at % 3 {
             0 => b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\nabc",
-            1 => b"*1048576\r\n$4\r\nMSET\r\n",
+            1 => b"*2147483647\r\n$4\r\nMSET\r\n",
             _ => b"*2\r\n$536870912\r\n",
         })?;
     }

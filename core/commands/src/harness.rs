@@ -90,8 +90,7 @@ impl Harness {
             bytes.extend_from_slice(b"\r\n");
         }
         let mut parser = Parser::new();
-        let limits = Limits { bulk_bytes: u64::MAX >> 1, authenticated: true };
-        assert_eq!(parser.parse(&bytes, limits), Ok(Progress::Complete(bytes.len())));
+        assert_eq!(parser.parse(&bytes, Limits::PASSED), Ok(Progress::Complete(bytes.len())));
         self.store.execute(0, parser.request(&bytes));
         let output = &mut self.store.sessions[0].as_mut().unwrap().output;
         let mut reply = Vec::new();

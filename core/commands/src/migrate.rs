@@ -73,6 +73,14 @@ pub struct Migration {
     error: Option<Error>,
 }
 
+/// As many as there are, if there is memory for them.
+fn fallible<T>(all: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>, Error> {
+    let mut kept = Vec::new();
+    kept.try_reserve_exact(all.len()).map_err(|_| Error::OUT_OF_MEMORY)?;
+    kept.extend(all);
+    Ok(kept)
+}
+
 fn word_at(request: Request<'_>, at: usize) -> &[u8] {
     request.get(at).unwrap_or_default()
 }
@@ -109,7 +117,7 @@ fn parse<'r>(request: Request<'r>) -> Result<Order<'r>, Error> {
                         "ERR When using MIGRATE KEYS option, the key argument must be set to the empty string",
                     ));
                 }
-                order.keys = request.from(at + 1).collect();
+                order.keys = fallible(request.from(at + 1))?;
                 break;
             }
             () => return Err(Error::SYNTAX),
@@ -131,7 +139,7 @@ fn find_keys(request: Request<'_>) -> Option<Vec<KeyAt>> {
     let mut at = 6;
     while at < request.len() {
         match () {
-            () if is(&request[at], "keys") => return Some((at + 1..request.len()).map(|at| (at, flags)).collect()),
+            () if is(&request[at], "keys") => return fallible((at + 1..request.len()).map(|at| (at, flags))).ok(),
             () if is(&request[at], "auth") => at += 2,
             () if is(&request[at], "auth2") => at += 3,
             () => at += 1,

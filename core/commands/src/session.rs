@@ -41,6 +41,8 @@ pub struct Pending {
     pub query_bytes: usize,
     /// Bytes allocated for them.
     pub query_capacity: usize,
+    /// Bytes allocated for where the arguments lie in them.
+    pub places_bytes: usize,
 }
 
 /// One client among all there ever are: the slot alone may be another one's by now.
@@ -205,6 +207,7 @@ impl Session {
         size_of::<Session>()
             + self.output.footprint_bytes()
             + self.pending.query_capacity
+            + self.pending.places_bytes
             + self.transaction.as_ref().map_or(0, |transaction| transaction.requests.capacity())
             + self.waits.as_ref().map_or(0, |waits| waits.memory_bytes())
             + self.subscriptions.memory_bytes()

@@ -10,8 +10,6 @@ mod parser;
 mod words;
 mod writer;
 
-pub use parser::{
-    ARGUMENTS_LIMIT, INLINE_LIMIT_BYTES, Limits, Parser, Places, Progress, ProtocolError, Request, first_arguments,
-};
+pub use parser::{INLINE_LIMIT_BYTES, Limits, Parser, Places, Progress, ProtocolError, Request, first_arguments};
 pub use words::{UnbalancedQuotes, quoted, split_words};
 pub use writer::{Protocol, Writer, bulk_strings, encode};

@@ -4,8 +4,8 @@ use crate::words::{next_word, split_word};
 
 /// Longest inline request, and longest line that announces a count or length (Redis' `PROTO_INLINE_MAX_SIZE`).
 pub const INLINE_LIMIT_BYTES: usize = 64 << 10;
-/// Most arguments of one request.
-pub const ARGUMENTS_LIMIT: usize = 1 << 20;
+/// Most arguments of one request. They take memory only as they come, so this says nothing of how much.
+const ARGUMENTS_LIMIT: i64 = i32::MAX as i64;
 /// Most arguments, and longest one, from a client that has yet to authenticate: it must not fill our memory.
 const UNAUTHENTICATED_ARGUMENTS_LIMIT: usize = 10;
 const UNAUTHENTICATED_BULK_LIMIT_BYTES: u64 = 16 << 10;
@@ -23,6 +23,13 @@ pub struct Limits {
     pub bulk_bytes: u64,
     /// Whether the client has authenticated, or need not.
     pub authenticated: bool,
+    /// Bytes of memory that there are for where the arguments lie.
+    pub room_bytes: u64,
+}
+
+impl Limits {
+    /// For what was within its limits before: as much as anybody could ever send.
+    pub const PASSED: Limits = Limits { bulk_bytes: i64::MAX as u64, authenticated: true, room_bytes: u64::MAX };
 }
 
 /// Bytes that are not a request. The connection cannot go on, since nobody knows where the next request starts.
@@ -244,6 +251,11 @@ impl Parser {
         self.missing.is_some()
     }
 
+    /// Bytes of memory that the places of the arguments take.
+    pub fn places_bytes(&self) -> usize {
+        self.spans.capacity() * size_of::<Span>()
+    }
+
     /// Where the argument lies that is being read, once its length is known.
     pub fn argument(&self) -> Option<core::ops::Range<usize>> {
         self.bulk_len.map(|len| self.at..self.at + len)
@@ -324,12 +336,23 @@ impl Parser {
                 (self.missing, self.bulk_len) = (Some(missing), Some(len));
                 return Ok(Progress::Partial { at_least: end + 2 });
             }
+            if self.spans.len() == self.spans.capacity() && self.grown_bytes() > limits.room_bytes {
+                return Err(ProtocolError::OutOfMemory);
+            }
             self.push(Span { start: self.at, end })?;
             self.at = end + 2;
             self.bulk_len = None;
             missing -= 1;
         }
         Ok(Progress::Complete(self.at))
+    }
+
+    /// Bytes that the places of the arguments will take when they have to grow, or nothing as long as they are few.
+    fn grown_bytes(&self) -> u64 {
+        match self.spans.capacity() {
+            ..=KEPT_SPANS => 0,
+            many => 2 * (many * size_of::<Span>()) as u64,
+        }
     }
 
     #[inline]
@@ -343,7 +366,7 @@ impl Parser {
 
     fn parse_count(&mut self, bytes: &[u8], limits: Limits) -> Result<Option<usize>, ProtocolError> {
         let Some((number, end)) = parse_line(bytes, 1, ProtocolError::TooBigMultibulkCount)? else { return Ok(None) };
-        let count = number.filter(|&n| n <= ARGUMENTS_LIMIT as i64).ok_or(ProtocolError::InvalidMultibulkLength)?;
+        let count = number.filter(|&n| n <= ARGUMENTS_LIMIT).ok_or(ProtocolError::InvalidMultibulkLength)?;
         if count > UNAUTHENTICATED_ARGUMENTS_LIMIT as i64 && !limits.authenticated {
             return Err(ProtocolError::UnauthenticatedMultibulkLength);
         }
@@ -514,7 +537,7 @@ mod tests {
     use super::*;
     use alloc::{format, vec};
 
-    const LIMITS: Limits = Limits { bulk_bytes: 1 << 20, authenticated: true };
+    const LIMITS: Limits = Limits { bulk_bytes: 1 << 20, ..Limits::PASSED };
 
     type Outcome = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
 
@@ -545,7 +568,7 @@ mod tests {
         b"*1\r\n$4\r\nPING\r\n*2\r\n$3\r\nGET\r\n$0\r\n\r\nPING\r\n\r\nset \"a b\" 'c'\n*0\r\n*-1\r\n*1\r\n$1\r\nx\r\n",
         b"*3\r\n$3\r\nSET\r\n$3\r\nk\r\n\r\n$5\r\n\x00\xff*$\n\r\nGET x\r\n",
         b"*x\r\n",
-        b"*1048577\r\n",
+        b"*2147483648\r\n",
         b"*1\r\n:3\r\n",
         b"*1\r\n$-1\r\n",
         b"*1\r\n$1048577\r\n",
@@ -561,7 +584,7 @@ mod tests {
         ];
         let seed = 5;
         let mut rng = fastrand::Rng::with_seed(seed);
-        let limits = Limits { bulk_bytes: SHORT_BULK_BYTES, authenticated: false };
+        let limits = Limits { bulk_bytes: SHORT_BULK_BYTES, authenticated: false, ..LIMITS };
         let mut complete = 0;
         for round in 0..20_000 {
             let count = rng.usize(..13);
@@ -630,6 +653,7 @@ mod tests {
     fn errors_are_those_of_redis() {
         for (stream, message) in [
             (&b"*x\r\n"[..], "invalid multibulk length"),
+            (b"*2147483648\r\n", "invalid multibulk length"),
             (b"*1\r\n:3\r\n", "expected '$', got ':'"),
             (b"*1\r\n$x\r\n", "invalid bulk length"),
             (b"*1\r\n\r\n", "expected '$', got '\r'"),
@@ -648,6 +672,24 @@ mod tests {
         let limits = Limits { authenticated: false, ..LIMITS };
         assert_eq!(Parser::new().parse(b"*11\r\n", limits), Err(ProtocolError::UnauthenticatedMultibulkLength));
         assert_eq!(Parser::new().parse(b"*1\r\n$16385\r\n", limits), Err(ProtocolError::UnauthenticatedBulkLength));
+    }
+
+    /// Memory is taken for what has come, not for what is announced, and no more than there is.
+    #[test]
+    fn arguments_take_memory_as_they_come() {
+        const COUNT: usize = (1 << 20) + 1;
+        let mut sent = b"*2147483647\r\n".to_vec();
+        let mut parser = Parser::new();
+        assert!(matches!(parser.parse(&sent, LIMITS), Ok(Progress::Partial { .. })));
+        assert_eq!(parser.places_bytes(), 0);
+        sent = [format!("*{COUNT}\r\n").into_bytes(), b"$0\r\n\r\n".repeat(COUNT)].concat();
+        let mut parser = Parser::new();
+        assert_eq!(parser.parse(&sent, LIMITS), Ok(Progress::Complete(sent.len())));
+        assert_eq!(parser.request(&sent).len(), COUNT);
+        let limits = Limits { room_bytes: 1 << 20, ..LIMITS };
+        let mut parser = Parser::new();
+        assert_eq!(parser.parse(&sent, limits), Err(ProtocolError::OutOfMemory));
+        assert!(parser.places_bytes() <= 1 << 20);
     }
 
     #[test]

@@ -108,7 +108,11 @@ impl Connection {
     fn pending(&self) -> Pending {
         let before = self.long_argument().filter(|_| self.head.is_empty()).map_or(0, |argument| argument.start);
         let query_bytes = self.query.len().saturating_sub(before);
-        Pending { query_bytes, query_capacity: self.query.capacity() + self.head.capacity() }
+        Pending {
+            query_bytes,
+            query_capacity: self.query.capacity() + self.head.capacity(),
+            places_bytes: self.parser.places_bytes(),
+        }
     }
 
     /// Where the argument lies among the bytes of its request that is being read, if it is long.

@@ -284,11 +284,18 @@ impl Selector {
             return Err(Denial::Command);
         }
         if !self.all_keys {
-            // One that is malformed will say so itself.
-            for (at, flags) in command.keys_in(request).unwrap_or_default() {
-                if !flags.contains(KeyFlags::NOT_KEY) && !self.allows_key(&request[at], flags) {
-                    return Err(Denial::Key(at));
+            let mut denied = None;
+            let is_denied = |at: usize, flags: KeyFlags| {
+                !flags.contains(KeyFlags::NOT_KEY) && !self.allows_key(&request[at], flags)
+            };
+            let read = command.for_each_key(request, |at, flags| {
+                if denied.is_none() && is_denied(at, flags) {
+                    denied = Some(at);
                 }
+            });
+            // One that is malformed will say so itself.
+            if let (Some(()), Some(at)) = (read, denied) {
+                return Err(Denial::Key(at));
             }
         }
         if !self.all_channels {

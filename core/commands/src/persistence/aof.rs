@@ -152,8 +152,6 @@ impl Store {
         cut_off: CutOff,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Loaded, String> {
-        /// As much as anybody could ever send.
-        const LIMITS: Limits = Limits { bulk_bytes: i64::MAX as u64, authenticated: true };
         let mut replay = Replay {
             store: self,
             names: ByName::default(),
@@ -169,7 +167,7 @@ impl Store {
             let bytes = input.bytes();
             let needed = match bytes.first() {
                 Some(b'*') => match parser
-                    .parse(bytes, LIMITS)
+                    .parse(bytes, Limits::PASSED)
                     .map_err(|error| faulty(&String::from_utf8_lossy(&error.message())))?
                 {
                     Parsed::Complete(len) => {

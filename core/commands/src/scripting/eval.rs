@@ -302,10 +302,9 @@ fn exists(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 }
 
 fn flush(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
-    let words: Vec<&[u8]> = request.from(2).collect();
-    match words[..] {
-        [] => {}
-        [how] if args::is(how, "async") || args::is(how, "sync") => {}
+    match (request.len(), request.get(2).unwrap_or_default()) {
+        (..=2, _) => {}
+        (3, how) if args::is(how, "async") || args::is(how, "sync") => {}
         _ => return Err(Error::text("ERR SCRIPT FLUSH only support SYNC|ASYNC option")),
     }
     context.store.scripting.forget_scripts();

@@ -183,6 +183,7 @@ impl Engine {
         let mut used = 0;
         // What the parser has said of the next request, where it was asked already.
         let mut parsed = None;
+        let room_bytes = self.store.reply_room_bytes();
         loop {
             let Some(session) = self.store.sessions[slot as usize].as_deref_mut() else {
                 return (bytes.len(), Stop::Closing);
@@ -198,7 +199,7 @@ impl Engine {
                 if session.is_master { PROTO_MAX_BULK_LEN_MAX } else { self.store.options.proto_max_bulk_len };
             // Whoever came before the password was taken away has not authenticated, and need not.
             let authenticated = session.authenticated || !self.store.acl.needs_login();
-            let limits = Limits { bulk_bytes, authenticated };
+            let limits = Limits { bulk_bytes, authenticated, room_bytes };
             match parsed.take().unwrap_or_else(|| parser.parse(&bytes[used..], limits)) {
                 Ok(Progress::Partial { at_least }) => return (used, Stop::Incomplete { at_least }),
                 Ok(Progress::Complete(len)) => {
