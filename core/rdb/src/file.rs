@@ -5,6 +5,7 @@
 //! 0xfa     name, text                              about the file
 //! 0xfe     number                                  the database of the entries that follow
 //! 0xfb     number, number                          how many keys it has, and how many of them expire
+//! 0xf4     number, number, number                  a slot of a cluster, its keys, and how many of them expire (Redis 7.4)
 //! 0xf5     text                                    a library of functions
 //! 0xf7     module, number, number, module's data   what a module keeps beside the keys
 //! entry    = [0xfc milliseconds (8) | 0xfd seconds (4)] [0xf8 idle seconds | 0xf9 frequency (1)] type (1), key, value
@@ -26,6 +27,7 @@ const MAGIC: &[u8; 5] = b"REDIS";
 const HEAD: usize = 9;
 const CHECKSUM_SINCE: u16 = 5;
 
+const SLOT_SIZES: u8 = 0xf4;
 const FUNCTION: u8 = 0xf5;
 const OLD_FUNCTION: u8 = 0xf6;
 const MODULE_AUX: u8 = 0xf7;

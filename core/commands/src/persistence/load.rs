@@ -111,7 +111,7 @@ impl Store {
                 let most = of_bytes / LEAST_KEY_BYTES;
                 self.dbs[*db].expect(keys.min(most) as usize);
             }
-            Item::End => {}
+            Item::SlotSizes(..) | Item::End => {}
             Item::Function(text) => {
                 self.load_library(text.as_bytes(), false).map_err(text_of)?;
                 loaded.functions += 1;

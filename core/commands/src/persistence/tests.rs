@@ -317,6 +317,17 @@ fn empty_collections_of_old_files_are_left_out() {
     harness.expect(&[("DBSIZE", ":1"), ("GET k", "$1 v")]);
 }
 
+/// Redis 7.4 says in cluster mode how many keys each slot has.
+#[test]
+fn sizes_of_slots_are_passed_over() {
+    let host = host();
+    let file = b"REDIS0012\xfe\x00\xfb\x02\x00\xf4\x05\x02\x00\x00\x01a\x01v\x00\x01b\x01v\xff\0\0\0\0\0\0\0\0";
+    host.files.borrow_mut().insert("dump.rdb".to_string(), file.to_vec());
+    let mut harness = Harness::on(host);
+    harness.store.load_at_start().unwrap();
+    harness.expect(&[("MGET a b", "*2 $1 v $1 v")]);
+}
+
 #[test]
 fn faults_of_a_file_are_told_with_their_place() {
     let host = host();

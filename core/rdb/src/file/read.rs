@@ -1,6 +1,6 @@
 use super::{
     AUX, CHECKSUM_SINCE, DATABASE, END, EXPIRY_MS, EXPIRY_S, FREQUENCY, FUNCTION, HEAD, IDLE, MAGIC, MODULE_AUX,
-    OLD_FUNCTION, SIZES, Use,
+    OLD_FUNCTION, SIZES, SLOT_SIZES, Use,
 };
 use crate::{CRC, Checksum, Error, Reader, Text, VERSION, kind};
 use alloc::string::String;
@@ -16,6 +16,8 @@ pub enum Item<'a> {
     Database(u64),
     /// How many keys this database has, and how many of them expire. Only a hint.
     Sizes(u64, u64),
+    /// A slot of a cluster, how many keys it has, and how many of them expire. Only a hint.
+    SlotSizes(u64, u64, u64),
     /// The text of a library of functions.
     Function(Text<'a>),
     /// A key with its value.
@@ -166,6 +168,7 @@ impl FileReader {
             AUX => Item::Aux(reader.text()?, reader.text()?),
             DATABASE => Item::Database(reader.len()?),
             SIZES => Item::Sizes(reader.len()?, reader.len()?),
+            SLOT_SIZES => Item::SlotSizes(reader.len()?, reader.len()?, reader.len()?),
             FUNCTION => Item::Function(reader.text()?),
             OLD_FUNCTION => return Err(Stop::Fault(Fault::OldFunction)),
             MODULE_AUX => {
