@@ -149,7 +149,7 @@ impl Store {
 
     /// Tells which keys of a database were found expired, and then which are new: one may have taken the place of the other.
     #[inline(never)]
-    fn report_names(&mut self, db: usize) {
+    pub(crate) fn report_names(&mut self, db: usize) {
         if self.dbs[db].expired_names.has_any() {
             self.report_expired(db);
         }

@@ -202,6 +202,8 @@ fn write_all(context: &mut Context<'_>, key: &[u8], operations: &[Operation], la
     } else if grew {
         // Nobody is told, as in Redis, but where the string is kept it has to grow as well.
         context.store.changes += 1;
+        let db = context.db_index();
+        context.store.report_names(db);
     }
     context.reply.array(results.len());
     for result in results {

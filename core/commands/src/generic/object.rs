@@ -20,9 +20,14 @@ const NO_LRU: Error = Error::text(
 
 /// Finds the key that is asked about, or replies that there is none.
 fn find(context: &mut Context<'_>, request: Request<'_>) -> Option<Found> {
-    let found = context.peek(&request[2]);
-    if found.is_none() {
-        context.reply.null();
+    let found = context.find(&request[2]);
+    match found {
+        Some(_) => context.store.stats.keyspace_hits += 1,
+        // A miss that no event tells of, as in Redis.
+        None => {
+            context.store.stats.keyspace_misses += 1;
+            context.reply.null();
+        }
     }
     found
 }

@@ -23,7 +23,16 @@ impl Db {
         };
         let (hash, mut old) = self.lookup(to);
         self.new_expiry(hash, &mut old, Expiry::Never, now_ms);
-        self.install(hash, old, new)
+        self.install_anew(hash, old, new)
+    }
+
+    /// Installs a key that is a new one also where another makes way for it.
+    fn install_anew(&mut self, hash: u64, old: Option<Ref>, new: Ref) -> Result<(), OutOfMemory> {
+        self.install(hash, old, new)?;
+        if old.is_some() {
+            self.new_names.add(self.records.key(new));
+        }
+        Ok(())
     }
 
     /// The same in another database.
@@ -42,7 +51,7 @@ impl Db {
         };
         let (hash, mut old) = other.lookup(to);
         other.new_expiry(hash, &mut old, Expiry::Never, now_ms);
-        other.install(hash, old, new)
+        other.install_anew(hash, old, new)
     }
 
     /// A record with another key and the value, in place, of this one.
@@ -70,7 +79,7 @@ impl Db {
         };
         let (hash, mut old) = self.lookup(to);
         self.new_expiry(hash, &mut old, Expiry::Never, now_ms);
-        self.install(hash, old, new)?;
+        self.install_anew(hash, old, new)?;
         if has_object {
             let place = self.records.data_mut(from.record).expect("it has an object");
             let data = core::mem::replace(place, Data::Bytes(Vec::new()));

@@ -62,9 +62,31 @@ fn events_of_keys_that_move_are_in_redis_order() {
         ("SET k v", "0:new k, 0:set k"),
         ("COPY k j", "0:new j, 0:copy_to j"),
         ("COPY k j DB 2", "2:new j, 2:copy_to j"),
+        ("COPY k j REPLACE", "0:new j, 0:copy_to j"),
+        ("COPY k j DB 2 REPLACE", "2:new j, 2:copy_to j"),
+        ("RENAME k j", "0:new j, 0:rename_from k, 0:rename_to j"),
+        ("BITFIELD bits OVERFLOW FAIL INCRBY u8 0 300", "0:new bits"),
     ] {
         assert_eq!(events(&mut bench, client, listener, requests), expected, "{requests}");
     }
+}
+
+/// Commands about an object miss a key without an event, others with one.
+#[test]
+fn misses_are_told_of() {
+    let (mut bench, client, listener) = bench();
+    assert_eq!(bench.ask(client, "CONFIG SET notify-keyspace-events Em\r\n"), "+OK\r\n");
+    for (request, expected) in [
+        ("GET k", "0:keymiss k"),
+        ("TYPE k", "0:keymiss k"),
+        ("OBJECT ENCODING k", ""),
+        ("OBJECT FREQ k", ""),
+        ("OBJECT IDLETIME k", ""),
+        ("OBJECT REFCOUNT k", ""),
+    ] {
+        assert_eq!(events(&mut bench, client, listener, request), expected, "{request}");
+    }
+    assert!(bench.ask(client, "INFO stats\r\n").contains("\r\nkeyspace_misses:6\r\n"));
 }
 
 /// Who keeps a copy of the data is told that a key went before it is told what took its place.
