@@ -207,7 +207,7 @@ fn populate(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let count = not_negative(&request[2])?;
     let prefix = request.get(3).unwrap_or(b"key");
     let size = request.get(4).map_or(Ok(0), not_negative)?;
-    if size > context.store.options.proto_max_bulk_len {
+    if size > context.store.options.bulk_limit_bytes() {
         return Err(Error::STRING_TOO_LONG);
     }
     let size = size as usize;

@@ -318,7 +318,7 @@ type Named = (&'static Command, Option<&'static Command>);
 impl Context<'_> {
     /// Bytes that a string may have. What was accepted before is bound by no lower limit than any store can have.
     pub(crate) fn string_limit_bytes(&self) -> u64 {
-        if self.was_accepted() { PROTO_MAX_BULK_LEN_MAX } else { self.store.options.proto_max_bulk_len }
+        if self.was_accepted() { PROTO_MAX_BULK_LEN_MAX } else { self.store.options.bulk_limit_bytes() }
     }
 
     /// Whether what runs had its effect before, here or at the master.

@@ -23,9 +23,9 @@ use alloc::{
 };
 use kayvee_keyspace::{PackedLimits, SetLimits};
 
-/// The highest `maxclients` that can be asked for.
-pub const MAX_CLIENTS_LIMIT: u32 = 1_000_000;
-/// The longest string that any store can be told to take.
+/// The most databases that a store has, whatever it is told.
+pub(crate) const DATABASES_MAX: u32 = 1024;
+/// The longest string that any store takes, whatever it is told.
 pub const PROTO_MAX_BULK_LEN_MAX: u64 = 512 << 20;
 
 /// What happens when memory is full.
@@ -192,8 +192,8 @@ pub struct Options {
     pub maxclients: u32,
     /// Whether clients from elsewhere are refused while the default user needs no password.
     pub protected_mode: bool,
-    /// Number of databases.
-    pub databases: u16,
+    /// Number of databases that is asked for.
+    pub databases: u32,
     /// Bytes of memory for the data set and all buffers; 0 for no limit but the platform's.
     pub maxmemory: u64,
     /// What happens at that limit.
@@ -332,6 +332,16 @@ pub struct Options {
 pub const REDIS_SAVE_POINTS: [(u64, u64); 3] = [(3600, 1), (300, 100), (60, 10_000)];
 
 impl Options {
+    /// How many databases there are.
+    pub fn database_count(&self) -> usize {
+        self.databases.min(DATABASES_MAX) as usize
+    }
+
+    /// Bytes that a string may have.
+    pub fn bulk_limit_bytes(&self) -> u64 {
+        self.proto_max_bulk_len.min(PROTO_MAX_BULK_LEN_MAX)
+    }
+
     /// The limit on unsent replies of a client of this type.
     pub fn output_limit(&self, client: ClientType) -> OutputLimit {
         let [normal, replica, subscriber] = self.client_output_buffer_limit;
@@ -525,6 +535,20 @@ mod tests {
         ] {
             assert!(parse(words).is_err(), "{words:?}");
         }
+    }
+
+    /// What redis-server takes is taken and shown, whatever comes of it.
+    #[test]
+    fn values_beyond_what_a_store_can_do_are_kept() {
+        for (name, value) in
+            [("proto-max-bulk-len", "9223372036854775807"), ("maxclients", "4294967295"), ("databases", "2147483647")]
+        {
+            let options = parse(&[&alloc::format!("--{name}"), value]).unwrap();
+            assert_eq!(OptionSpec::find(name.as_bytes()).unwrap().get(&options), value.as_bytes(), "{name}");
+            assert!(options.bulk_limit_bytes() <= PROTO_MAX_BULK_LEN_MAX && options.database_count() <= 1024);
+        }
+        assert!(parse(&["--tls-port", "0"]).is_ok());
+        assert!(parse(&["--tls-cluster", "no"]).is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::{
     latency::{Histogram, Latencies},
     migrate::Migration,
     observe::Timed,
-    options::{ClientsMemory, OptionError, Options},
+    options::{ClientsMemory, DATABASES_MAX, OptionError, Options},
     per_key::PerKey,
     persistence::Saves,
     pubsub::Listeners,
@@ -314,7 +314,10 @@ impl Store {
     /// An empty store.
     pub fn new(options: Options, environment: Environment, now: Now) -> Store {
         // Slots tell where a key is, not which database it is in.
-        let databases = if options.cluster_shards.is_empty() { options.databases } else { 1 };
+        if options.databases > DATABASES_MAX {
+            log::warn!("there are {DATABASES_MAX} databases, not {}", options.databases);
+        }
+        let databases = if options.cluster_shards.is_empty() { options.database_count() } else { 1 };
         let hash_key = HashKey(environment.seed_word(0), environment.seed_word(8));
         let mut rng = fastrand::Rng::with_seed(environment.seed_word(16));
         let log_ids = fastrand::Rng::with_seed(environment.seed_word(24));

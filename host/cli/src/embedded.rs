@@ -12,7 +12,7 @@ use std::{
 };
 
 /// As many databases as a store can have, so that the data of any fits.
-const DATABASES: u16 = 1024;
+const DATABASES: u32 = 1024;
 
 /// An empty store.
 pub fn engine() -> Result<Engine> {

@@ -63,7 +63,7 @@ fn serve(machine: &Machine, machine_ns: u64, mut args: BootArgs, devices: Device
     let hypervisor = machine.hypervisor();
     // As many connections are for the web server as for the store, if there is one, so that neither takes the other's.
     let web_bits = u32::from(args.options.http_port != 0);
-    let limits = Limits::for_memory(sys::HEAP.total_bytes(), args.options.maxclients << web_bits);
+    let limits = Limits::for_memory(sys::HEAP.total_bytes(), args.options.maxclients.saturating_mul(1 << web_bits));
     args.options.maxclients = args.options.maxclients.min(limits.clients() as u32 >> web_bits);
     let (stack_seed, engine_seed) = seed.split_at(8);
     let config = Config {

@@ -88,7 +88,7 @@ pub fn renamenx(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
 fn db_number(context: &Context<'_>, arg: &[u8]) -> Result<usize, Error> {
     let number = usize::try_from(args::int(arg)?).map_err(|_| Error::DB_INDEX)?;
     // A cluster's shard has one only, but knows others by their numbers.
-    if number < usize::from(context.store.options.databases) { Ok(number) } else { Err(Error::DB_INDEX) }
+    if number < context.store.options.database_count() { Ok(number) } else { Err(Error::DB_INDEX) }
 }
 
 pub fn copy(context: &mut Context<'_>, request: Request<'_>) -> Outcome {

@@ -1,7 +1,7 @@
 //! The table of options.
 
 use super::{
-    Allowed, AppendFsync, ClientsMemory, LogLevel, MAX_CLIENTS_LIMIT, MaxmemoryPolicy, Options, PROTO_MAX_BULK_LEN_MAX,
+    Allowed, AppendFsync, ClientsMemory, LogLevel, MaxmemoryPolicy, Options,
     value::{
         self, clients_memory, integer_in, memory_in, octal_in, one_of, percentiles, shutdown_on, shutdown_on_text,
         text, yes_no, yes_or_no,
@@ -297,6 +297,12 @@ const SAVE_POINTS: Access = field!(
     }
 );
 
+/// A size of the backlog: what is less than Redis keeps at the least is taken for that.
+fn backlog_size(value: &[u8]) -> Result<String, String> {
+    const LEAST_BYTES: u64 = 16 << 10;
+    Ok(memory_in(value, 1..=i64::MAX as u64)?.max(LEAST_BYTES).to_string())
+}
+
 /// Checks `replicaof HOST PORT` or `no one`.
 fn master(value: &[u8]) -> Result<String, String> {
     let words: Vec<&str> = text(value)?.split_ascii_whitespace().collect();
@@ -384,7 +390,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     row("crash-log-enabled", NONE, kept(Kind::Switch, "yes")),
     row("crash-memcheck-enabled", NONE, kept(Kind::Switch, "yes")),
     row("daemonize", AT_START, switch!(daemonize)),
-    row("databases", AT_START, number!(databases, 1..=1024)),
+    row("databases", AT_START, number!(databases, 1..=i32::MAX as i64)),
     row("dbfilename", PROTECTED, DUMP_NAME),
     row("dir", PROTECTED, words!(dir)),
     row("disable-thp", AT_START, kept(Kind::Switch, "yes")),
@@ -438,7 +444,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     row("loglevel", NONE, choice!(loglevel, LEVELS)),
     row("masterauth", SENSITIVE, kept(Kind::Text, "")),
     row("masteruser", SENSITIVE, kept(Kind::Text, "")),
-    row("maxclients", NONE, number!(maxclients, 1..=MAX_CLIENTS_LIMIT as i64)),
+    row("maxclients", NONE, number!(maxclients, 1..=u32::MAX as i64)),
     row("maxmemory", MEMORY, memory!(maxmemory, 0..=u64::MAX)),
     row("maxmemory-clients", MEMORY, CLIENTS_MEMORY),
     row("maxmemory-eviction-tenacity", NONE, number!(maxmemory_eviction_tenacity, 0..=100)),
@@ -455,13 +461,13 @@ pub static OPTIONS: &[OptionSpec] = &[
     row("proc-title-template", NONE, kept(Kind::Text, "{title} {listen-addr} {server-mode}")),
     row("propagation-error-behavior", NONE, kept(Kind::Choice(&["ignore", "panic", "panic-on-replicas"]), "ignore")),
     row("protected-mode", NONE, switch!(protected_mode)),
-    row("proto-max-bulk-len", MEMORY, memory!(proto_max_bulk_len, 1 << 20..=PROTO_MAX_BULK_LEN_MAX)),
+    row("proto-max-bulk-len", MEMORY, memory!(proto_max_bulk_len, 1 << 20..=i64::MAX as u64)),
     row("rdb-del-sync-files", NONE, kept(Kind::Switch, "no")),
     row("rdb-key-save-delay", HIDDEN, kept(Kind::Integer(i32::MIN as i64, i32::MAX as i64), "0")),
     row("rdb-save-incremental-fsync", NONE, kept(Kind::Switch, "yes")),
     row("rdbchecksum", AT_START, switch!(rdbchecksum)),
     row("rdbcompression", NONE, switch!(rdbcompression)),
-    row("repl-backlog-size", MEMORY, kept(Kind::Memory(1), "1048576")),
+    row("repl-backlog-size", MEMORY, kept(Kind::Checked(backlog_size), "1048576")),
     row("repl-backlog-ttl", NONE, kept(Kind::Integer(0, i64::MAX), "3600")),
     row("repl-disable-tcp-nodelay", NONE, kept(Kind::Switch, "no")),
     row("repl-diskless-load", NONE, kept(Kind::Choice(&["disabled", "on-empty-db", "swapdb"]), "disabled")),

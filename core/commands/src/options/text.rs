@@ -167,6 +167,10 @@ impl Loader<'_> {
         if name.eq_ignore_ascii_case(b"loadmodule") {
             return Err("Kayvee has no modules".into());
         }
+        // What a redis.conf may say of a server without TLS.
+        if name.eq_ignore_ascii_case(b"tls-port") && values == [b"0"] {
+            return Ok(());
+        }
         if is_of_tls(name) {
             return Err(NO_TLS.into());
         }

@@ -1,6 +1,7 @@
 //! Reading options' values, with Redis' words for what is wrong with them.
 
 use super::{ClientsMemory, Options, OutputLimit, ShutdownOn};
+use crate::args;
 use alloc::{
     format,
     string::{String, ToString},
@@ -21,7 +22,7 @@ pub fn in_range<T: PartialOrd + core::fmt::Display + Copy>(value: T, range: Rang
 }
 
 pub fn integer_in(value: &[u8], range: RangeInclusive<i64>) -> Result<i64, String> {
-    let number = text(value)?.parse().map_err(|_| "argument couldn't be parsed into an integer".to_string())?;
+    let number = args::integer(value).map_err(|_| "argument couldn't be parsed into an integer".to_string())?;
     in_range(number, range)
 }
 
@@ -88,17 +89,22 @@ pub fn memory_text(bytes: u64) -> String {
 }
 
 pub fn clients_memory(value: &[u8]) -> Result<ClientsMemory, String> {
+    const PERCENTAGE: &str = "percentage argument must be less or equal to 100";
+    const MEMORY_MAX: u64 = i64::MAX as u64;
     Ok(match value.strip_suffix(b"%") {
         Some(percent) => {
-            let percent = text(percent)?.parse::<u64>().map_err(|_| "argument must be a memory or percent value")?;
+            let percent = args::integer(percent).ok().and_then(|percent| u64::try_from(percent).ok());
+            let percent = percent.ok_or("argument must be a memory or percent value")?;
             if percent > 100 {
-                return Err("percentage argument must be less or equal to 100".to_string());
+                return Err(PERCENTAGE.to_string());
             }
             if percent == 0 { ClientsMemory::Unlimited } else { ClientsMemory::Percent(percent as u8) }
         }
         None => match parse_memory(value) {
             Some(0) => ClientsMemory::Unlimited,
-            Some(bytes) => ClientsMemory::Bytes(bytes),
+            Some(bytes @ ..=MEMORY_MAX) => ClientsMemory::Bytes(bytes),
+            // Redis takes what is beyond its numbers for a percentage.
+            Some(_) => return Err(PERCENTAGE.to_string()),
             None => return Err("argument must be a memory or percent value".to_string()),
         },
     })

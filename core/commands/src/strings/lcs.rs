@@ -53,7 +53,7 @@ pub fn lcs(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let a = context.read(&request[1], Kind::String).map_err(not_strings)?;
     let b = context.read(&request[2], Kind::String).map_err(not_strings)?;
     let options = Options::parse(request)?;
-    let limit_bytes = context.store.options.proto_max_bulk_len;
+    let limit_bytes = context.store.options.bulk_limit_bytes();
     let index = context.db_index();
     let Context { store, reply, .. } = context;
     let [a, b] = [a, b].map(|found| found.map_or(Value::Bytes(&[]), |found| store.dbs[index].value(found)));

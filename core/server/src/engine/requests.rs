@@ -196,7 +196,7 @@ impl Engine {
             }
             // What its clients could send a master has to hold here as well.
             let bulk_bytes =
-                if session.is_master { PROTO_MAX_BULK_LEN_MAX } else { self.store.options.proto_max_bulk_len };
+                if session.is_master { PROTO_MAX_BULK_LEN_MAX } else { self.store.options.bulk_limit_bytes() };
             // Whoever came before the password was taken away has not authenticated, and need not.
             let authenticated = session.authenticated || !self.store.acl.needs_login();
             let limits = Limits { bulk_bytes, authenticated, room_bytes };
