@@ -155,6 +155,9 @@ fn memory(store: &Store, out: &mut Text) {
         ("used_memory_scripts", texts_bytes + store.scripting.library_bytes()),
     ] {
         line(out, field, value);
+        if matches!(field, "used_memory_lua" | "used_memory_vm_total" | "used_memory_scripts") {
+            line(out, &format!("{field}_human"), human(value as u64));
+        }
     }
     line(out, "used_memory_dataset", figures.dataset);
     line(out, "used_memory_dataset_perc", format!("{:.2}%", figures.dataset_percent()));
@@ -167,6 +170,13 @@ fn memory(store: &Store, out: &mut Text) {
     line(out, "allocator_allocated", figures.used);
     line(out, "allocator_active", figures.resident);
     line(out, "allocator_resident", figures.resident);
+    // All that the allocator keeps beside what is used counts as its fragmentation.
+    line(out, "allocator_frag_ratio", format!("{:.2}", figures.fragmentation()));
+    line(out, "allocator_frag_bytes", figures.resident as i64 - figures.used as i64);
+    for share in ["allocator_rss", "rss_overhead"] {
+        line(out, &format!("{share}_ratio"), "1.00");
+        line(out, &format!("{share}_bytes"), 0);
+    }
     let buffers = store.replication.backlog_bytes();
     line(out, "mem_not_counted_for_evict", store.buffers_beside_data_bytes());
     line(out, "mem_replication_backlog", buffers - store.replica_excess_bytes());
@@ -286,7 +296,7 @@ fn stats(store: &Store, out: &mut Text) {
     for field in ["instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"] {
         line(out, field, "0.00");
     }
-    // What there is no part for: memory that is put in order, several threads.
+    // What there is no part for or what is not counted: memory that is put in order, several threads.
     for field in [
         "migrate_cached_sockets",
         "active_defrag_hits",
@@ -297,6 +307,10 @@ fn stats(store: &Store, out: &mut Text) {
         "current_active_defrag_time",
         "io_threaded_reads_processed",
         "io_threaded_writes_processed",
+        "expire_cycle_cpu_milliseconds",
+        "dump_payload_sanitizations",
+        "reply_buffer_shrinks",
+        "reply_buffer_expands",
     ] {
         line(out, field, 0);
     }

@@ -112,11 +112,14 @@ struct Wish {
     no_loop: bool,
     redirect: Option<ClientRef>,
     prefixes: BTreeSet<Vec<u8>>,
+    /// A prefix that was given twice.
+    repeated: Option<Vec<u8>>,
 }
 
 /// Reads the options, and checks that they fit together and what is in force if tracking is to be switched on.
 fn parse(context: &mut Context<'_>, request: Request<'_>) -> Result<Wish, Error> {
-    let mut wish = Wish { mode: Mode::Default, no_loop: false, redirect: None, prefixes: BTreeSet::new() };
+    let mut wish =
+        Wish { mode: Mode::Default, no_loop: false, redirect: None, prefixes: BTreeSet::new(), repeated: None };
     let (mut broadcast, mut opt_in, mut opt_out) = (false, false, false);
     let mut words = request.from(3);
     while let Some(word) = words.next() {
@@ -142,7 +145,9 @@ fn parse(context: &mut Context<'_>, request: Request<'_>) -> Result<Wish, Error>
         } else if is(word, "prefix")
             && let Some(prefix) = words.next()
         {
-            wish.prefixes.insert(args::copied(prefix)?);
+            if !wish.prefixes.insert(args::copied(prefix)?) {
+                wish.repeated.get_or_insert(args::copied(prefix)?);
+            }
         } else {
             return Err(Error::SYNTAX);
         }
@@ -194,9 +199,12 @@ fn check_prefixes(session: &Session, wish: &mut Wish, request: Request<'_>) -> O
     };
     let present = session.tracking.iter().flat_map(|tracking| &tracking.prefixes);
     for old in present {
-        if let Some(new) = wish.prefixes.iter().find(|new| *new != old && overlap(new, old)) {
+        if let Some(new) = wish.prefixes.iter().find(|new| overlap(new, old)) {
             return refuse(new, old, "an existing");
         }
+    }
+    if let Some(prefix) = &wish.repeated {
+        return refuse(prefix, prefix, "another provided");
     }
     // Those that overlap are neighbours in order.
     for (a, b) in wish.prefixes.iter().zip(wish.prefixes.iter().skip(1)) {
@@ -336,7 +344,7 @@ impl Context<'_> {
 impl Store {
     fn start_tracking(&mut self, slot: u32, wish: Wish) -> Outcome {
         let Some(session) = self.sessions[slot as usize].as_deref_mut() else { return Ok(()) };
-        let Wish { mode, no_loop, redirect, prefixes } = wish;
+        let Wish { mode, no_loop, redirect, prefixes, .. } = wish;
         for prefix in &prefixes {
             self.tracking
                 .prefixes

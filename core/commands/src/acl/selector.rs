@@ -161,7 +161,7 @@ impl Selector {
             [b'%', rest @ ..] => {
                 let end = rest.iter().position(|&b| b == b'~').ok_or(RuleError::Syntax)?;
                 let (letters, pattern) = (rest[..end].to_ascii_uppercase(), &rest[end + 1..]);
-                if letters.is_empty() || letters.iter().any(|letter| !b"RW".contains(letter)) {
+                if !matches!(&letters[..], b"R" | b"W" | b"RW" | b"WR") {
                     return Err(RuleError::Syntax);
                 }
                 self.add_keys(letters.contains(&b'R'), letters.contains(&b'W'), pattern)?;
