@@ -8,18 +8,45 @@ mod still;
 
 use disk::Disk;
 use kayvee_net::{Addressing, Addressing6, Config, Limits, Stack};
-use kayvee_platform::Now;
-use kayvee_server::{Engine, Options};
+use kayvee_platform::{Heap, Now};
+use kayvee_server::{Engine, Environment, Options};
 use kayvee_station::{Peers, Station, Web};
 use kayvee_testing::network::{
+    frames::Segment,
     peer::Peer,
     wire::{Faults, Wire},
     world::{CLIENT, PORT, SERVER},
 };
-use smoltcp::{iface::SocketHandle, socket::tcp::State};
-use std::net::Ipv4Addr;
+use smoltcp::{
+    iface::SocketHandle,
+    socket::tcp::State,
+    wire::{TcpControl, TcpPacket},
+};
+use std::{
+    net::Ipv4Addr,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 const TURN_NS: u64 = 100_000;
+
+/// A heap without a limit in which so much is in use as a test says.
+#[derive(Default)]
+struct SetHeap(AtomicU64);
+
+impl Heap for SetHeap {
+    fn used_bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+    fn limit_bytes(&self) -> Option<u64> {
+        None
+    }
+    fn resident_bytes(&self) -> u64 {
+        self.used_bytes()
+    }
+    fn allocator(&self) -> &'static str {
+        "set"
+    }
+}
 
 /// A store, its disk, and a host at the other end of its wire.
 struct Link {
@@ -27,6 +54,7 @@ struct Link {
     station: Station,
     disk: Disk,
     peer: Peer,
+    heap: &'static SetHeap,
     now_ns: u64,
 }
 
@@ -44,12 +72,13 @@ impl Link {
         let mut stack = Stack::new(config, &mut wire.server, 0).expect("the configuration is valid");
         stack.listen(PORT);
         let options = Options::from_args(options.iter().map(|word| word.as_bytes())).expect("valid options");
-        let mut engine = Engine::new(options, still::environment(), Now::default());
+        let heap: &'static SetHeap = Box::leak(Box::default());
+        let mut engine = Engine::new(options, Environment { heap, ..still::environment() }, Now::default());
         let mut disk = Disk::new(8 << 20);
         engine.open_log(&mut disk).expect("the disk is blank");
         let peer = Peer::new(&mut wire.client, client.into(), 24, 1);
         let web = Web::new(engine.options(), 4, 64 << 20, Now::default());
-        Link { wire, station: Station::new(stack, engine, web, peers, 4), disk, peer, now_ns: 0 }
+        Link { wire, station: Station::new(stack, engine, web, peers, 4), disk, peer, heap, now_ns: 0 }
     }
 
     fn turns(&mut self, count: usize) {
@@ -65,7 +94,7 @@ impl Link {
 
     /// What a client has received, and the state of its connection.
     fn received(&mut self, client: SocketHandle) -> (String, State) {
-        let mut bytes = [0; 1000];
+        let mut bytes = [0; 4096];
         let socket = self.peer.socket(client);
         let len = if socket.can_recv() { socket.recv_slice(&mut bytes).expect("it can") } else { 0 };
         (String::from_utf8_lossy(&bytes[..len]).into_owned(), socket.state())
@@ -124,4 +153,54 @@ fn strangers_see_nothing_of_a_protected_store_on_the_web() {
         let (page, _) = asked(&mut link, 8080, b"GET /metrics HTTP/1.1\r\nhost: 192.0.2.1\r\n\r\n");
         assert!(page.starts_with(&format!("HTTP/1.1 {status} ")), "{page}");
     }
+}
+
+/// What anybody sends is in the network's buffers: no key goes for it and no write is refused, not even in the turn in which it
+/// arrives.
+#[test]
+fn what_strangers_send_does_not_count_as_data() {
+    const MAXMEMORY: u64 = 10 << 20;
+    const HOARD_BYTES: usize = 30_000;
+    let mut link = Link::new(&["--maxmemory", "10mb"]);
+    let [client, hoarder] = [(); 2].map(|()| link.peer.connect(SERVER.into(), PORT, 4096));
+    link.turns(20);
+    let ask = |link: &mut Link, request: &str| {
+        link.peer.socket(client).send_slice(request.as_bytes()).expect("it is open");
+        link.turns(20);
+        link.received(client).0
+    };
+    let buffers = |info: String| -> u64 {
+        let value = info.split("mem_not_counted_for_evict:").nth(1).and_then(|rest| rest.split_whitespace().next());
+        value.expect("it is told").parse().expect("a number")
+    };
+    let before = buffers(ask(&mut link, "INFO memory\r\n"));
+    link.heap.0.store(MAXMEMORY + before + HOARD_BYTES as u64 / 2, Ordering::Relaxed);
+    assert!(ask(&mut link, "SET a 1\r\n").starts_with("-OOM"));
+
+    // Its first segment is lost, so what follows that has to wait.
+    link.peer.socket(hoarder).send_slice(b"x").expect("it is open");
+    link.peer.poll(&mut link.wire.client, link.now_ns);
+    let lost = link.wire.client.drain_sent().next().expect("it is sent");
+    let lost = TcpPacket::new_unchecked(&lost[34..]);
+    for at in (1..HOARD_BYTES).step_by(1000) {
+        let segment = Segment {
+            to: SERVER,
+            from_port: lost.src_port(),
+            control: TcpControl::None,
+            sequence: lost.seq_number() + at,
+            acknowledged: Some(lost.ack_number()),
+            payload: &[b'x'; 1000],
+        };
+        link.wire.server.inject(segment.frame());
+    }
+    link.peer.socket(client).send_slice(b"SET a 1\r\n").expect("it is open");
+    link.peer.poll(&mut link.wire.client, link.now_ns);
+    link.wire.client.drain_sent().for_each(|frame| link.wire.server.inject(frame));
+    link.turns(20);
+    assert_eq!(link.received(client).0, "+OK\r\n");
+
+    let held = buffers(ask(&mut link, "INFO memory\r\n")) - before;
+    assert!(held >= HOARD_BYTES as u64 / 2, "{held}");
+    link.heap.0.store(MAXMEMORY + before + held + (1 << 20), Ordering::Relaxed);
+    assert!(ask(&mut link, "SET a 1\r\n").starts_with("-OOM"), "what is beyond that counts");
 }

@@ -56,7 +56,7 @@ pub struct Figures {
     /// The buffers of all clients, and those of replicas among them.
     pub clients: u64,
     pub replicas: u64,
-    /// All that is no data: clients and indexes.
+    /// All that is no data: clients, indexes, and the network's buffers.
     pub overhead: u64,
     pub dataset: u64,
     pub keys: u64,
@@ -71,7 +71,8 @@ impl Figures {
         let excess = if store.replicas.is_empty() { 0 } else { store.replica_excess_bytes() };
         let clients = store.all_sessions().map(Session::memory_bytes).sum::<usize>() as u64 + excess;
         let indexes = store.dbs.iter().map(|db| db.overhead_bytes() - db.free_bytes()).sum::<usize>() as u64;
-        let overhead = store.startup_bytes + clients + indexes + store.replication.backlog_bytes() - excess;
+        let buffers = store.replication.backlog_bytes() + store.network_buffers_bytes;
+        let overhead = store.startup_bytes + clients + indexes + buffers - excess;
         Figures {
             used,
             peak: store.stats.peak_bytes.max(used),

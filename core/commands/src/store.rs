@@ -220,6 +220,8 @@ pub struct Store {
     pub environment: Environment,
     /// What its network does, where it is one of our own.
     pub network: Option<NetworkFigures>,
+    /// Bytes that the buffers of such a network take at this moment.
+    pub network_buffers_bytes: u64,
     /// The commands by name.
     pub commands: ByName,
     /// 40 hexadecimal digits that name this run, for `INFO server`.
@@ -345,6 +347,7 @@ impl Store {
             rng,
             environment,
             network: None,
+            network_buffers_bytes: 0,
             commands,
             run_id,
             pause: None,

@@ -105,6 +105,12 @@ impl Pool {
         self.used * BLOCK_BYTES
     }
 
+    /// Bytes of memory that it has: of the blocks that are in use, and of those that are kept for the next user.
+    #[inline]
+    pub fn held_bytes(&self) -> usize {
+        (self.used + self.cached.len()) * BLOCK_BYTES
+    }
+
     /// Bytes of the blocks that may be in use.
     pub fn limit_bytes(&self) -> usize {
         self.limit * BLOCK_BYTES

@@ -215,6 +215,12 @@ impl Engine {
         self.store.network = Some(figures);
     }
 
+    /// Tells the store what the buffers of such a network take now.
+    #[inline]
+    pub fn note_network_buffers(&mut self, bytes: usize) {
+        self.store.network_buffers_bytes = bytes as u64;
+    }
+
     /// Bytes that the network's buffers may take in this turn.
     pub fn network_room_bytes(&self) -> u64 {
         self.store.network_room_bytes()

@@ -134,6 +134,11 @@ impl Take for InPlace<'_> {
         bytes.len()
     }
 
+    #[inline]
+    fn note_buffers(&mut self, bytes: usize) {
+        self.engine.note_network_buffers(bytes);
+    }
+
     fn datagram(&mut self, port: u16, remote: SocketAddr, bytes: &[u8], reply: &mut [u8]) -> Option<usize> {
         let is_local = self.peers.has(remote.ip());
         self.datagrams.answer(self.engine, is_local, port, remote.port(), bytes, reply)
@@ -215,6 +220,7 @@ impl Station {
         self.crowd.begin_turn(now);
         self.web.iter_mut().for_each(|web| web.begin_turn(&mut self.engine, now));
         self.engine.set_network(self.figures(card));
+        self.note_buffers();
         self.stack.set_memory_room(self.engine.network_room_bytes());
         self.poll(card, now.monotonic_ns);
         self.busy.note(self.stack.frames_received(), now.monotonic_ns);
@@ -244,6 +250,7 @@ impl Station {
 
     /// The second half: all that follows from it.
     pub fn reply(&mut self, card: &mut impl FrameDevice, disk: Option<&mut impl BlockDevice>, now: Now) {
+        self.note_buffers();
         self.engine.end_turn();
         while let Some(dial) = self.engine.next_dial() {
             self.dial(&dial, now.monotonic_ns);
@@ -286,6 +293,11 @@ impl Station {
             crowd: &mut self.crowd,
         };
         self.stack.poll_with(card, &mut take, now_ns);
+    }
+
+    /// Tells the store what the network's buffers take, which is no data: before what may make room for data.
+    fn note_buffers(&mut self) {
+        self.engine.note_network_buffers(self.stack.held_bytes());
     }
 
     /// What the network has done before this turn.
@@ -391,6 +403,7 @@ impl Station {
             self.crowd.serve(&mut client.busy_period);
             self.engine.receive(id, bytes);
             self.stack.consume(client.connection, len);
+            self.engine.note_network_buffers(self.stack.held_bytes());
             read_bytes += len;
         }
     }

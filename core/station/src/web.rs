@@ -225,6 +225,7 @@ impl Web {
             let len = bytes.len();
             self.server.receive(id, bytes, &mut engine.web());
             stack.consume(connection, len);
+            engine.note_network_buffers(stack.held_bytes());
         }
     }
 

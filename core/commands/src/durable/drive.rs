@@ -242,7 +242,8 @@ impl Store {
         if self.durable.measured_at != appended || self.durable.is_tight {
             self.durable.measured_at = appended;
             // What is small beside most data is not where the disk is small as well.
-            let others = self.startup_bytes + log.buffers_bytes() + self.replication.backlog_bytes();
+            let buffers = log.buffers_bytes() + self.network_buffers_bytes;
+            let others = self.startup_bytes + buffers + self.replication.backlog_bytes();
             let used = self.environment.heap.used_bytes().saturating_sub(others);
             let live = used.max(self.dbs.iter().map(|db| db.overhead_bytes() as u64).sum());
             if is_empty && log.live_bytes() > 0 {

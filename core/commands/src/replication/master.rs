@@ -469,10 +469,11 @@ impl Store {
         outputs as u64 + self.replica_excess_bytes()
     }
 
-    /// Bytes for which no key goes: buffers of replicas and of the log, whom each key that goes is told.
+    /// Bytes for which no key goes: buffers of replicas and of the log, whom each key that goes is told, and those of the network,
+    /// which strangers fill. Where the kernel has a network, it has these as well.
     pub(crate) fn buffers_beside_data_bytes(&self) -> u64 {
         let replicas = if self.replication.backlog.is_none() { 0 } else { self.replica_buffers_bytes() };
-        replicas + self.durable.buffers_bytes()
+        replicas + self.durable.buffers_bytes() + self.network_buffers_bytes
     }
 
     /// The replicas with what is known of each.

@@ -101,6 +101,10 @@ pub trait Take {
     /// it. The rest is kept, and [`Event::Readable`] follows. The memory is shared with the device.
     fn take(&mut self, connection: ConnectionId, bytes: &[u8]) -> usize;
 
+    /// Is told after each frame what [`Stack::held_bytes`] returns, which the frames of one turn may change by much.
+    #[inline]
+    fn note_buffers(&mut self, _bytes: usize) {}
+
     /// Takes a UDP datagram for a port that [`Stack::serve_datagrams`] was called with. Its answer, if there is one, goes
     /// into `reply`, and its length is returned.
     fn datagram(&mut self, _port: u16, _remote: SocketAddr, _bytes: &[u8], _reply: &mut [u8]) -> Option<usize> {

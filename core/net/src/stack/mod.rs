@@ -275,6 +275,12 @@ impl Stack {
         self.resources.pool.used_bytes()
     }
 
+    /// Bytes of memory that they take, with what is kept for the next ones.
+    #[inline]
+    pub fn held_bytes(&self) -> usize {
+        self.resources.pool.held_bytes()
+    }
+
     /// Has buffers take no more than this of memory that they have not yet, until the next call.
     #[inline]
     pub fn set_memory_room(&mut self, bytes: u64) {
@@ -320,6 +326,7 @@ impl Stack {
             {
                 break;
             }
+            take.note_buffers(self.held_bytes());
         }
         if let Some(lease) = self.control.run(&mut tx, now_ns) {
             self.set_lease(lease);
