@@ -200,7 +200,6 @@ impl<B: Doorbell> FrameDevice for XdpDevice<B> {
     }
 
     fn put_figures(&self, figures: &mut NetworkFigures) {
-        (figures.frames_sent, figures.notifications) = (self.tx.queued, self.tx.rings);
-        figures.offload_checksum = u64::from(self.tx.has_offloads());
+        self.tx.put_figures(figures);
     }
 }

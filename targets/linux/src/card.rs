@@ -172,6 +172,6 @@ impl FrameDevice for Card {
     }
 
     fn put_figures(&self, figures: &mut NetworkFigures) {
-        figures.offload_checksum = u64::from(self.tx.half.offloads().checksum);
+        self.tx.half.put_figures(figures);
     }
 }

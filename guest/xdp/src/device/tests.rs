@@ -83,6 +83,10 @@ fn frames_leave_in_batches_with_one_ring() {
     let mut figures = NetworkFigures::default();
     card.put_figures(&mut figures);
     assert_eq!((figures.frames_sent, figures.notifications), (3 * 49, 49));
+    // A process has the halves, each with its record of frames.
+    let mut of_half = NetworkFigures::default();
+    card.into_halves().1.put_figures(&mut of_half);
+    assert_eq!((of_half.frames_sent, of_half.notifications), (3 * 49, 49));
 }
 
 const LARGE: usize = 5000;

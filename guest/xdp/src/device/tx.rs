@@ -4,7 +4,7 @@ use super::{Doorbell, Frames, METADATA_BYTES, table};
 use crate::ring::{CONTINUES, HAS_METADATA, Ring, Violation};
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, fence};
-use kayvee_platform::{Completion, FrameTx, MAX_FRAME_BYTES, Offloads};
+use kayvee_platform::{Completion, FrameTx, MAX_FRAME_BYTES, NetworkFigures, Offloads};
 
 /// The flag that has the checksum completed (`XDP_TXMD_FLAGS_CHECKSUM`).
 const COMPLETES_CHECKSUM: u64 = 1 << 1;
@@ -30,8 +30,8 @@ pub struct XdpTx<B> {
     /// Flushes since the kernel was rung for.
     quiet_flushes: u32,
     /// Frames that were queued, and how often the kernel was rung for.
-    pub(super) queued: u64,
-    pub(super) rings: u64,
+    queued: u64,
+    rings: u64,
     /// The largest frame, and the places that it takes.
     pub(super) max_frame_bytes: usize,
     max_pieces: usize,
@@ -79,6 +79,12 @@ impl<B: Doorbell> XdpTx<B> {
         self.error.is_none() && self.free.len() < self.frames.count as usize
     }
 
+    /// Puts what it counts where it is shown.
+    pub fn put_figures(&self, figures: &mut NetworkFigures) {
+        (figures.frames_sent, figures.notifications) = (self.queued, self.rings);
+        figures.offload_checksum = u64::from(self.has_offloads());
+    }
+
     /// What is rung.
     pub fn doorbell(&mut self) -> &mut B {
         &mut self.doorbell
@@ -124,7 +130,7 @@ impl<B: Doorbell> XdpTx<B> {
 
     /// Whether frames larger than [`MAX_FRAME_BYTES`] are sent, and checksums left to the kernel.
     #[inline]
-    pub(super) fn has_offloads(&self) -> bool {
+    fn has_offloads(&self) -> bool {
         self.max_frame_bytes > MAX_FRAME_BYTES
     }
 
