@@ -8,7 +8,7 @@ use kayvee_server::Options;
 use socket2::{SockRef, TcpKeepalive};
 use std::{
     convert::Infallible,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     sync::Arc,
     thread,
@@ -69,19 +69,28 @@ impl Line {
         ask(&mut listener, &[b"CLUSTER", b"RELAY"])?;
         // There may be nothing to hear for days; whether the peer is still there, the kernel asks.
         listener.get_ref().set_read_timeout(None)?;
-        let mut own = self.connect(&self.own)?;
+        let mut own = self.connect_own()?;
         loop {
             let message = next_message(&mut listener)?;
             let [kind, channel, text] = &message[..] else { bail!("a message of {} parts", message.len()) };
             if kind != b"message" {
                 bail!("a message of another kind");
             }
-            if deliver(&mut own, channel, text).is_err() {
-                // A connection that was idle for long may have been closed.
-                own = self.connect(&self.own)?;
-                deliver(&mut own, channel, text)?;
+            // A connection that was idle for long may have been closed. After that, what fails may have been heard: it is not told
+            // again.
+            if !is_idle(&own)? {
+                own = self.connect_own()?;
             }
+            deliver(&mut own, channel, text)?;
         }
+    }
+
+    /// To this store, which may answer late: while writers or all clients are paused, it waits with them.
+    fn connect_own(&self) -> Result<BufReader<TcpStream>> {
+        let own = self.connect(&self.own)?;
+        own.get_ref().set_read_timeout(None)?;
+        own.get_ref().set_write_timeout(None)?;
+        Ok(own)
     }
 
     fn connect(&self, address: &str) -> Result<BufReader<TcpStream>> {
@@ -96,6 +105,16 @@ impl Line {
         }
         Ok(connection)
     }
+}
+
+/// Whether a connection is open and has nothing to say.
+fn is_idle(connection: &BufReader<TcpStream>) -> Result<bool> {
+    let stream = connection.get_ref();
+    stream.set_nonblocking(true)?;
+    let seen = stream.peek(&mut [0]);
+    stream.set_nonblocking(false)?;
+    let is_silent = seen.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+    Ok(is_silent && connection.buffer().is_empty())
 }
 
 /// Tells a shard what was published on another one.
@@ -160,6 +179,52 @@ fn next_number(from: &mut impl BufRead, mark: char, most: u64) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
+
+    /// What arrives next at a store.
+    fn expect(from: &mut TcpStream, text: &str) {
+        let mut bytes = vec![0; text.len()];
+        from.read_exact(&mut bytes).expect("it arrives");
+        assert_eq!(String::from_utf8_lossy(&bytes), text);
+    }
+
+    #[test]
+    fn a_message_is_told_once_at_the_most() {
+        let [peer, own] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [peer_at, own_at] = [&peer, &own].map(|listener| listener.local_addr().unwrap().to_string());
+        let line = Line { own: own_at, peer: peer_at, password: Vec::new() };
+        let carrier = thread::spawn(move || line.carry().unwrap_err());
+        let (mut from, _) = peer.accept().unwrap();
+        expect(&mut from, "*2\r\n$7\r\nCLUSTER\r\n$5\r\nRELAY\r\n");
+        from.write_all(b"+OK\r\n").unwrap();
+        let mut publish = |text: &str| write!(from, "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n{text}\r\n").unwrap();
+        let told = |text: &str| format!("*4\r\n$7\r\nCLUSTER\r\n$7\r\nDELIVER\r\n$1\r\nc\r\n$1\r\n{text}\r\n");
+
+        let (mut to, _) = own.accept().unwrap();
+        publish("a");
+        expect(&mut to, &told("a"));
+        to.write_all(b":1\r\n").unwrap();
+        // Closed while it was idle: the next message is told on another connection.
+        drop(to);
+        publish("b");
+        let (mut to, _) = own.accept().unwrap();
+        expect(&mut to, &told("b"));
+        // Whether it was heard cannot be known.
+        drop(to);
+        carrier.join().expect("it says why it ends");
+        own.set_nonblocking(true).unwrap();
+        assert_eq!(own.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "it was told again");
+    }
+
+    /// A paused store may take longer than any limit.
+    #[test]
+    fn the_own_store_may_answer_late() {
+        let own = TcpListener::bind("127.0.0.1:0").unwrap();
+        let line = Line { own: own.local_addr().unwrap().to_string(), peer: String::new(), password: Vec::new() };
+        let connection = line.connect_own().unwrap();
+        assert_eq!(connection.get_ref().read_timeout().unwrap(), None);
+        assert_eq!(connection.get_ref().write_timeout().unwrap(), None);
+    }
 
     #[test]
     fn messages_are_read_as_they_come() {
