@@ -85,6 +85,24 @@ fn connections_in_time_wait_make_room() {
     assert_eq!(world.accepted, 200);
 }
 
+/// Who is refused in good order need not end its side: the next one is refused in the same way, not reset.
+#[test]
+fn connections_that_the_server_has_ended_make_room() {
+    let mut world = world(4);
+    let served = connect(&mut world, 3);
+    let known: Vec<ConnectionId> = world.pending.keys().copied().collect();
+    for _ in 0..10 {
+        let refused = connect(&mut world, 1);
+        world.pending.retain(|connection, _| known.contains(connection));
+        world.stack.send(ConnectionId(3), b"no room");
+        world.stack.close(ConnectionId(3), world.now_ns);
+        connect(&mut world, 0);
+        assert_eq!(states(&mut world, &refused), [State::CloseWait]);
+        world.peer.socket(refused[0].handle).recv(|bytes| (bytes.len(), assert_eq!(bytes, b"no room"))).unwrap();
+    }
+    assert_eq!(states(&mut world, &served), [State::Established; 3]);
+}
+
 #[test]
 fn a_flood_of_syns_hurts_only_itself() {
     let mut world = world(16);

@@ -18,6 +18,7 @@ pub use value::parse_memory;
 use crate::{EventClass, client::ClientType};
 
 use alloc::{
+    format,
     string::{String, ToString},
     vec::Vec,
 };
@@ -482,6 +483,14 @@ pub struct OptionError {
     pub name: String,
     /// What is wrong with it, in words for the user.
     pub reason: String,
+}
+
+impl OptionError {
+    /// Where no more than `most` clients can be served.
+    pub fn too_many_clients(most: u32) -> OptionError {
+        let why = "The operating system is not able to handle the specified number of clients, try with";
+        OptionError { name: "maxclients".into(), reason: format!("{why} {most}") }
+    }
 }
 
 impl core::fmt::Display for OptionError {

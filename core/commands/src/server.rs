@@ -1,12 +1,12 @@
 //! The server as a whole: configuration, figures, databases, the end.
 
 use crate::{
-    Context, Error, Outcome,
+    Context, Error, Outcome, Store,
     args::{int, is, lower_case},
     command_command, debug,
     documentation::{self, Documentation},
     info, latency, memory,
-    options::{self, OPTIONS, OptionSpec, Property},
+    options::{self, OPTIONS, OptionError, OptionSpec, Options, Property},
     slowlog,
     store::Stats,
     table::{Categories, Command, Flags, Group, Tips},
@@ -288,10 +288,8 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     if options.appendonly && !store.options.appendonly {
         store.need_log(&options.dir).map_err(|reason| failed(b"appendonly", &reason))?;
     }
-    store
-        .environment
-        .host
-        .apply(&store.options, &mut options)
+    check_clients(store, &options)
+        .and_then(|()| store.environment.host.apply(&store.options, &mut options))
         .map_err(|error| failed(error.name.as_bytes(), &error.reason))?;
     log::set_max_level(options.loglevel.filter());
     if options.requirepass != store.options.requirepass {
@@ -307,6 +305,14 @@ fn config_set(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
         store.eviction_since_ns.get_or_insert(store.now.monotonic_ns);
     }
     context.reply.ok();
+    Ok(())
+}
+
+/// Refuses more clients than a network of our own can serve, whose limits are fixed at its start.
+fn check_clients(store: &Store, options: &Options) -> Result<(), OptionError> {
+    if options.maxclients > store.options.maxclients && options.maxclients > store.most_clients {
+        return Err(OptionError::too_many_clients(store.most_clients));
+    }
     Ok(())
 }
 

@@ -222,6 +222,8 @@ pub struct Store {
     pub network: Option<NetworkFigures>,
     /// Bytes that the buffers of such a network take at this moment.
     pub network_buffers_bytes: u64,
+    /// The most clients that it can serve, whatever `maxclients` says.
+    pub most_clients: u32,
     /// The commands by name.
     pub commands: ByName,
     /// 40 hexadecimal digits that name this run, for `INFO server`.
@@ -348,6 +350,7 @@ impl Store {
             environment,
             network: None,
             network_buffers_bytes: 0,
+            most_clients: u32::MAX,
             commands,
             run_id,
             pause: None,

@@ -1,6 +1,9 @@
 /// What a connection costs that has nothing in its buffers, here and in the application, with something to spare.
 const CONNECTION_BYTES: usize = 2 << 10;
 
+/// As many clients as applications usually serve. One that begins with fewer may be told to serve these, so there is room for them.
+const USUAL_CLIENTS: u32 = 10_000;
+
 /// Connections accepted beyond those that the application serves, so that it can tell the others why it does not.
 const SPARE_CONNECTIONS: usize = 32;
 
@@ -15,11 +18,11 @@ pub struct Limits {
 
 impl Limits {
     /// Limits for a machine with `memory_bytes` for the whole program, of which buffers may take a quarter and
-    /// connections three eighths, and an application that serves at most `clients`.
+    /// connections three eighths, and an application that serves at most `clients` at first.
     pub fn for_memory(memory_bytes: u64, clients: u32) -> Limits {
         let part = |share: u64| usize::try_from(memory_bytes / 8 * share).unwrap_or(usize::MAX);
         let affordable = (part(3) / CONNECTION_BYTES).max(1);
-        let wanted = (clients as usize).saturating_add(SPARE_CONNECTIONS);
+        let wanted = (clients.max(USUAL_CLIENTS) as usize).saturating_add(SPARE_CONNECTIONS);
         Limits { connections: wanted.min(affordable), buffer_bytes: part(2) }
     }
 
@@ -39,5 +42,11 @@ mod tests {
         assert!(Limits::for_memory(56 << 20, 10_000).clients() >= 10_000);
         assert_eq!(Limits::for_memory(8 << 30, 10_000).clients(), 10_000);
         assert_eq!(Limits::for_memory(0, 10_000).clients(), 1);
+    }
+
+    #[test]
+    fn who_begins_with_few_clients_can_have_more() {
+        assert_eq!(Limits::for_memory(8 << 30, 50).clients(), 10_000);
+        assert_eq!(Limits::for_memory(8 << 30, 20_000).clients(), 20_000);
     }
 }

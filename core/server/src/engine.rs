@@ -215,6 +215,12 @@ impl Engine {
         self.store.network = Some(figures);
     }
 
+    /// Has no more clients than this, whatever `maxclients` says now or later: its network has no room for more.
+    pub fn limit_clients(&mut self, most: u32) {
+        self.store.most_clients = most;
+        self.store.options.maxclients = self.store.options.maxclients.min(most);
+    }
+
     /// Tells the store what the buffers of such a network take now.
     #[inline]
     pub fn note_network_buffers(&mut self, bytes: usize) {

@@ -58,13 +58,12 @@ fn run(mut setup: Setup) -> ! {
 }
 
 /// Makes the store on this card, and runs it until its end.
-fn serve(machine: &Machine, machine_ns: u64, mut args: BootArgs, devices: Devices) -> ! {
+fn serve(machine: &Machine, machine_ns: u64, args: BootArgs, devices: Devices) -> ! {
     let Devices { mut card, disk, site_disk, seed } = devices;
     let hypervisor = machine.hypervisor();
     // As many connections are for the web server as for the store, if there is one, so that neither takes the other's.
     let web_bits = u32::from(args.options.http_port != 0);
     let limits = Limits::for_memory(sys::HEAP.total_bytes(), args.options.maxclients.saturating_mul(1 << web_bits));
-    args.options.maxclients = args.options.maxclients.min(limits.clients() as u32 >> web_bits);
     let (stack_seed, engine_seed) = seed.split_at(8);
     let config = Config {
         addressing: args.addressing,
@@ -94,6 +93,7 @@ fn serve(machine: &Machine, machine_ns: u64, mut args: BootArgs, devices: Device
     };
     let has_log = args.options.appendonly;
     let mut engine = Engine::new(args.options, environment, now);
+    engine.limit_clients(limits.clients() as u32 >> web_bits);
     if engine.shutdown().is_some() {
         // What is wrong with them has been said.
         machine.refuse(&"the options");

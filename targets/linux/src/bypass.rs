@@ -84,6 +84,7 @@ impl Server {
         let device = place.socket.into_card(frames)?;
         let mut card = Card::new(device, network.record.as_deref().map(Path::new))?;
         let limits = Limits::for_memory(sysinfo()?.ram_total(), engine.options().maxclients);
+        engine.limit_clients(limits.clients() as u32);
         let keepalive_s = engine.options().tcp_keepalive;
         let config = Config {
             addressing: place.addressing,

@@ -121,11 +121,11 @@ fn refused(name: &str, reason: impl ToString) -> OptionError {
 
 impl Host for LinuxHost {
     fn apply(&self, old: &Options, new: &mut Options) -> Result<(), OptionError> {
-        if new.maxclients > old.maxclients {
+        // On a network of its own, clients are no open files.
+        if new.maxclients > old.maxclients && matches!(&*self.reach.borrow(), Reach::Kernel(_)) {
             let possible = open_files::reserve(new.maxclients, http::is_wanted(new)).unwrap_or(old.maxclients);
             if possible < new.maxclients {
-                let why = "The operating system is not able to handle the specified number of clients, try with";
-                return Err(refused("maxclients", format!("{why} {possible}")));
+                return Err(OptionError::too_many_clients(possible));
             }
         }
         let mut rebound = None;

@@ -305,7 +305,8 @@ impl Store {
         let (AtEnd { saves, ended, is_forced }, fails) = (durable.at_end, log.failure().is_some());
         let is_tried = !durable.is_compacting() && durable.status.ended > ended;
         let is_unsaved = saves && if is_tried { !durable.status.last_succeeded } else { fails };
-        if !is_unsaved && !(fails && log.durable() < durable.last_effects) {
+        let loses = fails && log.durable() < durable.last_effects;
+        if !(is_unsaved || loses) {
             return;
         }
         let what = if is_unsaved { "Error trying to save the DB" } else { "Changes are not on stable storage" };

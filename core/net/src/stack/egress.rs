@@ -81,8 +81,8 @@ impl Stack {
             }
             return true;
         }
-        if connection.owner == Owner::Nobody && connection.state == State::TimeWait {
-            note_expendable(&mut self.expendable, Expendable::TimeWait { slot: number });
+        if connection.owner == Owner::Nobody && matches!(connection.state, State::FinWait2 | State::TimeWait) {
+            note_expendable(&mut self.expendable, Expendable::Ended { slot: number });
         }
         let deadline_ns = connection.deadline_ns().min(wake_ns);
         if deadline_ns != NEVER_NS {

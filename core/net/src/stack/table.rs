@@ -36,8 +36,14 @@ pub(super) fn enlist(list: &mut VecDeque<u32>, is_in: &mut bool, number: u32) {
 /// Why and since when a connection can be given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Expendable {
-    TimeWait { slot: u32 },
-    HalfOpen { opened_ns: u64, slot: u32 },
+    /// In TIME-WAIT, or closed by the application and acknowledged as a whole: its peer may never end it.
+    Ended {
+        slot: u32,
+    },
+    HalfOpen {
+        opened_ns: u64,
+        slot: u32,
+    },
 }
 
 /// Notes what may be displaced. What changes a tree is large: it is in the image once.
@@ -75,7 +81,7 @@ impl Stack {
         while self.slots.is_full() {
             // A flood of SYNs displaces itself, and never a connection that was established.
             match self.expendable.first() {
-                Some(&Expendable::TimeWait { slot }) => self.release(slot),
+                Some(&Expendable::Ended { slot }) => self.release(slot),
                 Some(&Expendable::HalfOpen { slot, .. }) => {
                     self.resources.counters.dropped_half_open += 1;
                     self.release(slot);
@@ -113,7 +119,7 @@ impl Stack {
         if slot.connection.owner == Owner::Handshake {
             self.forget_half_open(slot.connection.opened_ns, number);
         }
-        forget_expendable(&mut self.expendable, &Expendable::TimeWait { slot: number });
+        forget_expendable(&mut self.expendable, &Expendable::Ended { slot: number });
         self.timers.cancel(number);
         self.flows.remove(slot.connection.flow);
         // These may not be gone through for long, while connections come and go.

@@ -103,6 +103,21 @@ fn a_thousand_clients_and_a_refusal() {
     assert_eq!(bench.connect(), clients[500], "the slot is used again");
 }
 
+/// A network of our own has room for so many, and what cannot be is not promised.
+#[test]
+fn no_more_clients_than_the_network_can_serve() {
+    let mut bench = Bench::new(&["--maxclients", "1000"]);
+    bench.engine.limit_clients(2000);
+    let client = bench.connect();
+    let refused = "-ERR CONFIG SET failed (possibly related to argument 'maxclients') - The operating system is not able to \
+                   handle the specified number of clients, try with 2000\r\n";
+    for (clients, answer) in [("2001", refused), ("2000", "+OK\r\n"), ("5", "+OK\r\n"), ("2001", refused)] {
+        assert_eq!(bench.ask(client, &format!("CONFIG SET maxclients {clients}\r\n")), answer, "{clients}");
+    }
+    bench.engine.limit_clients(3);
+    assert_eq!(bench.ask(client, "CONFIG GET maxclients\r\n"), "*2\r\n$10\r\nmaxclients\r\n$1\r\n3\r\n");
+}
+
 #[test]
 fn output_may_leave_in_any_pieces() {
     let mut bench = Bench::new(&[]);
