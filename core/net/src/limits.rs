@@ -7,6 +7,11 @@ const USUAL_CLIENTS: u32 = 10_000;
 /// Connections accepted beyond those that the application serves, so that it can tell the others why it does not.
 const SPARE_CONNECTIONS: usize = 32;
 
+/// What connections' buffers may take beside little data: what a guest of 64 MiB has for them ...
+const LEAST_BUFFER_BYTES: usize = 16 << 20;
+/// ... and 4 KiB each way for each client.
+const LEAST_BUFFER_BYTES_PER_CLIENT: usize = 8 << 10;
+
 /// Bounds on what a [`Stack`](crate::Stack) takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -26,6 +31,17 @@ impl Limits {
         Limits { connections: wanted.min(affordable), buffer_bytes: part(2) }
     }
 
+    /// These where the application's data may take `data_bytes` only, if it is limited (not 0): then buffers may take no more than a
+    /// quarter of that, or what `clients` need at the least.
+    pub fn beside_data(self, data_bytes: u64, clients: u32) -> Limits {
+        if data_bytes == 0 {
+            return self;
+        }
+        let least = LEAST_BUFFER_BYTES.max(clients as usize * LEAST_BUFFER_BYTES_PER_CLIENT);
+        let quarter = usize::try_from(data_bytes / 4).unwrap_or(usize::MAX);
+        Limits { buffer_bytes: self.buffer_bytes.min(quarter.max(least)), ..self }
+    }
+
     /// How many clients the application can serve such that some connections are left to refuse others on.
     pub fn clients(&self) -> usize {
         self.connections.saturating_sub(SPARE_CONNECTIONS.min(self.connections / 2)).max(1)
@@ -42,6 +58,16 @@ mod tests {
         assert!(Limits::for_memory(56 << 20, 10_000).clients() >= 10_000);
         assert_eq!(Limits::for_memory(8 << 30, 10_000).clients(), 10_000);
         assert_eq!(Limits::for_memory(0, 10_000).clients(), 1);
+    }
+
+    #[test]
+    fn buffers_are_in_proportion_to_limited_data() {
+        let machine = Limits::for_memory(8 << 30, 10_000);
+        let mib = |data_bytes, clients| machine.beside_data(data_bytes, clients).buffer_bytes >> 20;
+        assert_eq!(machine.beside_data(0, 10_000), machine);
+        assert_eq!([mib(1 << 40, 50), mib(4 << 30, 50), mib(1 << 20, 50)], [2048, 1024, 16]);
+        assert_eq!(mib(64 << 20, 10_000), 78);
+        assert_eq!(Limits::for_memory(16 << 20, 50).beside_data(1 << 20, 10_000).buffer_bytes, 4 << 20);
     }
 
     #[test]

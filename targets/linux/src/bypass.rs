@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use kayvee_disk::FileDisk;
 use kayvee_net::{Config, Limits, Stack};
 use kayvee_platform::{Clock, FrameDevice, FrameRx};
-use kayvee_server::Engine;
+use kayvee_server::{Engine, Options};
 use kayvee_station::{Peers, Station};
 use kayvee_xdp_socket::{Attachment, FRAMES_BYTES, FrameMemory};
 use mio::{Events, Poll, Token};
@@ -83,7 +83,8 @@ impl Server {
         log::info!("net: {} ({})", place.name, place.socket.how);
         let device = place.socket.into_card(frames)?;
         let mut card = Card::new(device, network.record.as_deref().map(Path::new))?;
-        let limits = Limits::for_memory(sysinfo()?.ram_total(), engine.options().maxclients);
+        let Options { maxclients, maxmemory, .. } = *engine.options();
+        let limits = Limits::for_memory(sysinfo()?.ram_total(), maxclients).beside_data(maxmemory, maxclients);
         engine.limit_clients(limits.clients() as u32);
         let keepalive_s = engine.options().tcp_keepalive;
         let config = Config {
