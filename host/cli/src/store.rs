@@ -169,8 +169,8 @@ impl Store {
         if !options.protected_mode || has_password || !options.aclfile.is_empty() {
             return Ok(());
         }
-        let addresses = self.listen_addresses(options.port)?.into_iter().map(|listen| listen.address.ip());
-        match addresses.filter(|ip| !ip.is_loopback()).next() {
+        let mut addresses = self.listen_addresses(options.port)?.into_iter().map(|listen| listen.address.ip());
+        match addresses.find(|ip| !ip.is_loopback()) {
             None => Ok(()),
             Some(ip) => Err(UsageError(format!(
                 "option '--bind': at {ip} other machines would reach the store without a password, past its protected mode; \
