@@ -11,7 +11,6 @@
 
 use crate::Error;
 use alloc::{string::String, vec::Vec};
-use kayvee_pairs::{PAIRS_BYTES, unpack};
 
 static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/documentation.packed"));
 
@@ -37,12 +36,7 @@ pub struct Documentation<'a> {
 
 /// The text that [`Documentation::new`] takes: too much to be kept.
 pub fn text() -> Result<String, Error> {
-    let (pairs, packed) = PACKED.split_at(PAIRS_BYTES);
-    let each = |take: &mut dyn FnMut(u8)| packed.iter().try_for_each(|&byte| unpack(pairs, byte, take));
-    let (mut text, mut len) = (Vec::new(), 0);
-    each(&mut |_| len += 1);
-    text.try_reserve_exact(len).map_err(|_| Error::OUT_OF_MEMORY)?;
-    each(&mut |byte| text.push(byte));
+    let text = kayvee_pairs::unpack_text(PACKED).map_err(|_| Error::OUT_OF_MEMORY)?;
     Ok(String::from_utf8(text).unwrap_or_default())
 }
 

@@ -97,8 +97,12 @@ impl Drive {
     }
 
     /// Takes the buffer for superblocks, at the log's end.
-    pub(crate) fn into_superblock_buffer(self) -> BlockBuffer {
-        self.superblock_buffer
+    pub(crate) fn take_superblock_buffer(&mut self) -> BlockBuffer {
+        core::mem::take(&mut self.superblock_buffer)
+    }
+
+    pub(crate) fn give_superblock_buffer(&mut self, buffer: BlockBuffer) {
+        self.superblock_buffer = buffer;
     }
 }
 

@@ -96,12 +96,14 @@ impl Log {
 
     /// Waits until everything is stable, and notes that in the superblocks: damage to the last batch will then be known
     /// for what it is.
-    pub fn close(mut self, device: &mut dyn BlockDevice, monotonic_ns: u64) -> Result<(), LogError> {
+    #[inline(never)]
+    pub fn close(&mut self, device: &mut dyn BlockDevice, monotonic_ns: u64) -> Result<(), LogError> {
         self.sync(device, monotonic_ns)?;
-        let mut superblock = self.superblock.clone();
-        superblock.generation += 1;
-        superblock.stable_batch = self.stable_batch;
-        write_superblocks(device, &superblock, self.drive.into_superblock_buffer())?;
+        self.superblock.generation += 1;
+        self.superblock.stable_batch = self.stable_batch;
+        let buffer = self.drive.take_superblock_buffer();
+        let buffer = write_superblocks(device, &self.superblock, buffer)?;
+        self.drive.give_superblock_buffer(buffer);
         Ok(())
     }
 

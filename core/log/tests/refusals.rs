@@ -155,7 +155,8 @@ fn a_record_that_is_refused_says_which() {
 #[test]
 fn damage_to_the_last_batch_of_a_closed_log_is_refused() {
     let mut disk = disk();
-    let opened = Log::open::<&str>(&mut disk, READ_AHEAD_BYTES, &mut |_, _| Ok(()), &mut |_| {}).expect("a sound log");
+    let mut opened =
+        Log::open::<&str>(&mut disk, READ_AHEAD_BYTES, &mut |_, _| Ok(()), &mut |_| {}).expect("a sound log");
     let end = opened.contents.end_at_bytes as usize;
     opened.log.close(&mut disk, 0).expect("a disk that works");
     disk.bytes[end - 2 * BLOCK_BYTES] ^= 1;

@@ -8,7 +8,7 @@
 
 extern crate alloc;
 
-use alloc::vec::Vec;
+use alloc::{collections::TryReserveError, vec::Vec};
 
 /// The first byte that stands for a pair.
 pub const FIRST_PAIR: u8 = 128;
@@ -70,6 +70,17 @@ pub fn unpack(pairs: &[u8], byte: u8, take: &mut dyn FnMut(u8)) -> Option<()> {
         depth += 2;
     }
     Some(())
+}
+
+/// The text that stands behind its pairs.
+pub fn unpack_text(packed: &[u8]) -> Result<Vec<u8>, TryReserveError> {
+    let (pairs, packed) = packed.split_at(PAIRS_BYTES.min(packed.len()));
+    let each = |take: &mut dyn FnMut(u8)| packed.iter().try_for_each(|&byte| unpack(pairs, byte, take));
+    let (mut text, mut len) = (Vec::new(), 0);
+    each(&mut |_| len += 1);
+    text.try_reserve_exact(len)?;
+    each(&mut |byte| text.push(byte));
+    Ok(text)
 }
 
 #[cfg(test)]

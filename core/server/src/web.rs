@@ -6,8 +6,8 @@ use core::fmt::Write;
 use kayvee_commands::{Metrics, Published, Store, Text};
 use kayvee_http::{Bytes, Delivery, Page, PageRequest, Pages, Stable, Stats};
 
-/// The status page, in one piece, and where it gets its figures from.
-const STATUS_PAGE: &[u8] = include_bytes!("status.html");
+/// The status page, in one piece, packed, and where it gets its figures from.
+static STATUS_PAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/status.packed"));
 const EVENTS_PATH: &[u8] = b"/_/status/events";
 /// What tells the same as the pages for operators.
 const METRICS_REQUEST: &[u8] = b"*1\r\n$4\r\nINFO\r\n";
@@ -62,7 +62,10 @@ impl Pages for Web<'_> {
                 delivery: Delivery::Stream,
                 ..page(200, "text/event-stream", Arc::new(self.status_event(request.stats)))
             }),
-            b"/_/status" | b"/_/status/" => Some(page(200, DEFAULT_TYPE, Arc::new(STATUS_PAGE))),
+            b"/_/status" | b"/_/status/" => Some(match kayvee_pairs::unpack_text(STATUS_PAGE) {
+                Ok(text) => page(200, DEFAULT_TYPE, Arc::new(text)),
+                Err(_) => not_now(),
+            }),
             b"/metrics" if !self.may_observe(request.authorization, METRICS_REQUEST) => Some(self.challenge(request)),
             b"/metrics" => Some(match self.metrics(request.stats) {
                 Some(text) => page(200, METRICS, Arc::new(text)),

@@ -113,7 +113,7 @@ impl Store {
     /// Has the log's end be known for what it is, if there is one, which is written no more.
     pub fn close_log(&mut self, device: &mut dyn BlockDevice) {
         let is_of_use = !self.durable.is_beside();
-        if let Some(log) = self.durable.log.take().filter(|_| is_of_use)
+        if let Some(log) = self.durable.log.as_mut().filter(|_| is_of_use)
             && let Err(error) = log.close(device, self.environment.clock.monotonic_ns())
         {
             log::warn!("closing the log: {error}");

@@ -1,0 +1,15 @@
+//! Packs the status page, which is seldom asked for.
+
+use std::{env, fs, path::PathBuf};
+
+fn main() {
+    let source = "src/status.html";
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed={source}");
+    let text = fs::read(source).expect("reading the page");
+    assert!(text.is_ascii(), "{source} is not ASCII");
+    let mut texts = [text];
+    let pairs = kayvee_pairs::pack(&mut texts);
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    fs::write(out.join("status.packed"), [pairs, texts.concat()].concat()).expect("writing into OUT_DIR");
+}
