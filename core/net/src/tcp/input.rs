@@ -319,7 +319,7 @@ impl Connection {
                 self.unanswered_since_ns = now_ns;
             }
         }
-        self.update_window(segment, window, now_ns);
+        self.update_window(segment, window);
         if let Some(rack) = &mut self.rack {
             self.reordering.is_seen |= rack.note_delivered(self.una, &self.scoreboard, &self.trip, now_ns);
         }
@@ -422,7 +422,7 @@ impl Connection {
 
     /// RFC 9293 §3.10.7.4: only what is not older than what the window is known from.
     #[inline]
-    fn update_window(&mut self, segment: &Segment, window: u32, now_ns: u64) {
+    fn update_window(&mut self, segment: &Segment, window: u32) {
         let is_newer = self.window_seq.before(segment.seq)
             || self.window_seq == segment.seq && !segment.ack.before(self.window_ack);
         if segment.ack.before(self.una) || !is_newer {
@@ -447,9 +447,6 @@ impl Connection {
             self.is_probing = false;
             self.lost_below = self.nxt;
             self.resent_to = self.una;
-            // It goes again now, and the timer that runs was a probe's, up to a minute.
-            self.trip.reset_backoff();
-            self.retransmit_at_ns = now_ns.saturating_add(self.trip.timeout_ns());
         }
     }
 

@@ -32,29 +32,6 @@ fn a_closed_window_is_probed_for_ever() {
     assert_eq!(sent.iter().map(|(_, len)| len).sum::<usize>(), 5000, "{sent:?}");
 }
 
-/// The timer of the last probe, which may be a minute, is none of what is sent once the window is open.
-#[test]
-fn what_is_lost_behind_a_closed_window_does_not_wait_for_its_probe() {
-    let mut script = Script::established(syn());
-    script.window = 0;
-    script.acknowledge(0);
-    script.send(5000);
-    for _ in 0..100 {
-        script.pass(SECOND);
-        if !script.sent_data().is_empty() {
-            script.acknowledge(0);
-        }
-    }
-    script.window = 60_000;
-    script.acknowledge(0);
-    assert_eq!(script.sent_data().iter().map(|(_, len)| len).sum::<usize>(), 5000);
-    let lost_ns = script.now_ns;
-    while script.sent_data().is_empty() {
-        script.now_ns = script.connection.deadline_ns();
-    }
-    assert!(script.now_ns - lost_ns <= SECOND, "{} ms", (script.now_ns - lost_ns) / MS);
-}
-
 /// RFC 9293 §3.10.7.4: behind a byte that the peer has no room for, an acknowledgment would not be acceptable to it.
 #[test]
 fn what_is_acknowledged_beside_a_probe_is_numbered_before_it() {
