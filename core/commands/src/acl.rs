@@ -533,7 +533,7 @@ fn setuser(context: &mut Context<'_>, request: Request<'_>) -> Outcome {
     let all_channels = context.store.options.acl_pubsub_default_all;
     let mut rules = Vec::new();
     for word in request.from(3) {
-        rules.push(args::copied(word)?);
+        args::push(&mut rules, args::copied(word)?)?;
     }
     let user = match context.store.acl.named(name) {
         Some(user) => user.clone(),

@@ -164,8 +164,7 @@ impl Store {
     /// this host's, which protected mode does not turn away.
     pub fn check_bind(&self) -> Result<()> {
         let options = &self.options;
-        let is_default = |user: &Vec<Vec<u8>>| user.first().is_some_and(|name| name == b"default");
-        let has_password = !options.requirepass.is_empty() || options.users.iter().any(is_default);
+        let has_password = !options.requirepass.is_empty() || options.users.iter().any(|user| keeps_default_out(user));
         if !options.protected_mode || has_password || !options.aclfile.is_empty() {
             return Ok(());
         }
@@ -251,6 +250,18 @@ impl Store {
         });
         addresses.collect()
     }
+}
+
+/// Whether a line of the default user's has clients name a password, or lets them in as nobody: what is said last counts.
+fn keeps_default_out(user: &[Vec<u8>]) -> bool {
+    let Some((name, rules)) = user.split_first() else { return false };
+    let says = rules.iter().rev().find_map(|rule| match rule.to_ascii_lowercase().as_slice() {
+        b"nopass" => Some(false),
+        b"resetpass" | b"reset" | b"off" => Some(true),
+        [b'>' | b'#', ..] => Some(true),
+        _ => None,
+    });
+    name == b"default" && says == Some(true)
 }
 
 /// The address by which a client on this host reaches a listener.
@@ -381,6 +392,9 @@ mod tests {
             (&["--", "--bind", "127.0.0.1", "-::*"], false),
             (&["--", "--bind", "*", "--requirepass", "secret"], true),
             (&["--", "--bind", "*", "--user", "default", "on", ">secret", "~*", "+@all"], true),
+            (&["--", "--bind", "*", "--user", "default", "on", "nopass", "~*", "+@all"], false),
+            (&["--", "--bind", "*", "--user", "default", "on", ">secret", "NOPASS", "~*", "+@all"], false),
+            (&["--", "--bind", "*", "--user", "default", "on", "~*", "+@all"], false),
             (&["--", "--bind", "*", "--user", "other", "on", ">secret", "~*", "+@all"], false),
             (&["--", "--bind", "*", "--protected-mode", "no"], true),
         ] {

@@ -101,7 +101,9 @@ impl Store {
         let is_as_before = self.durable.refuses && !on.save && self.unsaved_changes() == 0;
         let is_forced = on.force || on.nosave || is_as_before;
         self.durable.at_end = AtEnd { saves, ended: self.durable.status.ended, is_forced };
-        if saves {
+        // What is being written down for the first time is what would be saved.
+        let is_first = self.durable.is_compacting() && self.log_lacks_its_beginning();
+        if saves && (on.save || !is_first) {
             self.durable.request_compaction();
         }
     }

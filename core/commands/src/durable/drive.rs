@@ -304,7 +304,9 @@ impl Store {
         let Some(log) = durable.log.as_ref().filter(|_| self.shutdown == Some(0)) else { return };
         let (AtEnd { saves, ended, is_forced }, fails) = (durable.at_end, log.failure().is_some());
         let is_tried = !durable.is_compacting() && durable.status.ended > ended;
-        let is_unsaved = saves && if is_tried { !durable.status.last_succeeded } else { fails };
+        // What could not be written anew is there all the same.
+        let has_all = self.is_logging() && durable.is_whole;
+        let is_unsaved = saves && !has_all && if is_tried { !durable.status.last_succeeded } else { fails };
         let loses = fails && log.durable() < durable.last_effects;
         if !(is_unsaved || loses) {
             return;

@@ -45,6 +45,18 @@ fn an_end_that_cannot_save_all_data_does_not_come() {
     three.reopened(ALWAYS).expect(&[("GET k", "$1 v")]);
 }
 
+/// There is room for all data once, not twice.
+#[test]
+fn an_end_behind_a_first_write_down_needs_no_other_one() {
+    let mut one = Durable::new(NOT_APPENDING, Disk::new(8 << 20));
+    one.expect(&[("DEBUG POPULATE 20000 key 200", "+OK"), ("CONFIG SET appendonly yes", "+OK")]);
+    assert_eq!(one.end("SHUTDOWN"), Some(0));
+    let mut two = one.reopened(ALWAYS);
+    two.expect(&[("DBSIZE", ":20000")]);
+    // The log has all data, whether they can be written anew or not.
+    assert_eq!(two.end("SHUTDOWN SAVE"), Some(0));
+}
+
 #[test]
 fn an_end_that_loses_what_was_acknowledged_does_not_come() {
     let mut one = Durable::new(GATHERED, Disk::new(8 << 20));
