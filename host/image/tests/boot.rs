@@ -316,8 +316,11 @@ fn a_disk_that_fails_is_told_to_writers_alone() {
     let refusal = "-MISCONF Errors writing to the AOF file: Input/output error\r\n";
     assert_eq!(ask(port, "SET a 2\r\n", refusal.len() as u64), refusal);
     assert_eq!(ask(port, "GET a\r\n", 7), "$1\r\n1\r\n");
+    let refusal = "-ERR Errors trying to SHUTDOWN. Check logs.\r\n";
+    assert_eq!(ask(port, "SHUTDOWN\r\n", refusal.len() as u64), refusal);
+    // An end that loses what is in memory is no clean one.
     assert_eq!(ask(port, "SHUTDOWN NOSAVE\r\n", u64::MAX), "");
-    assert_eq!(guest.end(), Some(0));
+    assert_eq!(guest.end(), Some(7));
     fs::remove_file(&file).unwrap();
 }
 
