@@ -8,8 +8,6 @@ fn main() {
     println!("cargo::rerun-if-changed={source}");
     let text = fs::read(source).expect("reading the page");
     assert!(text.is_ascii(), "{source} is not ASCII");
-    let mut texts = [text];
-    let pairs = kayvee_pairs::pack(&mut texts);
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    fs::write(out.join("status.packed"), [pairs, texts.concat()].concat()).expect("writing into OUT_DIR");
+    fs::write(out.join("status.packed"), kayvee_pairs::pack_text(text)).expect("writing into OUT_DIR");
 }

@@ -58,7 +58,7 @@ pub(crate) struct Drive {
     flush_wanted: u64,
     superblock: Option<SuperblockJob>,
     /// For superblocks: kept, so that writing one needs no memory. Empty while the device has it.
-    superblock_buffer: BlockBuffer,
+    pub(crate) superblock_buffer: BlockBuffer,
     counters: Counters,
 }
 
@@ -94,15 +94,6 @@ impl Drive {
     /// Nothing is under way. The buffer is for superblocks.
     pub(crate) fn new(superblock_buffer: BlockBuffer) -> Drive {
         Drive { superblock_buffer, ..Drive::default() }
-    }
-
-    /// Takes the buffer for superblocks, at the log's end.
-    pub(crate) fn take_superblock_buffer(&mut self) -> BlockBuffer {
-        core::mem::take(&mut self.superblock_buffer)
-    }
-
-    pub(crate) fn give_superblock_buffer(&mut self, buffer: BlockBuffer) {
-        self.superblock_buffer = buffer;
     }
 }
 

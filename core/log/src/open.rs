@@ -101,9 +101,8 @@ impl Log {
         self.sync(device, monotonic_ns)?;
         self.superblock.generation += 1;
         self.superblock.stable_batch = self.stable_batch;
-        let buffer = self.drive.take_superblock_buffer();
-        let buffer = write_superblocks(device, &self.superblock, buffer)?;
-        self.drive.give_superblock_buffer(buffer);
+        let buffer = core::mem::take(&mut self.drive.superblock_buffer);
+        self.drive.superblock_buffer = write_superblocks(device, &self.superblock, buffer)?;
         Ok(())
     }
 

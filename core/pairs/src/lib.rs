@@ -72,7 +72,15 @@ pub fn unpack(pairs: &[u8], byte: u8, take: &mut dyn FnMut(u8)) -> Option<()> {
     Some(())
 }
 
-/// The text that stands behind its pairs.
+/// Packs one text, and puts it behind its pairs.
+pub fn pack_text(text: Vec<u8>) -> Vec<u8> {
+    let mut texts = [text];
+    let mut packed = pack(&mut texts);
+    packed.extend_from_slice(&texts[0]);
+    packed
+}
+
+/// The text that [`pack_text`] has packed.
 pub fn unpack_text(packed: &[u8]) -> Result<Vec<u8>, TryReserveError> {
     let (pairs, packed) = packed.split_at(PAIRS_BYTES.min(packed.len()));
     let each = |take: &mut dyn FnMut(u8)| packed.iter().try_for_each(|&byte| unpack(pairs, byte, take));

@@ -134,13 +134,13 @@ impl Attachment {
                     }
                     None => {
                         let mut socket = Socket::open(&name, steering(&name, *address, addressing6)?, frames)?;
-                        need_room_for_packets(&name, socket.max_frame_bytes, addressing6)?;
                         if addressing6 != Addressing6::Off {
                             socket.hear_groups(&name)?;
                         }
                         socket
                     }
                 };
+                need_room_for_packets(&name, socket.max_frame_bytes, addressing6)?;
                 Ok(Place { socket, addressing, addressing6, is_own, name })
             }
         }
